@@ -47,7 +47,7 @@ class Row:
     rates: list[float] = field(default_factory=list)
     cpu_s_per_gb: list[float] = field(default_factory=list)
     loop_s_per_gb: list[float] = field(default_factory=list)
-    movers_s_per_gb: list[float] = field(default_factory=list)
+    children_s_per_gb: list[float] = field(default_factory=list)
     origin_s_per_gb: list[float] = field(default_factory=list)
     first_byte_s: list[float] = field(default_factory=list)  # of each round, what 99 of 100 readers waited at most
 
@@ -66,7 +66,7 @@ class Row:
         if spent is not None:
             self.cpu_s_per_gb.append(spent.all_s / gigabytes)
             self.loop_s_per_gb.append(spent.loop_s / gigabytes)
-            self.movers_s_per_gb.append(spent.children_s / gigabytes)
+            self.children_s_per_gb.append(spent.children_s / gigabytes)
         if origin is not None:
             self.origin_s_per_gb.append(origin.all_s / gigabytes)
 
@@ -301,7 +301,7 @@ def compared(bench: Bench) -> list[tuple[str, str]]:
 
 
 def print_table(bench: Bench) -> None:
-    columns = {"CPU s/GB": "cpu_s_per_gb", "loop": "loop_s_per_gb", "movers": "movers_s_per_gb", "origin": "origin_s_per_gb"}
+    columns = {"CPU s/GB": "cpu_s_per_gb", "loop": "loop_s_per_gb", "children": "children_s_per_gb", "origin": "origin_s_per_gb"}
     print(
         f"{'':34} {'MB/s':>6} {'lowest':>7} {'highest':>8}"
         + "".join(f" {name:>8}" for name in columns)
