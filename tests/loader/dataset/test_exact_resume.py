@@ -6,14 +6,13 @@ import functools
 import json
 from collections.abc import Callable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.lengths import examples
-from support.tars import tar_shard
+from support.tars import shard_files
 
 import forebay_loader as fb
 from forebay_loader.dataset.sample_shares import shareable, shared_out
@@ -29,10 +28,7 @@ Made = Callable[[], Any]
 
 @pytest.fixture(scope="module")
 def urls(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    folder: Path = tmp_path_factory.mktemp("shards")
-    for number, samples in enumerate(COUNTS):
-        (folder / f"{number:03d}.tar").write_bytes(tar_shard(number, samples, size=20))
-    return [str(folder / f"{number:03d}.tar") for number in range(len(COUNTS))]
+    return shard_files(tmp_path_factory.mktemp("shards"), COUNTS)
 
 
 def key(sample: Any) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.lengths import examples
-from support.tars import tar_shard
+from support.tars import shard_files
 
 import forebay_loader as fb
 
@@ -25,10 +24,7 @@ KEYS = sorted(f"{shard:03d}-{number:03d}" for shard, count in enumerate(COUNTS) 
 
 @pytest.fixture(scope="module")
 def urls(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    folder: Path = tmp_path_factory.mktemp("shards")
-    for number, samples in enumerate(COUNTS):
-        (folder / f"{number}.tar").write_bytes(tar_shard(number, samples, size=20))
-    return [str(folder / f"{number}.tar") for number in range(len(COUNTS))]
+    return shard_files(tmp_path_factory.mktemp("shards"), COUNTS)
 
 
 def rank_of(urls: list[str], rank: int, size: int, buffer: int = 4) -> Any:

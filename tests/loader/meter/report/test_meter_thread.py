@@ -78,6 +78,18 @@ def test_a_fault_of_the_meter_ends_nothing(caplog: pytest.LogCaptureFixture) -> 
     ]
 
 
+def three_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Of three intervals, one after the other."""
+    told = iter(range(10, 50, 10))
+    ticks = ticks_of(lambda: totals(next(told)), line_s=30.0)
+    began_s = time.monotonic()
+    with caplog.at_level(logging.INFO, "forebay.meter"):
+        ticks._begin_line()
+        for number in (1, 2, 3):
+            ticks._write_line(began_s + 30.0 * number)
+    return [record.getMessage() for record in caplog.records]
+
+
 def test_a_line_is_of_its_own_interval(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Not of what the sidecar had fetched before this process began; where it did not answer once, the next line is of both intervals."""
     answers: list[int | None] = [10**12, 10**12 + 30 * 10**6, None, 10**12 + 90 * 10**6]
@@ -87,14 +99,7 @@ def test_a_line_is_of_its_own_interval(monkeypatch: pytest.MonkeyPatch, caplog: 
         return None if fetched is None else NodeSums({}, SidecarSums("ab", origin_bytes=fetched))
 
     monkeypatch.setattr(MeterClient, "node", node)
-    told = iter(range(10, 50, 10))
-    ticks = ticks_of(lambda: totals(next(told)), line_s=30.0)
-    began_s = time.monotonic()
-    with caplog.at_level(logging.INFO, "forebay.meter"):
-        ticks._begin_line()
-        for number in (1, 2, 3):
-            ticks._write_line(began_s + 30.0 * number)
-    said = [record.getMessage().partition(" | ")[2] for record in caplog.records]
+    said = [line.partition(" | ")[2] for line in three_lines(caplog)]
     assert ["origin 1.0 MB/s" in line for line in said] == [True, False, True]
     assert "no sidecar answers" in said[1]
 
@@ -104,11 +109,4 @@ def test_a_rank_that_is_silent_has_skipped_what_it_skipped(monkeypatch: pytest.M
     answers: list[NodeSums | None] = [NodeSums({}, SidecarSums()), None, None]
     answers.insert(1, NodeSums({"job/1/main/1.0": replace(totals(), skipped=7)}, SidecarSums()))
     monkeypatch.setattr(MeterClient, "node", lambda client, job: answers.pop(0))
-    told = iter(range(10, 50, 10))
-    ticks = ticks_of(lambda: totals(next(told)), line_s=30.0)
-    began_s = time.monotonic()
-    with caplog.at_level(logging.INFO, "forebay.meter"):
-        ticks._begin_line()
-        for number in (1, 2, 3):
-            ticks._write_line(began_s + 30.0 * number)
-    assert ["| skipped 7" in record.getMessage() for record in caplog.records] == [True] * 3
+    assert ["| skipped 7" in line for line in three_lines(caplog)] == [True] * 3

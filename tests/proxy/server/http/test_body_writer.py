@@ -85,21 +85,23 @@ async def test_an_empty_chunk_does_not_end_a_chunked_body() -> None:
     assert received.endswith(b"\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
 
 
+async def tick(turns: list[int]) -> None:
+    """One for each turn of the loop."""
+    while True:
+        turns.append(1)
+        await asyncio.sleep(0)
+
+
 async def test_others_get_a_turn_after_each_chunk() -> None:
     """A client that takes everything at once does not keep the loop."""
     turns: list[int] = []
 
     async def handle(request: web.BaseRequest, response: web.StreamResponse) -> None:
         body_writer = BodyWriter(request.writer, chunked=False)
-        ticking = asyncio.create_task(tick())
+        ticking = asyncio.create_task(tick(turns))
         for _ in range(10):
             await body_writer.send(b"x")
         ticking.cancel()
-
-    async def tick() -> None:
-        while True:
-            turns.append(1)
-            await asyncio.sleep(0)
 
     async with served(handle) as (reader, _):
         await reader.read(-1)
@@ -188,14 +190,9 @@ async def test_others_get_a_turn_after_each_turn_of_a_stretch(tmp_path: Path) ->
     turns: list[int] = []
 
     async def handle(request: web.BaseRequest, response: web.StreamResponse) -> None:
-        ticking = asyncio.create_task(tick())
+        ticking = asyncio.create_task(tick(turns))
         await BodyWriter(request.writer, chunked=False).send_stretch(FileOf(tmp_path / "file", 1000, turn=100))
         ticking.cancel()
-
-    async def tick() -> None:
-        while True:
-            turns.append(1)
-            await asyncio.sleep(0)
 
     async with served(handle) as (reader, _):
         await reader.read(-1)

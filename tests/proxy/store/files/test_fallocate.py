@@ -17,13 +17,6 @@ KIB64 = 65536
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Iterator[int]:
-    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    yield fd
-    os.close(fd)
-
-
-@pytest.fixture
 def fd(directory: int, tmp_path: Path) -> Iterator[int]:
     if fallocate.probe(directory) != Abilities(allocate=True, punch=True):
         pytest.skip("the file system of the temporary directory has no fallocate")
