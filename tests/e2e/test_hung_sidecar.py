@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,14 +57,17 @@ print(json.dumps(seen), flush=True)
 """
 
 
-@pytest.fixture
-def origin(place: Path) -> Iterator[Nginx]:
-    (place / "files").mkdir()
-    (place / "files/bucket").symlink_to(".")  # for s3, whose paths begin with it
-    for shard in range(SHARDS):
-        (place / f"files/{shard:03d}.tar").write_bytes(tar_shard(shard, SAMPLES, SIZE))
-    with servers.nginx(place / "nginx", place / "files") as made:
-        yield made
+@pytest.fixture(scope="module")
+def origin() -> Iterator[Nginx]:
+    """The same shards for all; each test has a sidecar of its own."""
+    with tempfile.TemporaryDirectory(prefix="forebay-e2e-") as directory:
+        place = Path(directory)
+        (place / "files").mkdir()
+        (place / "files/bucket").symlink_to(".")  # for s3, whose paths begin with it
+        for shard in range(SHARDS):
+            (place / f"files/{shard:03d}.tar").write_bytes(tar_shard(shard, SAMPLES, SIZE))
+        with servers.nginx(place / "nginx", place / "files") as made:
+            yield made
 
 
 def train(

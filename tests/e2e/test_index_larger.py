@@ -19,6 +19,7 @@ from support.tarmaking import written
 from support.verbs import verb_process
 
 SHARDS = 12
+SEGMENT = 1 << 18  # a shard is ten
 CACHE = 12 << 20  # of it some 10 MB are for shards
 
 
@@ -39,7 +40,7 @@ def shards(place: Path) -> Path:
 
 @pytest.fixture
 def sidecar(place: Path, shards: Path) -> Iterator[Sidecar]:
-    with running(place, "--cache-size", str(CACHE), "--file-root", str(shards), program=small_segments(1 << 16)) as found:
+    with running(place, "--cache-size", str(CACHE), "--file-root", str(shards), program=small_segments(SEGMENT)) as found:
         yield found
 
 
@@ -104,7 +105,7 @@ def test_a_count_that_was_killed_is_gone_on_with(place: Path, shards: Path) -> N
     """Elsewhere even, where no index is left; a shard that was replaced meanwhile is counted again, and a torn line is passed over."""
     partial = place / "sizes.json.partial"
     with (
-        running(place, "--cache-size", str(CACHE), "--file-root", str(shards), program=small_segments(1 << 16)) as first,
+        running(place, "--cache-size", str(CACHE), "--file-root", str(shards), program=small_segments(SEGMENT)) as first,
         verb_process(environment(place), *command(shards, first), directory=place) as counting,
     ):
         wait_until(lambda: partial.exists() and partial.read_text().count("\n") >= 4)
@@ -117,7 +118,7 @@ def test_a_count_that_was_killed_is_gone_on_with(place: Path, shards: Path) -> N
     make(shards / replaced, 40, 50_000)
     with partial.open("a") as file:
         file.write('{"shard": "file:///torn')
-    with running(place, "--cache-size", str(CACHE), "--file-root", str(shards), program=small_segments(1 << 16), cache="another") as second:
+    with running(place, "--cache-size", str(CACHE), "--file-root", str(shards), program=small_segments(SEGMENT), cache="another") as second:
         done = index(place, shards, second)
         assert (done.returncode, done.stderr) == (0, "")
         assert json.loads((place / "sizes.json").read_text()) == {**expected(), replaced: 40}

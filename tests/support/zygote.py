@@ -30,7 +30,7 @@ __all__ = ["Zygote", "allow_zygotes", "close_zygotes", "kept_zygote", "zygote"]
 _LATE = (  # what these begin with is read when the sidecar runs, not by its imports, nor by libraries when they are loaded
     "FOREBAY_", "AWS_", "HF_", "HUGGING_FACE_", "GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR", "NO_GCE_CHECK", "GOPEN_", "WDS_", "SLURM_",
     "TORCHELASTIC_", "TORCHINDUCTOR_", "XDG_RUNTIME_DIR", "HOME", "TMPDIR", "PYTEST_", "COLUMNS",
-    "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "ACCELERATE_",
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "ACCELERATE_", "CUDA_VISIBLE_DEVICES",
 )  # fmt: skip
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 _PR_SET_CHILD_SUBREAPER = 36

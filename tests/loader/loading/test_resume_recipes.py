@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from support import resume_recipes
 from support.fake_proxy import FakeServer
 from support.tars import tar_shard
+from support.warm_python import python_program
 
 ROOT = Path(__file__).parents[3]
 SIZES = (7, 3, 9, 1, 6, 4)
@@ -31,9 +31,10 @@ def trained(trainer: str, folder: Path) -> dict[str, Any]:
     with server.running():
         environ = {**os.environ, "FOREBAY_URL": server.url, "FOREBAY_FD": "0", "XDG_RUNTIME_DIR": str(folder), "CUDA_VISIBLE_DEVICES": ""}
         environ["PYTHONPATH"] = f"{ROOT}/proxy:{ROOT}/loader:{ROOT}/examples"
-        command = [sys.executable, resume_recipes.__file__, trainer, str(folder)]
-        run = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=250, check=False)
-    assert run.returncode == 0, run.stderr[-4000:]
+        command = [resume_recipes.__file__, trainer, str(folder)]
+        with python_program(command, environ, folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+            _, errors = run.communicate(timeout=250)
+    assert run.returncode == 0, errors[-4000:]
     found: dict[str, Any] = json.loads((folder / f"{trainer}.json").read_text())
     return found
 
