@@ -12,6 +12,7 @@ import resource
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Generator
@@ -312,6 +313,14 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     (folders := tmp_path_factory.getbasetemp() / "t").mkdir(mode=0o700, exist_ok=True)
     (made := folders / f"{next(_FOLDERS)}-{name}").mkdir(mode=0o700)
     return made
+
+
+@pytest.fixture
+def open_folder() -> Generator[Path]:
+    """One that every user may walk to, and into: pytest's own folder is shut again by each run of pytest that begins beside this one."""
+    with tempfile.TemporaryDirectory(prefix="forebay-open-") as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
 
 
 @pytest.fixture(autouse=True)

@@ -32,11 +32,10 @@ def shard(tmp_path: Path) -> Path:
     return root / "0.tar"
 
 
-def open_up(path: Path) -> None:
-    """Let others walk to ``path``: what keeps them out must be the socket, not the directories above it."""
-    for folder in (path, *path.parents):
-        if folder.stat().st_uid == os.getuid() and folder != Path("/"):
-            folder.chmod(folder.stat().st_mode | 0o011)
+@pytest.fixture
+def tmp_path(open_folder: Path) -> Path:
+    """What keeps others out must be the socket, not the directories above it."""
+    return open_folder
 
 
 def curl(*words: str, uid: int | None = None) -> tuple[int, str]:
@@ -60,7 +59,6 @@ def test_another_user_gets_health_and_nothing_else(sidecar: Sidecar, shard: Path
     socket = tmp_path / "f.sock"
     assert curl(f"{sidecar.url}/file{shard}") == (200, "shard")
     assert curl("--unix-socket", str(socket), f"http://forebay/file{shard}") == (200, "shard")
-    open_up(tmp_path)
     for path in ("/healthz", "/readyz"):
         assert curl(sidecar.url + path, uid=NOBODY)[0] == 200
     for path in (f"/file{shard}", "/", "/v1/status", "/v1/shards", "/v1/plans", "/metrics", "/v1/nothing"):
@@ -102,7 +100,6 @@ def test_a_namespace_that_maps_one_user_lets_nobody_else_in(tmp_path: Path, shar
     socket = tmp_path / "f.sock"
     flags = ("--cache-size", "50MB", "--file-root", str(shard.parent), "--socket", str(socket), "--allow-uid", str(NOBODY))
     with running(tmp_path, *flags, wrapper=wrapper) as sidecar:
-        open_up(tmp_path)
         socket.chmod(0o666)
         for uid in (1234, NOBODY, 2000):
             for words in ((f"{sidecar.url}/file{shard}",), ("--unix-socket", str(socket), f"http://forebay/file{shard}")):
@@ -115,8 +112,6 @@ def test_a_namespace_that_maps_one_user_lets_nobody_else_in(tmp_path: Path, shar
 @needs_root
 def test_nobody_may_run_a_sidecar_where_everybody_has_a_number(tmp_path: Path, shard: Path) -> None:
     """Outside such a namespace uid 65534 is a user like any other."""
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
     wrapper = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
     for name in ("cache", "run"):
         (tmp_path / name).mkdir(mode=0o700)
