@@ -41,14 +41,14 @@ def test_so_many_at_once() -> None:
         assert gate.wait(PATIENCE_S)
         return HeldOpen(item)
 
-    ahead = ShardsAhead([*range(20), *range(20)], enter)
+    ahead = ShardsAhead([*range(60), *range(60)], enter)
     until = time.monotonic() + PATIENCE_S
     while len(begun) < shards_ahead.AHEAD and time.monotonic() < until:
         time.sleep(0.001)
     assert sorted(begun) == list(range(shards_ahead.AHEAD))
     gate.set()
-    assert [ahead.take(item).item for item in (*range(20), 3)] == [*range(20), 3]
-    assert sorted(begun) == sorted([*range(20), 3])
+    assert [ahead.take(item).item for item in (*range(60), 3)] == [*range(60), 3]
+    assert sorted(begun) == sorted([*range(60), 3])
 
 
 def test_an_error_comes_when_its_shard_is_taken() -> None:
