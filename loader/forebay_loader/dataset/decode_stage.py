@@ -35,6 +35,15 @@ class DecodeStage(EpochStage):
     def __getstate__(self) -> Dict[str, Any]:
         return {**self.__dict__, "_began": {}}
 
+    @property
+    def draws(self) -> bool:
+        """Whether one of the decoders draws by the epoch."""
+        return any(getattr(one, "draws", False) for one in self._args)
+
+    def memo_print(self, of: Callable[[Any], Any]) -> Any:
+        """What its results depend on, for ``fb.memo``: not what becomes of bad samples."""
+        return [[of(one) for one in self._args], [[name, of(one)] for name, one in sorted(self._how.items()) if name != "handler"]]
+
     def begin(self, epoch: int, turn: int, phase: Optional[int] = None, place: int = 0) -> None:
         self._began[threading.get_ident()] = epoch, turn, phase, place
 

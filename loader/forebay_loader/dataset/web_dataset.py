@@ -22,6 +22,7 @@ from forebay_loader.base.notices import notice_once
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.dataset.arguments import Arguments, with_positional
 from forebay_loader.dataset.decode_stage import DecodeStage
+from forebay_loader.dataset.memo_pipeline import MemoPipeline
 from forebay_loader.dataset.resume import Resumed, SampleShuffle, StreamPosition, made_of, undetermined, untold_class, untold_of
 from forebay_loader.dataset.samples_again import PassAgain
 from forebay_loader.dataset.shard_list import FairShare, NodeSplit, ShardList, ShardOrder, WorkerSplit
@@ -49,7 +50,7 @@ _STAGES = (FairShare, NodeSplit, SampleShuffle, ShardList, TarSamples, WorkerSpl
 _CACHE_NOTICE = "cache_dir is not used: the sidecar keeps the one copy of a shard on this node, bounded and shared by all workers"
 
 
-class WebDataset(compat.WebDataset):
+class WebDataset(MemoPipeline, compat.WebDataset):
     """``wds.WebDataset(urls, …)`` whose shards come through the sidecar. Samples keep the original ``__url__``.
 
     Example::

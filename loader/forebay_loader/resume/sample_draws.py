@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["draw_for", "drawn_for", "rng"]
+__all__ = ["draw_for", "drawn_for", "rng", "times_asked"]
 
 _PASS = threading.local()  # .key: of the pass that this thread pulls from
 
@@ -36,7 +36,13 @@ def rng(sample: Any) -> random.Random:
     told = getattr(_PASS, "key", None)
     if told is None:
         raise RuntimeError("fb.rng is for functions in .map and the like of an fb.WebDataset: nobody else knows seed and epoch of a sample")
+    _PASS.times = times_asked() + 1
     return random.Random(f"sample/{told}/{key}")  # noqa: S311  # for augmentation, no secret
+
+
+def times_asked() -> int:
+    """How often this thread was given a generator."""
+    return int(getattr(_PASS, "times", 0))
 
 
 def draw_for(key: str) -> None:

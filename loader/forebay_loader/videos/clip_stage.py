@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +20,7 @@ from forebay_loader.samples.open_sample import reraise
 from forebay_loader.videos.clip_arguments import ClipArguments
 from forebay_loader.videos.clip_pass import ClipPass
 from forebay_loader.videos.errors import NotScanned, VideoError, VideoTimeout
+from forebay_proxy.wire.protocol.version import VERSION
 
 __all__ = ["ClipStage"]
 
@@ -52,6 +54,22 @@ class ClipStage(EpochStage, EpochDecoder):
     def state_kind(self) -> str:
         """What takes the place of a clip that cannot be decoded depends on those before it, and of these no state tells."""
         return "" if self.replaces else "one"
+
+    @property
+    def draws(self) -> bool:
+        """Whether the frames of a clip differ by epoch."""
+        sampling = self.asked.sampling
+        return sampling is not None and bool(getattr(sampling, "phased", False) or getattr(sampling, "draws", True))
+
+    def memo_print(self, of: Callable[[Any], Any]) -> Any:
+        """What frames and sound depend on, for ``fb.memo``: how fast they are decoded, and what becomes of bad clips, does not count."""
+        import av  # noqa: PLC0415  # for those who decode
+
+        asked, sampling = self.asked, self.asked.sampling
+        spelled = repr(sampling) if callable(getattr(sampling, "at", None)) else of(sampling)
+        told = [spelled, of(asked.size), of(asked.audio), sorted(asked.members), asked.as_torchvision, asked.seed if self.draws else None]
+        versions = [f"forebay {VERSION}", f"av {av.__version__}"]
+        return [*told, None if asked.metadata is None else file_stamp(asked.metadata.path), *versions]
 
     def begin(self, epoch: int, turn: int, phase: Optional[int] = None, place: int = 0) -> None:
         self._began[threading.get_ident()] = epoch, turn, phase, place
@@ -196,6 +214,15 @@ class ClipStage(EpochStage, EpochDecoder):
 
         with _counted():
             return decoded_member(key, data, self.asked, of or self._pass_told(), sample() if sample is not None else {})
+
+
+def file_stamp(path: str) -> Tuple[str, int, int]:
+    """Another one when the file is written anew; zeros without it."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return path, 0, 0
+    return path, found.st_size, found.st_mtime_ns
 
 
 def _key(sample: Mapping[str, Any]) -> str:

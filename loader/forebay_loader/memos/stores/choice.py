@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import TYPE_CHECKING
 
 from forebay_loader.memos.stores.memo_folder import take_folder
-from forebay_loader.memos.stores.memo_store import MemoStore
+
+if TYPE_CHECKING:
+    from forebay_loader.memos.stores.memo_store import MemoStore  # with it numpy, which not everybody has
 
 __all__ = ["STORES", "check_store", "opened_store"]
 
@@ -21,7 +24,7 @@ def check_store(kind: str) -> None:
             raise ModuleNotFoundError(f"store={kind!r} needs {package}: install forebay[memo]", name=package)
 
 
-def opened_store(kind: str, folder: str, size_bytes: int) -> MemoStore:
+def opened_store(kind: str, folder: str, size_bytes: int) -> "MemoStore":
     """The store in ``folder``, which is made. Raises ``MemoError`` where the folder is of something else, and ``OSError``."""
     if kind == "lmdb":
         from forebay_loader.memos.stores.lmdb_store import LmdbStore, parts_of  # noqa: PLC0415

@@ -1,0 +1,105 @@
+"""The stores that are open in this process: one object a folder, opened when first used, and anew in a forked child."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from multiprocessing.util import Finalize
+from typing import Dict, List, Optional
+
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.base.notices import warn_node
+from forebay_loader.memos.entry import EntryDamaged, packed
+from forebay_loader.memos.kept_value import KeptValue
+from forebay_loader.memos.stores.choice import opened_store
+from forebay_loader.memos.writer.memo_writer import ENTRY, GONE, USED, MemoWriter
+
+__all__ = ["MemoPlace", "OpenedMemo"]
+
+_PATIENCE_S = 3.0  # a DataLoader waits 5 s for its workers to end
+_USES = 64  # told to the writer together
+
+
+@dataclass(frozen=True)
+class MemoPlace:
+    """Which store lies where, and how many bytes it may take. Pickles."""
+
+    store: str
+    folder: str
+    size_bytes: int
+
+    def opened(self) -> "OpenedMemo":
+        """The one of this process. Raises ``MemoError`` where the folder is of something else, and ``OSError``."""
+        path = os.path.realpath(self.folder)
+        found = _OPEN.get(path)
+        if found is None:
+            with _OPENING.lock:
+                found = _OPEN.get(path) or _OPEN.setdefault(path, OpenedMemo(self))
+        return found
+
+
+class OpenedMemo:
+    """Answers at once: what cannot be read is made again, and what cannot be written now is not kept."""
+
+    def __init__(self, place: MemoPlace) -> None:
+        self._place = place
+        self._store = opened_store(place.store, place.folder, place.size_bytes)
+        self.writer = MemoWriter(place.folder, self._store, place.size_bytes)
+        self._uses: List[bytes] = []
+        self._reads = True
+        Finalize(self, self.writer.end, (_PATIENCE_S,), exitpriority=10)  # a worker of torch's ends without atexit
+
+    def __repr__(self) -> str:
+        return f"<OpenedMemo {self._place}>"
+
+    def get(self, key: bytes) -> Optional[KeptValue]:
+        """What is kept; None for what is not, or is damaged."""
+        if not self._reads:
+            return None
+        try:
+            found = self._store.get(key)
+        except EntryDamaged:
+            COUNTS.add("memo_damaged")
+            self.writer.offer(GONE, key)
+            return None
+        except OSError as error:
+            self._reads = False
+            COUNTS.add("memo_off")
+            warn_node(f"forebay: the memo in {self._place.folder} cannot be read ({error}), so all is made again. Training goes on")
+            return None
+        if found is not None:
+            self._uses.append(key)
+            if len(self._uses) >= _USES:
+                self.writer.offer(USED, b"".join(self._uses))
+                self._uses = []
+        return found
+
+    def keep(self, key: bytes, kept: KeptValue) -> None:
+        """Have it written, unless there is no room in the queue. Copies, for the values are the trainer's from now on."""
+        fits = self.writer.queue.has_room(len(kept.text) + sum(one.nbytes for one in kept.arrays))  # else a copy for nothing
+        if not fits or not self.writer.offer(ENTRY, packed(key, kept)):
+            COUNTS.add("memo_dropped")
+
+
+class _OpenLock:
+    """Made anew in a child: a thread that is not here may hold the lock."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+_OPEN: Dict[str, OpenedMemo] = {}
+_PARENTS: List[OpenedMemo] = []  # kept alive: what is theirs must not be closed here
+_OPENING = _OpenLock()
+
+
+def _forked() -> None:
+    for one in _OPEN.values():
+        one.writer.forked()
+        _PARENTS.append(one)
+    _OPEN.clear()
+    _OPENING.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,232 @@
+"""``fb.memo`` as people use it: what is kept is given again, bit for bit, and whatever changes is made anew."""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import random
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import webdataset as wds
+from support.clips import rendered
+from torch.utils.data import DataLoader
+from webdataset import filters
+
+import forebay_loader as fb
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.memos import opened_memo
+from forebay_loader.memos.errors import MemoRefused
+from forebay_loader.memos.stores.choice import STORES
+
+pytestmark = pytest.mark.webdataset
+
+CALLS: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    CALLS.clear()
+    yield
+    for one in opened_memo._OPEN.values():
+        one.writer.end(5)
+    opened_memo._OPEN.clear()
+
+
+def written(folder: Path) -> None:
+    """All that was handed over lies in the store."""
+    assert opened_memo._OPEN[str(folder.resolve())].writer.queue.drained(20)
+
+
+def squared(sample: Any) -> Any:
+    CALLS.append(sample["__key__"])
+    return {**sample, "square": numpy.full((3, 50), sample["n"] ** 2, "f4"), "note": ("x", None)}
+
+
+def samples(count: int = 5, **more: Any) -> list[dict[str, Any]]:
+    return [{"__key__": str(number), "__url__": "s3://b/0.tar", "n": number, **more} for number in range(count)]
+
+
+def same(found: Any, wanted: Any) -> bool:
+    return [{**one, "square": one["square"].tobytes()} for one in found] == [{**one, "square": one["square"].tobytes()} for one in wanted]
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_what_was_made_is_given_again(tmp_path: Path, store: str) -> None:
+    """The second pass makes nothing, and gives the same with the same order of keys; a new sample is made."""
+    stage = fb.memo(store=store, folder=tmp_path / "m", size="8MB")(filters.map(squared))
+    first = list(stage(iter(samples())))
+    written(tmp_path / "m")
+    again = list(stage(iter(samples(6))))
+    assert CALLS == ["0", "1", "2", "3", "4", "5"]
+    assert same(again[:5], first)
+    assert [list(one) for one in again[:5]] == [list(one) for one in first]
+    counts = COUNTS.snapshot()
+    assert (counts["memo_hits"], counts["memo_made"]) == (5, 6)
+
+
+def test_a_function_is_decorated(tmp_path: Path) -> None:
+    """And stays what it was by name; what is written to afterwards is the caller's own."""
+    remembered = fb.memo(store="npz", folder=tmp_path / "m")(squared)
+    (one,) = samples(1)
+    first = remembered(one)
+    first["square"][:] = 77
+    written(tmp_path / "m")
+    assert remembered(one)["square"].max() == 0
+    assert (CALLS, remembered.__name__) == (["0"], "squared")
+
+
+@pytest.mark.parametrize("change", [{"n": 9}, {"extra": b"1"}, {"__key__": "z"}])
+def test_another_sample_is_made(tmp_path: Path, change: dict[str, Any]) -> None:
+    """Another value, member or key."""
+    stage = fb.memo(store="npz", folder=tmp_path / "m")(filters.map(squared))
+    list(stage(iter(samples(1))))
+    written(tmp_path / "m")
+    (found,) = stage(iter([{**samples(1)[0], **change}]))
+    assert len(CALLS) == 2
+    assert found["square"][0, 0] == found["n"] ** 2
+
+
+def test_another_argument_or_version_is_made(tmp_path: Path) -> None:
+    """Each has results of its own in one store."""
+    for version in (1, 2, 1):
+        list(fb.memo(store="npz", folder=tmp_path / "m", version=version)(filters.map(squared))(iter(samples(1))))
+        written(tmp_path / "m")
+    assert len(CALLS) == 2
+
+
+def drawing(sample: Any) -> Any:
+    return {**sample, "x": random.random()}
+
+
+def drawing_numpy(sample: Any) -> Any:
+    return {**sample, "x": float(numpy.random.rand())}
+
+
+@pytest.mark.parametrize(("function", "name"), [(drawing, "random"), (drawing_numpy, r"numpy\.random")])
+def test_chance_is_refused_or_kept(tmp_path: Path, function: Any, name: str) -> None:
+    """A function that drew is named with what it drew from; ``random="keep"`` gives the first draw again."""
+    with pytest.raises(MemoRefused, match=rf"drawing\w* drew random numbers \({name}\)"):
+        list(fb.memo(store="npz", folder=tmp_path / "m")(filters.map(function))(iter(samples(1))))
+    stage = fb.memo(store="npz", folder=tmp_path / "m", random="keep")(filters.map(function))
+    (first,) = stage(iter(samples(1)))
+    written(tmp_path / "m")
+    assert list(stage(iter(samples(1)))) == [first]
+
+
+def test_clips_that_differ_by_epoch_are_refused() -> None:
+    """Before any is decoded; frames that do not differ are taken."""
+    with pytest.raises(MemoRefused, match="draws by the epoch"):
+        fb.memo()(fb.video("clip('random', 4)"))
+    with pytest.raises(MemoRefused, match="neither"):
+        fb.memo()(fb.video("uniform(4)", replace_corrupt=True))
+    fb.memo()(fb.video("uniform(4)"))
+
+
+def failing(sample: Any) -> Any:
+    if sample["n"] == 1:
+        raise ValueError("bad sample")
+    return squared(sample)
+
+
+def test_a_transform_that_raises(tmp_path: Path) -> None:
+    """Its error is the pipeline's; with a handler the sample is left out, the others stay in order, and it is tried again each time."""
+    made = fb.memo(store="npz", folder=tmp_path / "m")
+    with pytest.raises(ValueError, match="bad sample"):
+        list(made(filters.map(failing))(iter(samples())))
+    written(tmp_path / "m")
+    for _ in range(2):
+        found = made(filters.map(failing, handler=wds.ignore_and_continue))(iter(samples()))
+        assert [one["n"] for one in found] == [0, 2, 3, 4]
+        written(tmp_path / "m")
+
+
+def test_a_generator_or_another_stage_is_refused() -> None:
+    """With what to write instead."""
+
+    def stage(data: Any) -> Any:
+        yield from data
+
+    for what, said in ((stage, "is a generator"), (filters.batched(3), "neither"), (iter(()), r"fb\.memo\(…\)\(stage\)"), (3, "neither")):
+        with pytest.raises(MemoRefused, match=said):
+            fb.memo()(what)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"store": "redis"}, "store takes"), ({"size": "big"}, "size takes bytes"), ({"size": 5}, "a MiB at least"),
+        ({"key": 3}, "key takes"), ({"version": 1.5}, "version takes"), ({"random": "yes"}, "random takes"), ({"size": True}, "size takes"),
+    ],
+)  # fmt: skip
+def test_arguments_are_checked(how: dict[str, Any], said: str) -> None:
+    """Where they are given."""
+    with pytest.raises((TypeError, ValueError), match=said):
+        fb.memo(**how)
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> str:
+    path = tmp_path / "clips.tar"
+    with tarfile.open(path, "w") as tar:
+        for number in range(6):
+            for suffix, data in (("mp4", rendered()), ("json", json.dumps({"n": number}).encode())):
+                member = tarfile.TarInfo(f"{number}.{suffix}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    return str(path)
+
+
+def dataset(shard: str, folder: Path, size: int = 32) -> Any:
+    made = fb.WebDataset([shard], shardshuffle=False)
+    return made.decode().compose(fb.video("uniform(2)", size=size), fb.memo(folder=folder, size="64MB"))
+
+
+def pictures(found: Any) -> list[Any]:
+    return [(one["__key__"], one["frames"].tobytes(), one["frames"].shape, one["video"], one["json"]) for one in found]
+
+
+def test_clips_of_a_data_set_are_decoded_once(shard: str, tmp_path: Path) -> None:
+    """The memo stands around the stage before it; another size is decoded; frames and facts are the same."""
+    data = dataset(shard, tmp_path / "m")
+    first = pictures(data)
+    written(tmp_path / "m")
+    assert pictures(dataset(shard, tmp_path / "m")) == first
+    assert COUNTS.snapshot()["video_clips"] == 6
+    list(dataset(shard, tmp_path / "m", size=16))
+    assert COUNTS.snapshot()["video_clips"] == 12
+
+
+def test_a_data_set_with_a_memo_resumes_exactly(shard: str, tmp_path: Path) -> None:
+    """Its stage is one for one, and no stranger to the state."""
+    data = dataset(shard, tmp_path / "m")
+    run = iter(data)
+    keys = [next(run)["__key__"] for _ in range(2)]
+    state = data.state_dict()
+    assert state["resume"] == "exact"
+    other = dataset(shard, tmp_path / "m")
+    other.load_state_dict(state)
+    assert keys + [one["__key__"] for one in other] == [str(number) for number in range(6)]
+
+
+def test_workers_share_one_store(shard: str, tmp_path: Path) -> None:
+    """Two forked workers, of which one writes: what either made, both are given; and the parent too."""
+    made = fb.WebDataset([shard] * 2, shardshuffle=False, empty_check=False)
+    made = made.decode().compose(fb.video("uniform(2)", size=32), fb.memo(folder=tmp_path / "m", size="64MB", key="mp4"))
+    context = multiprocessing.get_context("fork")
+    end = time.monotonic() + 30
+    while True:
+        found = list(DataLoader(made, batch_size=None, num_workers=2, multiprocessing_context=context))
+        assert len(found) == 12
+        COUNTS.reset()
+        list(made)
+        if COUNTS.snapshot()["memo_hits"] == 12:
+            break
+        assert time.monotonic() < end
+    assert COUNTS.snapshot()["video_clips"] == 0
