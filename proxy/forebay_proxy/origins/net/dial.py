@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from aiohttp.connector import Connection
     from aiohttp.tracing import Trace
 
-__all__ = ["GuardedResolver", "new_session", "travelling"]
+__all__ = ["GuardedConnector", "GuardedResolver", "connector_manner", "new_session", "travelling", "trip_now"]
 
 # Measured on loopback: 64 KiB costs a fifth of the rate; 1 MiB gains a tenth at most and may hold 2 MiB a body.
 READ_BUFFER_BYTES = 256 * 1024
@@ -65,7 +65,7 @@ def travelling(hop: Hop) -> Iterator[None]:
         _hop.reset(token)
 
 
-def _trip_now() -> Hop:
+def trip_now() -> Hop:
     """The hop the present task is on; raises ``Refused`` outside any: there is nothing to judge by."""
     hop = _hop.get()
     if hop is None:
@@ -112,7 +112,7 @@ class GuardedResolver(AbstractResolver):
 
     async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[ResolveResult]:
         """Only addresses the present trip may dial; raises ``Refused`` (an OSError) when none is left."""
-        hop = _trip_now()
+        hop = trip_now()
         return [
             ResolveResult(hostname=host, host=address, port=port, family=kind, proto=0, flags=socket.AI_NUMERICHOST)
             for kind, address in self._permitted(hop, await self._answers(host, port))
@@ -171,7 +171,9 @@ def _getaddrinfo(host: str, port: int) -> Answers:
     return [(socket.AddressFamily(family), str(address[0])) for family, _, _, _, address in found]
 
 
-class _GuardedConnector(aiohttp.TCPConnector):
+class GuardedConnector(aiohttp.TCPConnector):
+    """Dials what the guard grants, and judges each connection again before it is used."""
+
     def __init__(self, guard: Guard, **how: Any) -> None:
         self._guard = guard
         self._used: WeakSet[ResponseHandler] = WeakSet()
@@ -189,7 +191,7 @@ class _GuardedConnector(aiohttp.TCPConnector):
                 if self._has_spoken(connection) or (was_used and req.headers.get("Connection") == "close"):
                     connection.close()
                     continue
-                self._guard.check_dial(_trip_now(), _peer_of(connection))
+                self._guard.check_dial(trip_now(), self._peer(connection))
                 return connection
             except Refused:
                 # Only a kept one comes here, and each turn closes one: a new one was judged by the same rule when it was dialled.
@@ -197,6 +199,13 @@ class _GuardedConnector(aiohttp.TCPConnector):
             except BaseException:
                 connection.close()
                 raise
+
+    def _peer(self, connection: Connection) -> str:
+        """The address at the other end, behind TLS too. Raises ``ClientConnectionError`` where there is none any more."""
+        peer = connection.transport.get_extra_info("peername") if connection.transport is not None else None
+        if not peer:
+            raise aiohttp.ClientConnectionError("the connection has no other end")
+        return str(peer[0])
 
     def _has_spoken(self, connection: Connection) -> bool:
         """Whether a kept connection has more to say than it was asked: bytes beyond an answer, which the client would take for the next
@@ -214,26 +223,21 @@ class _GuardedConnector(aiohttp.TCPConnector):
     def _socket(self, dialled: tuple[Any, ...]) -> socket.socket:
         """The socket for one (family, type, protocol, name, address); raises ``Refused``."""
         family, kind, protocol, _, address = dialled
-        self._guard.check_dial(_trip_now(), str(address[0]))
+        self._guard.check_dial(trip_now(), str(address[0]))
         return socket.socket(family, kind, protocol)
 
 
-def _peer_of(connection: Connection) -> str:
-    """The address at the other end, behind TLS too. Raises ``ClientConnectionError`` where there is none any more."""
-    peer = connection.transport.get_extra_info("peername") if connection.transport is not None else None
-    if not peer:
-        raise aiohttp.ClientConnectionError("the connection has no other end")
-    return str(peer[0])
+def connector_manner() -> dict[str, Any]:
+    """How connectors of ours are built."""
+    return {
+        "limit": 0,  # the limiter bounds, and a queue here would hide from it which need is nearest
+        "use_dns_cache": False,  # every dial is judged anew; the resolver keeps raw answers itself
+        "keepalive_timeout": KEEP_ALIVE_S,
+    }
 
 
-def new_session(guard: Guard, resolver: GuardedResolver, connect_timeout_s: float, user_agent: str) -> aiohttp.ClientSession:
-    connector = _GuardedConnector(
-        guard,
-        limit=0,  # the limiter bounds, and a queue here would hide from it which need is nearest
-        resolver=resolver,
-        use_dns_cache=False,  # every dial is judged anew; the resolver keeps raw answers itself
-        keepalive_timeout=KEEP_ALIVE_S,
-    )
+def new_session(connector: GuardedConnector, connect_timeout_s: float, user_agent: str) -> aiohttp.ClientSession:
+    """A session over ``connector``, which it closes."""
     return aiohttp.ClientSession(
         connector=connector,
         auto_decompress=False,  # bytes as sent: an encoding nobody asked for is recorded, not undone
