@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy
 import pytest
+from support.lengths import LONG
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.memos.entry import packed
@@ -173,7 +174,7 @@ for number in itertools.cycle(range(400)):
 def test_a_killed_writer_leaves_nothing_wrong(folder: str, kind: str) -> None:
     """kill -9 under load, again and again over one store: each entry that is there is the one that was put."""
     read = 0
-    for turn in range(20 if os.environ.get("FOREBAY_LONG") == "1" else 3 if kind == "lmdb" else 1):
+    for turn in range(20 if LONG else 3 if kind == "lmdb" else 1):
         where = [folder, kind]
         with subprocess.Popen([sys.executable, "-c", WRITES, *where], stdout=subprocess.PIPE) as writer:
             assert writer.stdout is not None
