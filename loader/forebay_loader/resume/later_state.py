@@ -48,7 +48,7 @@ def later(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _told(entry: Mapping[str, Any]) -> bool:
-    """States of before 2026-11-24 do not tell where each batch left the pass."""
+    """Whether the state tells where its last batch left the pass, as those that older loaders wrote do not."""
     known = isinstance(entry.get("etags"), Mapping) and "handed" in entry
     return known and all(type(entry.get(name)) is int and entry[name] >= 0 for name in ("read", "held"))
 

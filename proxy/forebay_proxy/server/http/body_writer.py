@@ -31,7 +31,7 @@ _NUDGE_BYTES = 16 * 1024
 _LAST_BYTES = 2 * 2**20  # of a stretch, its last turn: behind them comes what may not be there yet
 # For pages of files, which cost no copy: the more of them a socket holds, the more of the kernel's sending is done where the client reads
 # (measured with 64 readers: a fifth less processor time than with half of it; twice as much takes it further down, and rates with it).
-# Where ``net.core.wmem_max`` is smaller, as it was by default before Linux 6.18, the kernel takes that.
+# Where ``net.core.wmem_max`` is smaller, the kernel takes that.
 _STRETCH_BUFFER_BYTES = 2 * 2**20
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 s
 
