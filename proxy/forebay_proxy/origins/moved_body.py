@@ -57,9 +57,8 @@ class MovedBody:
             return None
         if landed.outcome != Outcome.WHOLE:
             raise self._error(landed)
-        connection = self._response.connection
-        if landed.kept and connection is not None:
-            self._connector.keep(connection._key, self._link)
+        if landed.kept:
+            self._connector.keep(self._link)
         return landed.checksum
 
     def _keeps(self) -> bool:

@@ -175,9 +175,9 @@ class GuardedConnector(aiohttp.TCPConnector):
     """Dials what the guard grants, and judges each connection again before it is used."""
 
     def __init__(self, guard: Guard, **how: Any) -> None:
-        self._guard = guard
+        self.guard = guard
         self._used: WeakSet[ResponseHandler] = WeakSet()
-        super().__init__(socket_factory=self._socket, **how)
+        super().__init__(socket_factory=self.open_socket, **how)
 
     async def connect(self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout) -> Connection:  # noqa: ASYNC109
         """A connection whose peer the present trip might have dialled itself, and on which nothing is left of an earlier answer.
@@ -191,7 +191,7 @@ class GuardedConnector(aiohttp.TCPConnector):
                 if self._has_spoken(connection) or (was_used and req.headers.get("Connection") == "close"):
                     connection.close()
                     continue
-                self._guard.check_dial(trip_now(), self._peer(connection))
+                self.guard.check_dial(trip_now(), self._peer(connection))
                 return connection
             except Refused:
                 # Only a kept one comes here, and each turn closes one: a new one was judged by the same rule when it was dialled.
@@ -220,10 +220,10 @@ class GuardedConnector(aiohttp.TCPConnector):
         waiting.register(transport.get_extra_info("socket"), select.POLLIN)
         return protocol.should_close or bool(waiting.poll(0))
 
-    def _socket(self, dialled: tuple[Any, ...]) -> socket.socket:
+    def open_socket(self, dialled: tuple[Any, ...]) -> socket.socket:
         """The socket for one (family, type, protocol, name, address); raises ``Refused``."""
         family, kind, protocol, _, address = dialled
-        self._guard.check_dial(trip_now(), str(address[0]))
+        self.guard.check_dial(trip_now(), str(address[0]))
         return socket.socket(family, kind, protocol)
 
 

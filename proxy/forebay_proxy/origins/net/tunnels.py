@@ -6,6 +6,7 @@ this process knows, the connection is an ordinary one.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 from collections import deque
@@ -15,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 import aiohappyeyeballs
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.client_reqrep import ConnectionKey
 
 from forebay_proxy.movers.fleet import Fleet
@@ -25,7 +27,6 @@ from forebay_proxy.origins.net.guard import Guard, Refused
 from forebay_proxy.origins.net.trust import Trust
 
 if TYPE_CHECKING:
-    from aiohttp.client_proto import ResponseHandler
     from aiohttp.client_reqrep import ClientRequest
     from aiohttp.connector import Connection
     from aiohttp.tracing import Trace
@@ -43,6 +44,7 @@ class TunnelConnector(GuardedConnector):
         self._fleet = fleet
         self._trust = trust
         self._links: WeakKeyDictionary[ResponseHandler, OriginLink] = WeakKeyDictionary()
+        self._keys: WeakKeyDictionary[OriginLink, ConnectionKey] = WeakKeyDictionary()
         self._kept: dict[ConnectionKey, deque[OriginLink]] = {}
         super().__init__(guard, resolver=resolver, **how)
 
@@ -51,9 +53,9 @@ class TunnelConnector(GuardedConnector):
         protocol = response.connection.protocol if response.connection is not None else None
         return None if protocol is None else self._links.get(protocol)
 
-    def keep(self, key: ConnectionKey, link: OriginLink) -> None:
+    def keep(self, link: OriginLink) -> None:
         """``link`` is good for another request of the same kind; the mover closes it when that does not come."""
-        self._kept.setdefault(key, deque(maxlen=MOST_KEPT)).append(link)
+        self._kept.setdefault(self._keys[link], deque(maxlen=MOST_KEPT)).append(link)
         for stale in [other for other, links in self._kept.items() if all(link.gone for link in links)]:
             del self._kept[stale]
 
@@ -70,8 +72,10 @@ class TunnelConnector(GuardedConnector):
                     found = await self._dialled_tunnel(req, authorities)
                 if found is not None:
                     link, tunnel = found
-                    _, protocol = await self._loop.create_connection(self._factory, sock=tunnel)
+                    loop = asyncio.get_running_loop()
+                    _, protocol = await loop.create_connection(lambda: ResponseHandler(loop), sock=tunnel)
                     self._links[protocol] = link
+                    self._keys[link] = req.connection_key
                     return protocol
         return await super()._create_connection(req, traces, timeout)
 
@@ -82,7 +86,7 @@ class TunnelConnector(GuardedConnector):
             if link.gone or link.mover.why_lost:
                 continue
             try:
-                self._guard.check_dial(trip_now(), link.peer)
+                self.guard.check_dial(trip_now(), link.peer)
             except Refused:  # another request was allowed more, or the name leads elsewhere now
                 link.retire()
                 continue
@@ -106,7 +110,7 @@ class TunnelConnector(GuardedConnector):
                 for each in answers
             ]
             origin = await aiohappyeyeballs.start_connection(
-                addresses, interleave=1, happy_eyeballs_delay=0.25, socket_factory=self._socket
+                addresses, interleave=1, happy_eyeballs_delay=0.25, socket_factory=self.open_socket
             )
         except OSError as error:
             raise aiohttp.ClientConnectorError(req.connection_key, error) from error
