@@ -216,10 +216,8 @@ def relay(work: Path, origin: Server) -> Iterator[Server]:
 
 
 @contextmanager
-def forebay(
-    work: Path, *origins: str, cache_size: str = "16GB", movers: int | None = None, authority: Authority | None = None
-) -> Iterator[Server]:
-    """A sidecar that may reach ``origins``, with so many movers (None: as it comes); ``authority``: whom it trusts, and no other."""
+def forebay(work: Path, *origins: str, cache_size: str = "16GB", authority: Authority | None = None) -> Iterator[Server]:
+    """A sidecar that may reach ``origins``; ``authority``: whom it trusts, and no other."""
     work.mkdir(parents=True)
     run = work / "run"
     run.mkdir(mode=0o700)
@@ -229,20 +227,9 @@ def forebay(
         environ["SSL_CERT_FILE"] = str(authority.certificate)
     command = [sys.executable, "-m", "forebay_proxy", "serve", "--json", "--port", "0", "--socket", "off"]
     command += ["--cache-dir", str(work / "cache"), "--cache-size", cache_size]
-    if movers is not None:
-        command += ["--movers", str(movers)]
     for origin in origins:
         command += ["--allow-origin", origin]
     with process(command, stdout=subprocess.PIPE, env=environ) as child:
         assert child.stdout is not None
         ready = json.loads(child.stdout.readline())
         yield Server("forebay", ready["url"], child.pid)
-
-
-def knows_movers() -> bool:
-    """Whether this tree's sidecar has ``--movers``."""
-    environ = {**os.environ, "PYTHONPATH": f"{ROOT}/proxy:{ROOT}/loader"}
-    done = subprocess.run(
-        [sys.executable, "-m", "forebay_proxy", "serve", "--help"], capture_output=True, text=True, env=environ, check=True
-    )
-    return "--movers" in done.stdout

@@ -1,7 +1,7 @@
 """Throughput, processor time and memory: Forebay beside nginx proxy_cache, direct curl and a one-thread relay, in one run.
 
-    python benchmarks/serve.py [--size-mb 300] [--rounds 5] [--warm | --cold] [--schemes http,https] [--readers 1,8,64] [--movers 0,1,2]
-                               [--capped] [--json] [--directory DIR]
+    python benchmarks/serve.py [--size-mb 300] [--rounds 5] [--warm | --cold] [--schemes http,https] [--readers 1,8,64] [--capped]
+                               [--json] [--directory DIR]
 
 Every round asks all of them in turn, the first one another each time, so that the machine's moods meet all alike; medians and the medians
 of the rounds' ratios are printed. A virtual machine pays more for memory it touches for the first time (or again, after its host took it
@@ -9,9 +9,8 @@ back) than for anything measured here; so before each cold read a file of the sa
 pages that are warm. Several cold readers read a shard each, together as much as one reads alone. Over https the origin speaks TLS with a
 certificate of the run's own authority; nginx and Forebay give what they fetched over plain http, and curl reads it directly over TLS.
 
-Processor seconds are those of the server, never curl's: of Forebay's loop (the first thread of its main process), of that process's other
-threads, and of its children, the movers; the origin's own stand beside them. ``--movers`` are sidecars of that many each; without it, and
-where the sidecar has no movers yet, there is one as it comes.
+Processor seconds are those of the server, never curl's: of Forebay's loop (its first thread), and in all; the origin's own stand beside
+them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -34,7 +33,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "examples")]
 
-from rivals import Authority, Server, Spent, forebay, knows_movers, nginx_cache, nginx_origin, relay  # noqa: E402
+from rivals import Authority, Server, Spent, forebay, nginx_cache, nginx_origin, relay  # noqa: E402
 
 READERS = 64
 READER_MB = 32  # what each of the 64 readers reads, of the same shard at its own offset
@@ -165,7 +164,7 @@ def touch_memory(directory: Path, size: int) -> None:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run measures. ``movers`` None in it: a sidecar as it comes."""
+    """What a run measures."""
 
     size: int
     rounds: int
@@ -174,7 +173,6 @@ class Plan:
     capped: bool = True
     schemes: tuple[str, ...] = ("http", "https")
     readers: tuple[int, ...] = (1, 8, 64)
-    movers: tuple[int | None, ...] = (None,)
 
 
 def run(directory: Path, plan: Plan) -> Bench:
@@ -192,7 +190,7 @@ def run(directory: Path, plan: Plan) -> Bench:
         for number in range(plan.rounds):
             say(f"round {number + 1} of {plan.rounds}")
             place = directory / "round"
-            with contenders(place, origin, authority, plan.movers) as them:
+            with contenders(place, origin, authority) as them:
                 for url in (prefix for one in them for prefix in one.prefixes.values()):
                     curl(f"{url}/small.tar", authority=authority.certificate)  # what comes once a process is no part of it
                 if plan.warm:
@@ -210,27 +208,20 @@ def run(directory: Path, plan: Plan) -> Bench:
 
 
 @contextmanager
-def contenders(place: Path, origin: Server, authority: Authority, movers: Sequence[int | None]) -> Iterator[list[Contender]]:
+def contenders(place: Path, origin: Server, authority: Authority) -> Iterator[list[Contender]]:
     """All of them, each with an empty cache below ``place``, and the origin itself. Servers of one round: the disk holds no more."""
     place.mkdir(mode=0o755)
     urls = {"http": origin.url, "https": origin.tls_url}
     with ExitStack() as stack:
         cached = stack.enter_context(nginx_cache(place / "nginx", origin, authority))
         plain = stack.enter_context(relay(place / "relay", origin))
-        them = [
+        mine = stack.enter_context(forebay(place / "forebay", *urls.values(), authority=authority))
+        yield [
             Contender("direct", urls),
             Contender("relay", {"http": plain.url}, plain),
             Contender("nginx", {"http": cached.url, "https": cached.tls_url}, cached),
+            Contender("forebay", {scheme: f"{mine.url}/{url.replace('://', '/')}" for scheme, url in urls.items()}, mine),
         ]
-        for count in movers:
-            name = forebay_name(count)
-            mine = stack.enter_context(forebay(place / name.replace(" ", "-"), *urls.values(), movers=count, authority=authority))
-            them.append(Contender(name, {scheme: f"{mine.url}/{url.replace('://', '/')}" for scheme, url in urls.items()}, mine))
-        yield them
-
-
-def forebay_name(movers: int | None) -> str:
-    return "forebay" if movers is None else f"forebay {movers} movers"
 
 
 def turned(them: list[Contender], number: int) -> list[Contender]:
@@ -238,16 +229,15 @@ def turned(them: list[Contender], number: int) -> list[Contender]:
 
 
 def warm(bench: Bench, origin: Server, them: list[Contender], size: int) -> None:
-    """One reader and many, of a shard that all of them have. Movers have no part in it, so of the sidecars only the first."""
-    seen = [one for one in them if one.name in ("direct", "nginx")]
-    seen.append(next(one for one in them if one.name.startswith("forebay")))
+    """One reader and many, of a shard that all of them have."""
+    seen = [one for one in them if one.name != "relay"]
     for one in seen:
         curl(f"{one.prefixes['http']}/shard.tar")
     for one in seen:
-        bench.measure(f"warm, 1: {one.name.split()[0]}", f"{one.prefixes['http']}/shard.tar", one.server)
+        bench.measure(f"warm, 1: {one.name}", f"{one.prefixes['http']}/shard.tar", one.server)
     for one in seen:
         if one.server is not None:
-            bench.measure_many(f"warm, {READERS}: {one.name.split()[0]}", f"{one.prefixes['http']}/shard.tar", one.server, size)
+            bench.measure_many(f"warm, {READERS}: {one.name}", f"{one.prefixes['http']}/shard.tar", one.server, size)
 
 
 def cold(bench: Bench, origin: Server, them: list[Contender], files: Path, plan: Plan, number: int) -> None:
@@ -276,26 +266,23 @@ async def capped(bench: Bench, directory: Path, files: Path, size: int, plan: Pl
         assert child.stdout is not None
         url = json.loads(await child.stdout.readline())["url"].rstrip("/")
         with ExitStack() as stack:
-            mine = {
-                forebay_name(count): stack.enter_context(forebay(directory / f"capped-{count}", url, movers=count)) for count in plan.movers
-            }
+            mine = stack.enter_context(forebay(directory / "capped", url))
             for number in range(plan.rounds):
                 say(f"capped origin, round {number + 1} of {plan.rounds}")
                 if number < 2:  # 50 MB/s is no matter of luck, and takes its time
                     bench.measure("capped: direct", f"{url}/capped-{number}.tar")
-                for name, server in mine.items():
-                    bench.measure(f"capped: {name}", f"{server.url}/{url.replace('://', '/')}/capped-{number}.tar", server, writes=True)
+                bench.measure("capped: forebay", f"{mine.url}/{url.replace('://', '/')}/capped-{number}.tar", mine, writes=True)
     finally:
         child.terminate()
         await child.wait()
 
 
 def compared(bench: Bench) -> list[tuple[str, str]]:
-    """Which rows are set against each other: a Forebay against nginx, or the origin itself where there is no nginx."""
+    """Which rows are set against each other: Forebay against nginx, or the origin itself where there is no nginx."""
     pairs = []
     for row in bench.rows:
         what, _, name = row.partition(": ")
-        if name.startswith("forebay"):
+        if name == "forebay":
             pairs += [(row, f"{what}: {other}") for other in ("nginx", "direct", "relay") if f"{what}: {other}" in bench.rows]
     return pairs
 
@@ -335,13 +322,11 @@ def main() -> None:
     parser.add_argument("--capped", action="store_true", help="also an origin that gives one connection 50 MB/s after 30 ms")
     parser.add_argument("--schemes", type=lambda text: tuple(text.split(",")), default=("http", "https"))
     parser.add_argument("--readers", type=numbers, default=(1, 8, 64))
-    parser.add_argument("--movers", type=numbers, default=(0, 1, 2), help="sidecars with so many movers each (where the sidecar has any)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--directory", type=Path, help="where to make, and remove, a working folder (default: the temporary directory)")
     given = parser.parse_args()
-    movers: tuple[int | None, ...] = given.movers if knows_movers() else (None,)
     cold_too, warm_too = not given.warm, not given.cold
-    plan = Plan(given.size_mb * 10**6, given.rounds, warm_too, cold_too, given.capped, given.schemes, given.readers, movers)
+    plan = Plan(given.size_mb * 10**6, given.rounds, warm_too, cold_too, given.capped, given.schemes, given.readers)
     directory = Path(tempfile.mkdtemp(prefix="forebay-bench-", dir=given.directory))
     try:
         bench = run(directory, plan)

@@ -100,7 +100,7 @@ def _tell(announce: Announce, info: ServiceInfo) -> None:
 async def _begin(start: Start) -> Sidecar:
     """Own the directory, load what is there, listen. Raises ``ConfigError``."""
     settings, life = start.settings, start.life
-    egress, telemetry = Egress.of(start.environ, start.instance, settings.movers), TelemetryParts.build(start)
+    egress, telemetry = Egress.of(start.environ, start.instance), TelemetryParts.build(start)
     check_sets(settings.set)
     run = RunDirectory.of(start.environ)
     fingerprint = run.fingerprint(start.environ)
@@ -121,7 +121,7 @@ async def _begin(start: Start) -> Sidecar:
     owned.store.directory.announce(info.url, start.instance)
     claim.announce(_run_file(info, settings))
     report.introduce(info, settings, lambda: doors.fd.listener.path)
-    return Sidecar(info, start, claim, parts, doors, begin_tasks(start, parts, telemetry, report, group, chance, egress.fleet))
+    return Sidecar(info, start, claim, parts, doors, begin_tasks(start, parts, telemetry, report, group, chance))
 
 
 def _info(start: Start, owned: OwnedDirectory, at: ServerAddress, fingerprint: str, said: tuple[str, ...]) -> ServiceInfo:

@@ -15,7 +15,6 @@ from forebay_proxy.background.verifier import IdleVerifier
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.requests import PlanChanged
 from forebay_proxy.core.tasks import kept
-from forebay_proxy.movers.fleet import Fleet
 from forebay_proxy.telemetry.long_waits import LongWaits
 from forebay_proxy.telemetry.loop_lag import measure_lag
 from forebay_proxy.telemetry.troubles import Troubles
@@ -26,13 +25,7 @@ TICK_S = 1.0  # a silent reader is given a minute, a failed opening half of one
 
 
 def begin_tasks(
-    start: Start,
-    parts: CacheParts,
-    telemetry: TelemetryParts,
-    report: StatusReport,
-    group: asyncio.TaskGroup,
-    chance: random.Random,
-    fleet: Fleet,
+    start: Start, parts: CacheParts, telemetry: TelemetryParts, report: StatusReport, group: asyncio.TaskGroup, chance: random.Random
 ) -> dict[str, asyncio.Task[None]]:
     """By name."""
     settings, background, store, cache = start.settings, parts.background, parts.resident.store, parts.cache
@@ -44,7 +37,6 @@ def begin_tasks(
         **({"prefetch": background.prefetcher.run, "sets": background.sets.run} if settings.prefetch else {}),
         "tick": Tick(parts, report, long_waits, telemetry.troubles, start.events, start.clock).run,
         "disk monitor": background.disk_monitor.run,
-        **({"movers": fleet.run} if fleet.count else {}),
         "loop lag": lambda: measure_lag(start.events),
         "sweep": store.sweeping.run,
         "sample indexes": background.indexer.run,

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 from forebay_proxy.core.quantities import CacheLimit, parse_duration, parse_limit, parse_share
 
 __all__ = [
-    "Budget", "Connections", "Directory", "Endpoint", "File", "Host", "Limit", "LogLevel", "Movers", "Names", "Paths", "Patterns",
+    "Budget", "Connections", "Directory", "Endpoint", "File", "Host", "Limit", "LogLevel", "Names", "Paths", "Patterns",
     "Port", "Revalidate", "Seconds", "Share", "Socket", "Uids", "setting",
 ]  # fmt: skip
 
@@ -78,7 +78,6 @@ Endpoint = Annotated[str | None, BeforeValidator(_endpoint)]
 Directory = Annotated[Path | None, BeforeValidator(_home)]
 File = Annotated[Path | None, BeforeValidator(_home)]
 Limit = Annotated[CacheLimit | None, BeforeValidator(_limit)]
-Movers = Annotated[int, Field(ge=0, le=64)]
 Connections = Annotated[int, Field(ge=1, le=1024)]
 Revalidate = Annotated[Literal["job", "never"] | Annotated[float, Field(ge=0)], BeforeValidator(_revalidate)]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)]

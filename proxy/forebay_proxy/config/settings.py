@@ -23,7 +23,6 @@ from forebay_proxy.config.fields import (
     Host,
     Limit,
     LogLevel,
-    Movers,
     Names,
     Paths,
     Patterns,
@@ -135,9 +134,6 @@ class Settings(BaseModel):
     )  # fmt: skip
     origin_connections: Connections = setting(
         64, "Most requests one origin gets at once; 64 fill 25 Gbit/s at 50 MB/s each, and throttling halves what is used.", metavar="COUNT"
-    )
-    movers: Movers = setting(
-        0, "Processes that move large bodies beside the event loop; 0, as its fault tests have not all been run with more.", metavar="COUNT"
     )
     connect_timeout_s: Seconds = setting(
         10.0, "Longest wait for a connection to an origin; several SYN retries fit in 10 s.", metavar="SECONDS"

@@ -2,53 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
-from contextvars import ContextVar
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 
-__all__ = ["HeldBody", "Origin", "OriginBody", "TellsDigests", "is_for_file", "landable"]
-
-_for_file: ContextVar[bool] = ContextVar("forebay_for_file", default=False)
-
-
-@contextmanager
-def landable() -> Iterator[None]:
-    """What is asked inside is to land in a file, in one piece: a mover may bring it."""
-    token = _for_file.set(True)
-    try:
-        yield
-    finally:
-        _for_file.reset(token)
-
-
-def is_for_file() -> bool:
-    """Whether the present request was made inside ``landable``."""
-    return _for_file.get()
-
-
-class HeldBody(Protocol):
-    """A body whose bytes somebody beside the event loop can put into a file."""
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def is_trusted(self) -> bool:
-        """Whether its mover's sums were compared with a file once."""
-        ...
-
-    def agreed(self, *, right: bool) -> None:
-        """One was; a mover that was wrong is given up."""
-        ...
-
-    async def land(self, file: int, offset: int, moved: Callable[[int], None]) -> int | None:
-        """See ``MovedBody.land``."""
-        ...
+__all__ = ["Origin", "OriginBody", "TellsDigests"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +23,6 @@ class OriginBody:
     raises ``TruncatedShard``, ``OriginUnavailable`` or ``OriginTimeout``, never a library's error, and ends early only when ``framed`` is
     False. ``digests`` are those of the *whole* shard that the answer carries, whatever part of it this body is (see ``origins.digests``).
     ``narrow`` is told how many bytes at most should wait in this process from now on, because the reader of the body may be slow.
-    ``held``: the same bytes, for a file; asking ``chunks`` for the first of them ends that.
     ``retry_status`` stays out of here on purpose: a status other than 200/206 is raised, not returned.
     """
 
@@ -73,7 +34,6 @@ class OriginBody:
     chunks: AsyncIterator[bytes]
     digests: tuple[Digest, ...] = ()
     narrow: Callable[[int], None] = lambda size: None
-    held: HeldBody | None = None
 
 
 class Origin(Protocol):

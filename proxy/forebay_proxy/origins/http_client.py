@@ -31,7 +31,6 @@ from forebay_proxy.origins import digests
 from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.origins.errors import report
 from forebay_proxy.origins.http_body import chunks_of, close, narrow, start_of, take_larger_pieces
-from forebay_proxy.origins.moved_body import MovedBody, relayed
 from forebay_proxy.origins.net.address_class import AddressClass
 from forebay_proxy.origins.net.dial import GuardedResolver
 from forebay_proxy.origins.net.egress import Egress
@@ -112,24 +111,13 @@ class OriginClient:
                 version = source.version(shard, exchange.ask, answer, placed.total)
                 self._denied.pop(wanted, None)
                 chunks = chunks_of(shard.name, response, placed.count, self._connect_timeout_s, self._idle_timeout_s)
-                held = self._held(shard, response, placed)
-                if held is not None:
-                    chunks = relayed(held, chunks)
                 async with contextlib.aclosing(chunks):
-                    yield _body(exchange.ask, answer, version, placed, chunks, partial(narrow, response), held)
+                    yield _body(exchange.ask, answer, version, placed, chunks, partial(narrow, response))
             except ShardChanged:
                 self._deny(wanted)
                 raise
             finally:
                 close(response)
-
-    def _held(self, shard: Shard, response: aiohttp.ClientResponse, placed: Placement) -> MovedBody | None:
-        """The body, where a mover has it and all of it is known; what a mover relays unasked is never landed."""
-        tunnels = self._sender.tunnels
-        link = None if tunnels is None else tunnels.link_of(response)
-        if tunnels is None or link is None:
-            return None
-        return MovedBody(shard.name, response, link, tunnels, placed.count or 0, self._idle_timeout_s)
 
     def _deny(self, wanted: tuple[str, str]) -> None:
         """A kept connection may lead to the same backend for ever, and another one may have the version: it is asked for by a new one."""
@@ -223,7 +211,6 @@ def _body(
     placed: Placement,
     chunks: AsyncIterator[bytes],
     narrow: Callable[[int], None],
-    held: MovedBody | None,
 ) -> OriginBody:
     framed = placed.count is not None or "chunked" in answer.headers.get("transfer-encoding", "").lower()
     found: tuple[Digest, ...] = ()
@@ -231,4 +218,4 @@ def _body(
         found = digests.offered(answer.headers, whole=not placed.ranged, length=placed.total)
     if ask.linked:
         found += digests.linked(ask.linked, answer.headers.get("content-encoding", ""))
-    return OriginBody(version, placed.first, placed.count, placed.ranged, framed, chunks, found, narrow, held)
+    return OriginBody(version, placed.first, placed.count, placed.ranged, framed, chunks, found, narrow)

@@ -15,22 +15,20 @@ from forebay_proxy.core.errors import InvalidShard, OriginRefused, OriginTimeout
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.origins import OriginAnswered
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.origins.base import is_for_file
 from forebay_proxy.origins.errors import mapped_http_errors, mapped_proxy_errors, refused_by_proxy
 from forebay_proxy.origins.net.address_class import AddressClass
 from forebay_proxy.origins.net.allow_list import AllowedPlace, place_of
-from forebay_proxy.origins.net.dial import GuardedConnector, GuardedResolver, connector_manner, new_session, travelling
+from forebay_proxy.origins.net.dial import GuardedResolver, new_session, travelling
 from forebay_proxy.origins.net.egress import Egress
 from forebay_proxy.origins.net.guard import Guard, Hop
 from forebay_proxy.origins.net.proxies import Proxy
-from forebay_proxy.origins.net.tunnels import TunnelConnector
 from forebay_proxy.origins.request import OriginRequest
 
 __all__ = ["Sender"]
 
 
 class Sender:
-    """Owns the HTTP sessions, opened by their first requests. ``tunnels``: of the one through movers."""
+    """Owns the HTTP session, opened by the first request."""
 
     def __init__(
         self,
@@ -50,12 +48,11 @@ class Sender:
         self._user_agent = user_agent
         self._resolver = resolver
         self._egress = egress
-        self._sessions: dict[bool, aiohttp.ClientSession] = {}  # through movers or not
-        self.tunnels: TunnelConnector | None = None
+        self._session: aiohttp.ClientSession | None = None
 
     async def aclose(self) -> None:
-        sessions, self._sessions = self._sessions, {}
-        for session in sessions.values():
+        session, self._session = self._session, None
+        if session is not None:
             await session.close()
         await self._resolver.close()
 
@@ -106,16 +103,9 @@ class Sender:
             raise OriginTimeout(shard.name, f"the origin was silent for {self._idle_timeout_s:g} s") from error
 
     def _opened(self) -> aiohttp.ClientSession:
-        moves = is_for_file() and self._egress.fleet.pick() is not None
-        session = self._sessions.get(moves)
-        if session is None:
-            connector = self._tunnels() if moves else GuardedConnector(self._guard, resolver=self._resolver, **connector_manner())
-            session = self._sessions[moves] = new_session(connector, self._connect_timeout_s, self._user_agent)
-        return session
-
-    def _tunnels(self) -> TunnelConnector:
-        self.tunnels = TunnelConnector(self._guard, self._resolver, self._egress.fleet, self._egress.trust, **connector_manner())
-        return self.tunnels
+        if self._session is None:
+            self._session = new_session(self._guard, self._resolver, self._connect_timeout_s, self._user_agent)
+        return self._session
 
 
 def _place(shard: Shard, url: str) -> AllowedPlace:

@@ -51,11 +51,6 @@ class MemoryWindow:
         while self._pieces and self.start + len(self._pieces[0]) <= end:
             self.start += len(self._pieces.popleft())
 
-    def skip(self, end: int) -> None:
-        """The bytes below ``end`` never were in memory. Nothing may be in the window."""
-        assert not self._pieces, "what lies in the window comes first"
-        self.start = self.end = end
-
     def append(self, piece: bytes | memoryview) -> None:
         self._pieces.append(piece)
         self.end += len(piece)

@@ -135,12 +135,6 @@ class Flight:
         self.on_disk.end = end
         self.window.drop(end)
 
-    def landed(self, end: int) -> None:
-        """Everything below ``end`` is in the file, and was never in memory here."""
-        self.window.skip(end)
-        self.on_disk.end = self.position = end
-        self._grown.send()
-
     async def pass_by(self, piece: bytes | memoryview, capacity_bytes: Callable[[], int]) -> None:
         """As ``arrived``, for bytes that will not be written: waits until the window has room, as its fastest reader moves on. Raises
         ``Abandoned`` when no reader is aboard.

@@ -100,11 +100,6 @@ class BodyCopy:
             raise OriginLied(self._entry.name, f"the body starts at {self._body.first}, {self._writer.received} is needed")
         if self._whole:
             self._events.emit(OriginOddity(self._origin, "whole-for-range"))
-        held = self._body.held
-        fits = held is not None and self._skip == 0 and not self._whole and self._tail is None and self._writer.can_land(held.size)
-        if held is not None and fits and await self._writer.land(held, self._count(stopwatch)):
-            stopwatch.ended()
-            return
         with self._buffers.fetches.held():
             if self._writer.bypassing:
                 self._body.narrow(self._buffers.windows.unit_bytes)
@@ -118,15 +113,6 @@ class BodyCopy:
                         break
         await self._writer.flush()
         await self._end()
-
-    def _count(self, stopwatch: Stopwatch) -> Callable[[int], None]:
-        kind = "demand" if self._flight.need < DEMAND else "prefetch"
-
-        def came(size: int) -> None:
-            stopwatch.came(size)
-            self._events.emit(OriginBytes(self._origin, size, kind))
-
-        return came
 
     async def _needed(self, chunks: AsyncIterator[bytes], stopwatch: Stopwatch) -> AsyncGenerator[bytes, None]:
         """The bytes from the next missing one to the flight's end."""

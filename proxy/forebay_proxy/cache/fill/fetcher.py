@@ -10,7 +10,7 @@ import random
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 
 from forebay_proxy.cache.fill.body_copy import BodyCopy, Stopwatch, check
 from forebay_proxy.cache.fill.segment_writer import SegmentWriter
@@ -32,9 +32,7 @@ from forebay_proxy.core.errors import (
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.origins import FetchRetried
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
-from forebay_proxy.movers.frames import LEAST_BYTES
-from forebay_proxy.movers.link import MoverLost
-from forebay_proxy.origins.base import OriginBody, TellsDigests, landable
+from forebay_proxy.origins.base import OriginBody, TellsDigests
 from forebay_proxy.origins.registry import Origins
 from forebay_proxy.transfer.buffers import BufferBudget
 from forebay_proxy.transfer.flights import Flight
@@ -48,7 +46,6 @@ UNANSWERED_BUDGET_S = 10.0
 MOST_ANSWERED = 4096  # origins: a client may name any number of hosts; one that is forgotten is given up sooner, until its next answer
 # No reader waits for it: a reader who left, or a prefetch. A later reader asks with a budget of its own.
 UNWANTED_BUDGET_S = 15.0
-MOST_LOST = 2  # movers in one flight: what goes on then does so through the event loop
 NAMELESS = "the origin names no version: nothing would tell another one's bytes from these"
 
 
@@ -94,21 +91,12 @@ class Fetcher:
 
     @asynccontextmanager
     async def ask(
-        self,
-        shard: Shard,
-        want: ByteRange | None,
-        pin: Pin,
-        flight: SlotNeed,
-        retry_budget: RetryBudget | None = None,
-        *,
-        for_file: bool = False,
+        self, shard: Shard, want: ByteRange | None, pin: Pin, flight: SlotNeed, retry_budget: RetryBudget | None = None
     ) -> AsyncIterator[tuple[OriginBody, Slot]]:
-        """One request, in its turn; the origin's limiter learns how it went. ``for_file``: a mover may bring its body."""
+        """One request, in its turn; the origin's limiter learns how it went."""
         async with self._turn(shard, flight, retry_budget) as slot:
             slot.brings_bytes(self._clock)
-            async with AsyncExitStack() as held:
-                with landable() if for_file else nullcontext():
-                    body = await held.enter_async_context(self._origins[shard.url.scheme].read(shard, want, pin))
+            async with self._origins[shard.url.scheme].read(shard, want, pin) as body:
                 self._answers(shard, slot)
                 yield body, slot
 
@@ -173,25 +161,18 @@ class Fetcher:
         """Bring everything of ``flight`` that has not arrived, however often the body breaks. Raises what cannot be mended."""
         retry_budget = retry_budget or self.retry_budget(shard.origin)
         await writer.ready()
-        lost = 0
         while not flight.done and not writer.complete:
             if writer.received > 0 and not entry.version.identity:
                 raise VersionLost(entry.name, NAMELESS)
             before = writer.received
-            size = 0 if flight.end is None else flight.end - before
-            for_file = lost < MOST_LOST and size >= LEAST_BYTES and writer.can_land(size)
             try:
                 want = self._range(entry, flight, writer)
-                async with self.ask(shard, want, entry.version.pin, flight, retry_budget, for_file=for_file) as (body, slot):
+                async with self.ask(shard, want, entry.version.pin, flight, retry_budget) as (body, slot):
                     check(entry, body, want)
                     if entry.trust.denials or self.version_flips.scores:
                         self.version_flips.shown(entry)
                     await self.pour(entry, flight, shard, writer, body, slot)
                     return
-            except MoverLost:
-                lost += 1  # no fault of the origin's: it is asked again at once
-                if writer.received > before:
-                    retry_budget.progress()
             except RangeNotSatisfiable as error:
                 cause = f"the origin says that byte {before} lies beyond its end, this version has {entry.version.length} bytes"
                 raise ShardChanged(entry.name, cause) from error

@@ -8,7 +8,7 @@ each came a third slower from an origin that is near, since a hop to a thread an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -19,10 +19,8 @@ from forebay_proxy.cache.fill.segment_grants import SegmentGrants
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import Slice
 from forebay_proxy.core.digests import Digest
-from forebay_proxy.core.errors import DiskFailed, ForebayError
+from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.core.tasks import to_its_end
-from forebay_proxy.movers.link import MoverLost
-from forebay_proxy.origins.base import HeldBody
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.transfer.buffers import BufferBudget, MemoryWindow, Share
@@ -190,59 +188,6 @@ class SegmentWriter:
             elif self._pending.bytes >= self._buffers.fetches.unit_bytes:
                 await self._begin_write()
 
-    def can_land(self, size: int) -> bool:
-        """Whether ``size`` bytes that come now are one whole segment for the disk, all the flight wants."""
-        segment = self._segment
-        if segment is None or self.bypassing or self._pending.bytes or segment.end != self._flight.end:
-            return False
-        first = self._entry.segments.span(segment.index)[0]
-        return self.received == self._flight.on_disk.end == first and size == segment.end - first
-
-    async def land(self, body: HeldBody, came: Callable[[int], None]) -> bool:
-        """Have the open segment written beside the event loop; ``came`` hears of the bytes. False: it has to be put.
-
-        Bytes of a mover that was never compared with a file are nobody's until this one was. Raises as ``HeldBody.land``.
-        """
-        segment = self._segment
-        assert segment is not None
-        first, size = self._entry.segments.span(segment.index)
-        told = 0
-
-        def moved(count: int) -> None:
-            nonlocal told
-            came(count - told)
-            told = count
-            if body.is_trusted and self._entry.stored.file is segment.file and self._looked_at(segment.file, count):
-                self._flight.landed(first + count)
-
-        try:
-            with segment.file.lent() as file:
-                checksum = await body.land(file, first, moved)
-            if checksum is None:
-                return False
-            if not body.is_trusted:
-                body.agreed(right=await segment.file.digest(first, size) == (checksum or 1))
-                if not body.is_trusted:
-                    raise MoverLost("a mover's sum was not that of the bytes it wrote")
-            if self._beginning is not None:
-                self._look(await segment.file.read(0, LOOK_BYTES), self._flight.end)
-        except ForebayError:
-            if self.received > first:  # the rest comes another way, and its sum goes on from here
-                await segment.file.digest(first, self.received - first, also=segment.hasher)
-            raise
-        if self._entry.stored.file is not segment.file:
-            raise _given_up(self._entry)
-        self._flight.landed(segment.end)
-        self._land(segment, checksum)
-        return True
-
-    def _looked_at(self, file: ShardFile, count: int) -> bool:
-        """Whether the first bytes were judged, of which ``count`` are in the file."""
-        beginning = bytearray(LOOK_BYTES)
-        if self._beginning is not None and count >= LOOK_BYTES and file.read_now(0, memoryview(beginning)):
-            self._look(bytes(beginning), self._flight.end)
-        return self._beginning is None
-
     def _look(self, beginning: bytes, end: int | None) -> None:
         """Judge the first bytes before a reader is given the last of them: a reader of a short page may be gone at its end."""
         self._beginning = beginning
@@ -268,7 +213,7 @@ class SegmentWriter:
         await self._begin_write()
         await self._written()
         if self._segment is not None and self._flight.on_disk.end >= self._segment.end:
-            self._land(self._segment, self._segment.hasher.intdigest())
+            self._land(self._segment)
 
     async def _begin_write(self) -> None:
         """Hand what is pending to the disk, which has taken all that came before."""
@@ -283,13 +228,13 @@ class SegmentWriter:
         if not count:
             return
         if self._segment is None or self._entry.stored.file is not self._segment.file:
-            raise _given_up(self._entry)
+            raise DiskFailed("write", "ENOENT", f"the file of shard {self._entry.name} was given up meanwhile")
         self._flight.written(self._flight.on_disk.end + count)
 
-    def _land(self, segment: OpenSegment, checksum: int) -> None:
+    def _land(self, segment: OpenSegment) -> None:
         self._segment = None
         self._flight.on_disk.segments.add(segment.index)
-        self._fill.segment_stored(self._entry, segment.index, checksum, segment.grant, self._flight)
+        self._fill.segment_stored(self._entry, segment.index, segment.hasher.intdigest(), segment.grant, self._flight)
 
     async def finish(self, length: int) -> None:
         """The body ended properly at ``length``, which was not known before."""
@@ -324,10 +269,6 @@ class SegmentWriter:
             self._fill.give_back(self._entry, segment.index, segment.grant)
         elif granted is not None:
             self._fill.give_back(self._entry, None, granted)
-
-
-def _given_up(entry: Entry) -> DiskFailed:
-    return DiskFailed("write", "ENOENT", f"the file of shard {entry.name} was given up meanwhile")
 
 
 @contextmanager

@@ -24,7 +24,6 @@ from forebay_proxy.core.errors import CacheFull, RangeNotSatisfiable, ShardError
 from forebay_proxy.core.http_range import RangeRequest
 from forebay_proxy.core.segments import SegmentLayout
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, SparseRange, Version
-from forebay_proxy.movers.link import MoverLost
 from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.transfer.buffers import BufferBudget
@@ -136,9 +135,7 @@ class Opening:
             if grant is None and self._needed.need >= DEMAND:
                 raise CacheFull("no room to open it ahead of need")  # the bytes would pass through memory, and no reader would want them
             async with AsyncExitStack() as held:
-                asking = self._parts.fetcher.ask(
-                    self._shard, self._asked, Pin(), self._needed, self._retry_budget, for_file=grant is not None
-                )
+                asking = self._parts.fetcher.ask(self._shard, self._asked, Pin(), self._needed, self._retry_budget)
                 body, slot = await held.enter_async_context(asking)
                 if self._asked is not None and not self._head and _must_be_whole(body, self._parts.room.layout):
                     self._asked = None
@@ -247,8 +244,6 @@ class Opening:
                 await writer.ready()
                 await fetcher.pour(entry, flight, self._shard, writer, body, slot)
             return
-        except MoverLost:
-            pass  # the rest is asked for as any other flight's
         except ShardError as error:
             await writer.flush()
             if writer.complete:

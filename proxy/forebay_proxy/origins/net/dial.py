@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from aiohttp.connector import Connection
     from aiohttp.tracing import Trace
 
-__all__ = ["GuardedConnector", "GuardedResolver", "connector_manner", "new_session", "travelling", "trip_now"]
+__all__ = ["GuardedResolver", "new_session", "travelling"]
 
 # Measured on loopback: 64 KiB costs a fifth of the rate; 1 MiB gains a tenth at most and may hold 2 MiB a body.
 READ_BUFFER_BYTES = 256 * 1024
@@ -65,7 +65,7 @@ def travelling(hop: Hop) -> Iterator[None]:
         _hop.reset(token)
 
 
-def trip_now() -> Hop:
+def _trip_now() -> Hop:
     """The hop the present task is on; raises ``Refused`` outside any: there is nothing to judge by."""
     hop = _hop.get()
     if hop is None:
@@ -112,7 +112,7 @@ class GuardedResolver(AbstractResolver):
 
     async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[ResolveResult]:
         """Only addresses the present trip may dial; raises ``Refused`` (an OSError) when none is left."""
-        hop = trip_now()
+        hop = _trip_now()
         return [
             ResolveResult(hostname=host, host=address, port=port, family=kind, proto=0, flags=socket.AI_NUMERICHOST)
             for kind, address in self._permitted(hop, await self._answers(host, port))
@@ -171,13 +171,11 @@ def _getaddrinfo(host: str, port: int) -> Answers:
     return [(socket.AddressFamily(family), str(address[0])) for family, _, _, _, address in found]
 
 
-class GuardedConnector(aiohttp.TCPConnector):
-    """Dials what the guard grants, and judges each connection again before it is used."""
-
+class _GuardedConnector(aiohttp.TCPConnector):
     def __init__(self, guard: Guard, **how: Any) -> None:
-        self.guard = guard
+        self._guard = guard
         self._used: WeakSet[ResponseHandler] = WeakSet()
-        super().__init__(socket_factory=self.open_socket, **how)
+        super().__init__(socket_factory=self._socket, **how)
 
     async def connect(self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout) -> Connection:  # noqa: ASYNC109
         """A connection whose peer the present trip might have dialled itself, and on which nothing is left of an earlier answer.
@@ -191,7 +189,7 @@ class GuardedConnector(aiohttp.TCPConnector):
                 if self._has_spoken(connection) or (was_used and req.headers.get("Connection") == "close"):
                     connection.close()
                     continue
-                self.guard.check_dial(trip_now(), self._peer(connection))
+                self._guard.check_dial(_trip_now(), _peer_of(connection))
                 return connection
             except Refused:
                 # Only a kept one comes here, and each turn closes one: a new one was judged by the same rule when it was dialled.
@@ -199,13 +197,6 @@ class GuardedConnector(aiohttp.TCPConnector):
             except BaseException:
                 connection.close()
                 raise
-
-    def _peer(self, connection: Connection) -> str:
-        """The address at the other end, behind TLS too. Raises ``ClientConnectionError`` where there is none any more."""
-        peer = connection.transport.get_extra_info("peername") if connection.transport is not None else None
-        if not peer:
-            raise aiohttp.ClientConnectionError("the connection has no other end")
-        return str(peer[0])
 
     def _has_spoken(self, connection: Connection) -> bool:
         """Whether a kept connection has more to say than it was asked: bytes beyond an answer, which the client would take for the next
@@ -220,24 +211,29 @@ class GuardedConnector(aiohttp.TCPConnector):
         waiting.register(transport.get_extra_info("socket"), select.POLLIN)
         return protocol.should_close or bool(waiting.poll(0))
 
-    def open_socket(self, dialled: tuple[Any, ...]) -> socket.socket:
+    def _socket(self, dialled: tuple[Any, ...]) -> socket.socket:
         """The socket for one (family, type, protocol, name, address); raises ``Refused``."""
         family, kind, protocol, _, address = dialled
-        self.guard.check_dial(trip_now(), str(address[0]))
+        self._guard.check_dial(_trip_now(), str(address[0]))
         return socket.socket(family, kind, protocol)
 
 
-def connector_manner() -> dict[str, Any]:
-    """How connectors of ours are built."""
-    return {
-        "limit": 0,  # the limiter bounds, and a queue here would hide from it which need is nearest
-        "use_dns_cache": False,  # every dial is judged anew; the resolver keeps raw answers itself
-        "keepalive_timeout": KEEP_ALIVE_S,
-    }
+def _peer_of(connection: Connection) -> str:
+    """The address at the other end, behind TLS too. Raises ``ClientConnectionError`` where there is none any more."""
+    peer = connection.transport.get_extra_info("peername") if connection.transport is not None else None
+    if not peer:
+        raise aiohttp.ClientConnectionError("the connection has no other end")
+    return str(peer[0])
 
 
-def new_session(connector: GuardedConnector, connect_timeout_s: float, user_agent: str) -> aiohttp.ClientSession:
-    """A session over ``connector``, which it closes."""
+def new_session(guard: Guard, resolver: GuardedResolver, connect_timeout_s: float, user_agent: str) -> aiohttp.ClientSession:
+    connector = _GuardedConnector(
+        guard,
+        limit=0,  # the limiter bounds, and a queue here would hide from it which need is nearest
+        resolver=resolver,
+        use_dns_cache=False,  # every dial is judged anew; the resolver keeps raw answers itself
+        keepalive_timeout=KEEP_ALIVE_S,
+    )
     return aiohttp.ClientSession(
         connector=connector,
         auto_decompress=False,  # bytes as sent: an encoding nobody asked for is recorded, not undone

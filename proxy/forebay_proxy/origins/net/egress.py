@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from forebay_proxy.core.request_loop import LoopGuard
-from forebay_proxy.movers.fleet import Fleet
 from forebay_proxy.origins.net.proxies import Proxies
 from forebay_proxy.origins.net.trust import Trust
 
@@ -19,17 +18,16 @@ HEEDED = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE",
 
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """The plain one: no proxy, the system's authorities, no mark, no mover."""
+    """The plain one: no proxy, the system's authorities, no mark."""
 
     proxies: Proxies | None = None  # None: the operator named none
     trust: Trust = field(default_factory=Trust)
     loop_guard: LoopGuard = field(default_factory=LoopGuard)
-    fleet: Fleet = field(default_factory=lambda: Fleet(0))  # what moves large bodies beside the event loop
 
     @classmethod
-    def of(cls, environ: Mapping[str, str], instance: str, movers: int = 0) -> Egress:
+    def of(cls, environ: Mapping[str, str], instance: str) -> Egress:
         """As the operator's environment has it. Raises ``ConfigError``."""
-        return cls(Proxies.of(environ) or None, Trust.of(environ), LoopGuard(instance), Fleet(movers))
+        return cls(Proxies.of(environ) or None, Trust.of(environ), LoopGuard(instance))
 
 
 def heeded(environ: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -33,8 +33,6 @@ class Trust:
 
     everywhere: Authorities = True
     sdk: Authorities = True
-    # Of each context of ours, by its id: the file and the directory it was made of, for whom cannot be given the context.
-    places: Mapping[int, tuple[str, str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Trust:
@@ -44,32 +42,25 @@ class Trust:
             if not Path(value).is_dir():
                 raise ConfigError(f"{name} names {value}, which is no directory", next_step=_STEP)
         everywhere: Authorities = True
-        places: dict[int, tuple[str, str]] = {}
         if file or directory:
             usual = ssl.get_default_verify_paths()
             everywhere = _context("SSL_CERT_FILE", file, usual.openssl_cafile, directory or usual.openssl_capath)
-            places[id(everywhere)] = file or _existing_file(usual.openssl_cafile), directory or usual.openssl_capath
         sdk: Authorities = everywhere
         if bundle:
             is_directory = Path(bundle).is_dir()
             sdk = _context("AWS_CA_BUNDLE", "" if is_directory else bundle, "", bundle if is_directory else "")
-            places[id(sdk)] = ("", bundle) if is_directory else (bundle, "")
-        return cls(everywhere, sdk, places)
+        return cls(everywhere, sdk)
 
 
 def _context(name: str, file: str, usual_file: str, directory: str) -> ssl.SSLContext:
     """``file`` was asked for by ``name``; ``usual_file`` is taken if it is there."""
-    file = _readable(name, file) if file else _existing_file(usual_file)
+    file = _readable(name, file) if file else usual_file if Path(usual_file).is_file() else ""
     try:
         context = ssl.create_default_context(cafile=file or None, capath=directory if directory and any(_existing(directory)) else None)
     except ssl.SSLError as error:
         raise ConfigError(f"{name} names {file}, which holds no certificate in PEM form", next_step=_STEP) from error
     context.set_alpn_protocols(("http/1.1",))  # as the client's own context has it
     return context
-
-
-def _existing_file(path: str) -> str:
-    return path if path and Path(path).is_file() else ""
 
 
 def _existing(directories: str) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar, TypeVarTuple
 
 from forebay_proxy.core.errors import DiskFailed
@@ -91,16 +91,6 @@ class ShardFile:
     async def digest(self, offset: int, length: int, *, also: FileHasher | None = None, gentle: bool = False) -> int:
         """The xxh3_64 of the range as it is claimed: never 0. ``also`` and ``gentle`` as in ``file_io.digest``."""
         return await self._calls.run(self._pools.reads, "read", file_io.digest, self._fd, offset, length, also, gentle)
-
-    @contextmanager
-    def lent(self) -> Iterator[int]:
-        """The descriptor, for somebody else to write by for the length of the ``with``; the file is not closed meanwhile."""
-        self._calls.check_open("write")
-        self._calls.busy += 1
-        try:
-            yield self._fd
-        finally:
-            self._calls.given_back()
 
     async def inspect(self, function: Callable[[int], T]) -> T:
         """What ``function`` finds in the open file: a short look, which must not keep the descriptor."""
@@ -206,10 +196,6 @@ class FileCalls:
 
     def _came_back(self, call: asyncio.Future[Any]) -> None:
         self.overdue.discard(call)
-        self._free()
-
-    def given_back(self) -> None:
-        """What was counted as busy from outside has ended."""
         self._free()
 
     def _free(self) -> None:
