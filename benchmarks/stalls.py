@@ -52,9 +52,9 @@ class Case:
 CASES = (
     Case("origin", "origin", cold=True),
     Case("disk", "disk", slow_disk=True),
-    Case("decode", "decode"),
+    Case("decode", "decode", batches=200),
     Case("locked", "decode", batches=30),  # a decoder that keeps the interpreter's lock
-    Case("map", "map"),
+    Case("map", "map", batches=200),
     Case("collate", "collate"),
     Case("trainer", "", step_s=0.08),
 )

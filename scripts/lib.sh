@@ -239,14 +239,22 @@ stage() {  # NAME COMMAND...: run it; the next stages run anyway
 }
 
 stage_beside() {  # NAME COMMAND...: begin it; it runs beside the stages that follow, until await_beside
-    local name=$1 output
-    shift
+    local output
     output=$(mktemp)
-    say "$name (beside the next ones; its output comes when all have ended)"
+    say "$1 (beside the others; its output comes when all have ended)"
+    begin_beside "$output" "$@" >"$output" 2>&1
+}
+
+stage_foremost() {  # NAME COMMAND...: the same, but what it prints is seen at once
+    say "$1"
+    begin_beside "$(mktemp)" "$@"
+}
+
+begin_beside() {  # OUTPUT NAME COMMAND...
     # it may end long before anybody waits for it, so it leaves its seconds behind
-    begin bash -c 'status=0; "${@:2}" || status=$?; echo $SECONDS >"$1.took"; exit $status' - "$output" "$@" >"$output" 2>&1
+    begin bash -c 'status=0; "${@:2}" || status=$?; echo $SECONDS >"$1.took"; exit $status' - "$1" "${@:3}"
     beside+=("$begun")
-    beside_of[$begun.name]=$name beside_of[$begun.output]=$output
+    beside_of[$begun.name]=$2 beside_of[$begun.output]=$1
 }
 
 await_beside() {  # wait for all of them, and print what each said

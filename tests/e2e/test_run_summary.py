@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -14,7 +15,7 @@ import pytest
 from support import nginx as servers
 from support.raw import line
 from support.readers import make_shard
-from support.sidecar import FOREBAY, Sidecar, environment, forebay, running, wait_until
+from support.sidecar import FOREBAY, STOP_S, Sidecar, environment, forebay, running, wait_until
 
 pytestmark = [pytest.mark.needs("nginx")]
 
@@ -57,6 +58,8 @@ async def test_a_sidecar_that_was_lost_is_told_once(place: Path, origin: servers
             ended = forebay(place, "run", "--", "sh", "-c", f"{kills}; exit 7", FOREBAY_URL=sidecar.url)
             assert ended.returncode == 7
             assert ended.stderr.count(f"the sidecar at {sidecar.url} is gone") == count, ended.stderr
+        # Its sockets are closed before it can be waited for, and until then it would seem to live.
+        assert sidecar.process.wait(STOP_S) == -signal.SIGKILL
 
 
 async def test_hits_never_exceed_what_was_sent(place: Path, origin: servers.Nginx) -> None:

@@ -3,7 +3,8 @@
 A worker is given groups. A group is a file, so that its tests follow one another as they are written and its module's fixtures are made
 once; or all tests, of whatever file, that use a server of the session, so that it is started in one worker only; or the few files that
 would take the machine for themselves, so that two of them never run at once. The tests of some long files need nothing of each other, and
-each is a group of its own. What takes longest begins first, so that at the end no worker is left alone with it: by ``slowest.txt``.
+each is a group of its own. The group that takes longest begins first, so that at the end no worker is left alone with it: by
+``slowest.txt``.
 
     python tests/support/pool.py .cache/durations            the slowest tests of the stages, and the sums of the folders
     python tests/support/pool.py .cache/durations --listed   a new slowest.txt
@@ -27,8 +28,8 @@ __all__ = ["Measured", "grouped", "processor_s"]
 
 SERVERS = ("rados_gateway", "moto")
 # Each would keep the disk or all cores busy: gigabytes that are compared, dozens of processes.
-HEAVY = frozenset({"test_soak.py", "test_kills.py", "test_many_shards.py", "test_disk_faults.py"})
-APART = frozenset({"test_equal_steps.py", "test_starts.py", "test_clean_end.py"})
+HEAVY = frozenset({"faults/test_soak.py", "faults/test_kills.py", "e2e/test_many_shards.py", "faults/test_disk_faults.py"})
+APART = frozenset({"e2e/test_clean_end.py", "e2e/test_equal_steps.py", "faults/test_starts.py", "loader/loading/test_equal_steps.py"})
 
 SLOWEST = Path(__file__).with_name("slowest.txt")
 LISTED_S = 5.0  # files that take less come in any order
@@ -41,16 +42,24 @@ def grouped(items: list[pytest.Item], *, sort: bool) -> None:
         if name := _group(item):
             item.add_marker(pytest.mark.xdist_group(name))
     if sort:
-        costs = dict(reversed(line.split()) for line in SLOWEST.read_text().splitlines() if not line.startswith("#"))
-        items.sort(key=lambda item: -float(costs.get(item.path.name, 0)))
+        costs = {file: float(cost) for line in SLOWEST.read_text().splitlines() if line[0] != "#" for cost, file in [line.split()]}
+        groups = defaultdict[str, float](float)
+        for file, name in {(_file(item), _group(item)) for item in items}:
+            groups[name or file] += costs.get(file, 0)
+        items.sort(key=lambda item: (-groups[_group(item) or _file(item)], -costs.get(_file(item), 0)))
+
+
+def _file(item: pytest.Item) -> str:
+    """Below tests/: some names are there twice."""
+    return item.nodeid.partition("::")[0].removeprefix("tests/")
 
 
 def _group(item: pytest.Item) -> str:
-    if item.path.name in HEAVY:
+    if _file(item) in HEAVY:
         return "heavy"
     if servers := [name for name in SERVERS if name in getattr(item, "fixturenames", ())]:
         return servers[0]
-    return "" if item.path.name in APART else item.nodeid.partition("::")[0]
+    return "" if _file(item) in APART else item.nodeid.partition("::")[0]
 
 
 def processor_s() -> float:
@@ -105,8 +114,8 @@ def main() -> None:
     if asked.listed:
         files = Counter[str]()
         for test, took in stages.get("all", {}).items():
-            files[Path(test.partition("::")[0]).name] += took["processor_s"]
-        print("# Seconds of processors that each file takes, by tests/support/pool.py --listed: what takes most begins first.")
+            files[test.partition("::")[0].removeprefix("tests/")] += took["s"]
+        print("# Seconds that each file below tests/ takes, by tests/support/pool.py --listed: what takes longest begins first.")
         print("\n".join(f"{seconds:7.0f} {name}" for name, seconds in files.most_common() if seconds >= LISTED_S))
         return
     sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])

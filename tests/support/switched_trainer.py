@@ -1,9 +1,11 @@
-"""A training whose meter is turned on and off in short blocks: ``python switched_trainer.py CASE URLS QUADS [--null] [--added-us N]``.
+"""A training whose meter is turned on and off in short blocks: ``python switched_trainer.py CASE URLS FOURS [--null] [--added-us N] …``.
 
-Blocks come in fours (on, off, off, on). Prints one line of JSON: {"next": [[block, ns], …], "made": [[block, ns], …], "walls": [ns, …],
-"batch_cpu_s", "batch_wall_s", "looks": [ns, …], "looks_a_second", "tick_cpu_s"}: processor time of each call of ``next``, and of the worker
-for each batch that it made; wall time of each block; of all processes together, a batch; processor time of each look, how many there are
-in a second, and what the thread takes in a second that is awake as often: that one runs by itself.
+Blocks come in fours, each (on, off, off, on) or (off, on, on, off), by chance: nothing in the training that comes round again meets one
+more often than the other. Prints one line of JSON: {"on": [block, …], "next": [[block, ns], …], "made": [[block, ns], …],
+"walls": [ns, …], "batch_cpu_s", "batch_wall_s", "looks": [ns, …], "looks_a_batch", "looks_a_second", "tick_cpu_s"}: the metered blocks;
+processor time of each call of ``next``, and of the worker for each batch that it made; wall time of each block; of all processes together,
+a batch; processor time of each look, how many there were for a batch that was metered, how many there are in a second as shipped, and what
+the thread takes in a second that is awake as often: that one runs by itself.
 
 Who looks sleeps while the meter is off, and only time in which it is on counts as its rest: so what a look does to the thread that it looks
 at is in that thread's own clock. Workers import this file too, and have the same switch.
@@ -17,6 +19,7 @@ import json
 import mmap
 import multiprocessing
 import os
+import random
 import select
 import statistics
 import sys
@@ -44,9 +47,9 @@ from forebay_loader.meter.stalls import install
 
 @dataclass(frozen=True)
 class Case:
-    """``batches`` of a block: what takes some ten milliseconds, before the machine has changed its mind.
+    """``batches`` of a block, and ``first`` ones before them that are not measured: they were made before the switch was turned.
 
-    ``first``: not measured, after the switch was turned: those that were made before.
+    Together they are a pass over the set, where there is one: every block reads the same shards.
     """
 
     workers: int
@@ -55,7 +58,9 @@ class Case:
     batches: int
 
 
-CASES = {"step": Case(2, 0.005, 3, 6), "ready": Case(2, 0.0, 8, 40), "alone": Case(0, 0.0, 1, 5)}
+CASES = {"step": Case(2, 0.005, 3, 21), "ready": Case(2, 0.0, 8, 40), "alone": Case(0, 0.0, 1, 23)}
+MOST_FOURS = 10_000
+MORE_LOOKS = 10
 
 
 class Switch:
@@ -66,6 +71,8 @@ class Switch:
         with open(path, "r+b") as file:
             self._block = memoryview(mmap.mmap(file.fileno(), 4)).cast("i")
         self.null = "--null" in sys.argv or os.environ.get("FOREBAY_BENCHMARK_NULL") == "1"
+        chance = random.Random(0)
+        self._turned = [chance.random() < 0.5 for _ in range(MOST_FOURS)]
         self._pipes = {}
         for on in (True, False):
             name = f"{path}.{on}"
@@ -90,7 +97,10 @@ class Switch:
 
     @property
     def on(self) -> bool:
-        return self._block[0] % 4 in (0, 3) and not self.null
+        return self.is_metered(self._block[0]) and not self.null
+
+    def is_metered(self, block: int) -> bool:
+        return (block % 4 in (0, 3)) is not self._turned[block // 4]
 
     def wait(self, on: bool, seconds: float | None = None) -> None:
         """Until it is so, or for that long."""
@@ -128,10 +138,14 @@ def switched(metered: Callable[..., Any], stock: Callable[..., Any]) -> Callable
 
 
 class Looks:
-    """What each look takes of a processor, from one rest to the next: where the meter was on all the time."""
+    """What each look takes of a processor, from one rest to the next: where the meter was on all the time.
+
+    There are ten times as many as shipped: so each batch meets one, and an upper bound of what they do to it needs no luck.
+    """
 
     def __init__(self) -> None:
         self.took: list[int] = []
+        self.count = 0
         self._before_ns = 0
         self._told = False
 
@@ -139,6 +153,8 @@ class Looks:
         if not self._told:
             self._told = True
             util.Finalize(None, self.tell, exitpriority=1)
+        seconds /= MORE_LOOKS
+        self.count += 1
         while seconds > 0:
             is_whole = SWITCH.on
             SWITCH.wait(on=True)
@@ -150,7 +166,7 @@ class Looks:
             self._before_ns = before_ns if is_whole and seconds <= 0 else 0
 
     def tell(self) -> None:
-        Path(f"{SWITCH.path}.{os.getpid()}.looks").write_text(json.dumps(self.took), "ascii")
+        Path(f"{SWITCH.path}.{os.getpid()}.looks").write_text(json.dumps({"took": self.took, "count": self.count}), "ascii")
 
 
 LOOKS = Looks()
@@ -232,7 +248,7 @@ def blocks(case: Case, batches: Iterator[Any], step: Callable[[], object], count
     calls, walls = [], []
     for number in range(count):
         SWITCH.block = number
-        added = added_s if number % 4 in (0, 3) else 0.0
+        added = added_s if SWITCH.is_metered(number) else 0.0
         for at in range(case.first + case.batches):
             if at == case.first:
                 began_ns = time.perf_counter_ns()
@@ -257,10 +273,10 @@ def _clock_of(pid: int) -> int:
     return (~pid << 3) | 2
 
 
-def _looks() -> list[int]:
-    """What each look took, of workers that have ended and of this process."""
+def _looks() -> tuple[list[int], int]:
+    """(what each look took, how many there were), of workers that have ended and of this process."""
     told = [json.loads(path.read_text("ascii")) for path in Path(SWITCH.path).parent.glob("*.looks")]
-    return [*chain.from_iterable(told), *LOOKS.took]
+    return [*chain.from_iterable(one["took"] for one in told), *LOOKS.took], sum(one["count"] for one in told) + LOOKS.count
 
 
 def _tick_s() -> float:
@@ -281,7 +297,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("case", choices=list(CASES))
     parser.add_argument("urls")
-    parser.add_argument("quads", type=int)
+    parser.add_argument("fours", type=int)
     parser.add_argument("--null", action="store_true")
     parser.add_argument("--added-us", type=float, default=0.0)
     given = parser.parse_args()
@@ -297,24 +313,27 @@ def main() -> None:
     for _ in range(30):
         next(batches)
     clocks = [_clock_of(one.pid) for one in multiprocessing.active_children() if one.pid]
-    cpu_s, began_s, count = _cpu_s(clocks), time.perf_counter(), 4 * given.quads
+    cpu_s, began_s, count = _cpu_s(clocks), time.perf_counter(), 4 * given.fours
     calls, walls = blocks(case, batches, step, count, given.added_us / 1e6)
     wall_s, cpu_s = time.perf_counter() - began_s, _cpu_s(clocks) - cpu_s
     read = count * (case.first + case.batches)
     del batches  # its workers end, and tell
     gc.collect()
     told = [json.loads(path.read_text("ascii")) for path in Path(SWITCH.path).parent.glob("*.made")] if case.workers else []
+    looks, looked = _looks()
     said = {
+        "on": [block for block in range(count) if SWITCH.is_metered(block)],
         "next": calls,
         "made": list(chain.from_iterable(told)),
         "walls": walls,
         "batch_cpu_s": cpu_s / read,
         "batch_wall_s": wall_s / read,
+        "looks": looks,
+        "looks_a_batch": looked / (read / 2),
+        "looks_a_second": max(case.workers, 1) / observer.STEP_S,
+        "tick_cpu_s": _tick_s(),
     }
-    print(
-        json.dumps({**said, "looks": _looks(), "looks_a_second": max(case.workers, 1) / observer.STEP_S, "tick_cpu_s": _tick_s()}),
-        flush=True,
-    )
+    print(json.dumps(said), flush=True)
 
 
 if __name__ == "__main__":

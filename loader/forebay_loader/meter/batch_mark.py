@@ -13,13 +13,14 @@ __all__ = ["MADE", "BatchMark", "MadeBatches"]
 
 
 class MadeBatches:
-    """How many batches this process has made, and when the last ones, in ns."""
+    """How many batches this process has made, when the last ones, and when it began to collate the last one, in ns."""
 
     def __init__(self) -> None:
         self.renew()
 
     def renew(self) -> None:
         self.batches = 0
+        self.begun_ns = 0
         self.unseen: Deque[int] = deque(maxlen=64)  # the observer takes them out
 
     def add(self) -> None:
@@ -50,6 +51,7 @@ class BatchMark:
 
     def __call__(self, data: Any) -> Any:
         self._begin()
+        MADE.begun_ns = time.monotonic_ns()
         with profiled("forebay.collate"):
             batch = self._collate(data)
         MADE.add()

@@ -38,7 +38,7 @@ BOOK_NS = 200_000_000  # whoever waits for the page asks four times a second
 SUMS_NS = 1_000_000_000  # counts are for people, who look less often
 UNTOLD_S = 4.0  # by then a reader has asked whether the sidecar turns at all (``Limits.look_s``)
 STUCK_S = 10.0  # nothing was read or made for so long: the page tells the stack
-_IDLE, _READ, _OTHER = CAUSE_INDEX["transfer"], CAUSE_INDEX["read"], CAUSE_INDEX["other"]
+_IDLE, _READ, _COLLATE, _OTHER = (CAUSE_INDEX[name] for name in ("transfer", "read", "collate", "other"))
 _MOST_KEPT = 4096  # spans that wait to be told: minutes of steps
 _Kept = Tuple[int, int, int]  # end (ns), cause or UNTOLD, number of the untold wait
 
@@ -118,7 +118,8 @@ class Observer:
         if cause is None:
             return _OTHER, 0
         if cause >= 0:
-            return cause, 0
+            # A collation that has begun since the look was due let go of the lock, and did not keep it.
+            return (self._worked if cause == _COLLATE and self._worked != _OTHER and MADE.begun_ns > due_ns else cause), 0
         asking = cause == ASKING
         waits = NOTHING if activity is None else activity.cause
         if activity is None or waits == NOTHING:

@@ -26,6 +26,7 @@ def frame_in(place: str, name: str = "stage") -> FrameType:
 
 
 DECODING, MAPPING = frame_in("/webdataset/autodecode.py"), frame_in("/webdataset/filters.py", "_map")
+COLLATING = frame_in("/torch/utils/data/_utils/collate.py")
 IDLE = frame_in("/torch/utils/data/_utils/worker.py")
 STREAMING = frame_in("/forebay_loader/stream/shard_stream.py")
 
@@ -117,6 +118,16 @@ def test_a_copy_that_lets_go_of_the_lock_is_not_what_kept_it(watched: Watched, d
     watched.activity.since_ns = 100 * MS
     watched.observer.look(STREAMING, watched.activity, int(100.03 * MS), int(due_ms * MS))
     watched.observer.book(STREAMING, watched.activity, int(100.03 * MS))
+    assert next(reversed(watched.spent())) == cause
+
+
+@pytest.mark.parametrize(("due_ms", "cause"), [(95, "decode"), (98, "collate")])
+def test_a_collation_that_lets_go_of_the_lock_is_not_what_kept_it(watched: Watched, due_ms: float, cause: str) -> None:
+    """One that began after the look was due."""
+    watched.look(DECODING, 20)
+    MADE.begun_ns = 97 * MS
+    watched.observer.look(COLLATING, watched.activity, 100 * MS, int(due_ms * MS))
+    watched.observer.book(COLLATING, watched.activity, 100 * MS)
     assert next(reversed(watched.spent())) == cause
 
 
