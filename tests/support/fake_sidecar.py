@@ -43,7 +43,7 @@ def tally_of(requests: int = 0, sent: int = 0, hit: int = 0, wait_s: float = 0.0
 class FakeSidecar:
     """Serves on a port of the kernel's choice while entered. ``requests`` holds (method, path, headers, body) of every one."""
 
-    def __init__(self, *, token: str = "", on_unix: Path | None = None) -> None:
+    def __init__(self, *, token: str = "", on_unix: Path | None = None, port: int = 0) -> None:
         self.token = token
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
         self.shards: list[dict[str, Any]] = []
@@ -55,7 +55,7 @@ class FakeSidecar:
         self.open_connections = self.connection_changes = 0
         self.ended = threading.Event()  # holds end with it
         self.connections_changed = threading.Condition()
-        self._server = _Server(self) if on_unix is None else _UnixServer(self, on_unix)
+        self._server = _Server(self, port) if on_unix is None else _UnixServer(self, on_unix)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}" if on_unix is None else f"unix:{on_unix}"
         self.status = status_of(self.url if on_unix is None else "http://127.0.0.1:7070")
@@ -199,9 +199,9 @@ class _Handler(BaseHTTPRequestHandler):
 class _Server(ThreadingHTTPServer):
     daemon_threads = True  # a held connection must not keep a test from ending
 
-    def __init__(self, fake: FakeSidecar) -> None:
+    def __init__(self, fake: FakeSidecar, port: int) -> None:
         self.fake = fake
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", port), _Handler)
 
 
 class _UnixServer(_Server):
@@ -220,6 +220,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--idle-exit-s", type=float, default=60.0)
     parser.add_argument("--cache-dir", default="/cache/forebay")
+    parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--fail", default="")  # end at once with this line, as a sidecar does that cannot start
     parser.add_argument("--hang", action="store_true")  # never get ready
     parser.add_argument("--gate", default="")  # a FIFO: get ready once its writer has closed it
@@ -234,7 +235,7 @@ def main() -> int:
     if arguments.gate:
         Path(arguments.gate).read_bytes()
     directory = RunDirectory.of(os.environ)
-    with FakeSidecar() as fake, fake.announce(directory, cache_dir=arguments.cache_dir, started_by="run"):
+    with FakeSidecar(port=arguments.port) as fake, fake.announce(directory, cache_dir=arguments.cache_dir, started_by="run"):
         fake.status = {**fake.status, "cache_dir": arguments.cache_dir}
         with suppress(BrokenPipeError):  # a starter that was killed
             os.write(1, json.dumps({"event": "ready", "url": fake.url, "pid": os.getpid()}).encode() + b"\n")

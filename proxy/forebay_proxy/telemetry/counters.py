@@ -24,8 +24,9 @@ __all__ = ["MAX_JOBS", "MOST_READERS", "ORDINARY", "Counters", "Followed", "JobC
 MAX_JOBS = 256  # the jobs heard from last; a node runs a handful at a time, and each costs about a kilobyte
 _MAX_JOB_CHARS = 256
 MOST_READERS = 4096  # as many as may have plans; each costs about 200 bytes
-# A precondition or a range answered by the book is part of resuming, not an error; 499 is a client that left before there was an answer.
-ORDINARY = frozenset({412, 416, 499})
+# A precondition or a range answered by the book is part of resuming, "not yet" one of a loader's questions, no error; 499 is a client that
+# left before there was an answer.
+ORDINARY = frozenset({409, 412, 416, 499})
 
 _NO_FAULTS = frozenset({"", "client_gone"})  # how a response may end
 
@@ -46,7 +47,7 @@ class JobCounters:
             self.requests[fact.outcome.value] += 1
             self.sent_bytes += fact.bytes_sent
             self.hit_bytes += fact.hit_bytes
-        if fact.code >= 400 and fact.code not in ORDINARY:
+        if fact.code >= 400 and fact.code not in ORDINARY and not fact.expected:
             self.errors += 1
 
     def snapshot(self) -> dict[str, object]:

@@ -79,6 +79,8 @@ def test_other_requests_send_no_shard_bytes() -> None:
     [
         (_request(None, code=404), 1),
         (_request(RequestOutcome.MISS, code=503), 1),
+        (replace(_request(None, code=404), expected=True), 0),
+        (_request(None, code=409), 0),
         (_request(RequestOutcome.HIT, code=416), 0),
         (_request(RequestOutcome.HIT, code=412), 0),
         (_request(RequestOutcome.HIT, code=206), 0),

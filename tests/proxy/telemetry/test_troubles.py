@@ -73,7 +73,7 @@ def test_refused_and_cut_requests_are_kept_with_their_times() -> None:
     errors.listen(ended(404, "shard s3://b/a.tar: not there", "train"))
     now[0] = 101.0
     errors.listen(Aborted("origin_failed", "train", "shard s3://b/b.tar: reset"))
-    for ordinary in (ended(416, "beyond"), ended(412, "other"), ended(499), Aborted("client_gone")):
+    for ordinary in (ended(409, "not yet"), ended(416, "beyond"), ended(412, "other"), ended(499), Aborted("client_gone")):
         errors.listen(ordinary)
     assert errors.rows() == [
         {"at": 101.0, "what": "cut", "error": "shard s3://b/b.tar: reset", "job": "train", "count": 1},

@@ -1,15 +1,22 @@
 """Running the person's command as if Forebay were not there: same streams, same signals, same exit code.
 
-Signals are waited for (``sigtimedwait``), not handled: the kernel then says who sent each one. One from the terminal has reached the
-command already, since both are in the foreground group; sending it again would turn one Ctrl-C into two. All others are passed on.
+Signals are waited for (``sigtimedwait``), not handled: the kernel then says who sent each one. A signal reaches the command once. One from
+the terminal has reached it already, since both are in the foreground group. So has one that a process sent to the whole group (``timeout``,
+``kill -- -PGID``, Slurm), but nothing tells it from one that was sent to us alone. So a second process of the group, the witness, does
+nothing but report which signals it got. All others are passed on.
+
+As PID 1 of a container it also reaps processes that nobody waits for, as an init does.
 """
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from forebay_proxy.core.exit_codes import by_signal
@@ -17,35 +24,101 @@ from forebay_proxy.core.exit_codes import by_signal
 __all__ = ["run_command"]
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-_TICK_S = 20.0  # servers close connections that idle for a minute
+_TICK_S = 1.0  # a tick peeks at one socket; whoever trains waits this long at most until a lost sidecar is noticed
+_GROUP_S = 0.2  # the kernel signals a group's processes within microseconds of each other; a busy machine takes its time to run them
+_INIT = 1
 
 
 def run_command(arguments: Sequence[str], environ: Mapping[str, str], tick: Callable[[], object]) -> int:
-    """Run the command to its end and return its exit code, 128 + n if signal n ended the process. ``tick`` is called every 20 s.
+    """Run the command to its end and return its exit code, 128 + n if signal n ended the process. ``tick`` is called every second.
 
     Raises ``OSError`` when it cannot be started.
     """
-    with _recorded_signals() as early:
+    with _recorded_signals() as early, _witness() as heard:
+        began = len(early)
         child = subprocess.Popen(list(arguments), env=dict(environ))  # noqa: S603  # the person's own command; no shell is involved
         waited_for = (*_passed_on(), signal.SIGCHLD)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
         try:
             # From here on signals queue up for sigtimedwait; those that came while the command started were recorded.
-            for number in early:
-                child.send_signal(number)
-            _until_end(child, waited_for, tick)
+            for at, number in enumerate(early):
+                if not heard(number) or at < began:
+                    child.send_signal(number)
+            _until_end(child, waited_for, heard, tick)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return child.returncode if child.returncode >= 0 else by_signal(-child.returncode)
 
 
-def _until_end(child: subprocess.Popen[bytes], waited_for: Sequence[signal.Signals], tick: Callable[[], object]) -> None:
-    while child.poll() is None:
+def _until_end(
+    child: subprocess.Popen[bytes], waited_for: Sequence[signal.Signals], heard: Callable[[int], bool], tick: Callable[[], object]
+) -> None:
+    ticked = time.monotonic()
+    while not _ended(child):
         received = signal.sigtimedwait(waited_for, _TICK_S)
-        if received is None:
+        if received is not None and received.si_signo != signal.SIGCHLD:
+            has_it = heard(received.si_signo)  # asked of each, or what the witness says of this one would be taken for the next
+            if not has_it and not _from_terminal(received):
+                child.send_signal(received.si_signo)
+        if time.monotonic() - ticked >= _TICK_S:
             tick()
-        elif received.si_signo != signal.SIGCHLD and not _from_terminal(received):
-            child.send_signal(received.si_signo)
+            ticked = time.monotonic()
+
+
+def _ended(child: subprocess.Popen[bytes]) -> bool:
+    """Whether the command has. As PID 1, all processes that have ended and are nobody's are reaped first."""
+    if os.getpid() == _INIT:
+        with suppress(ChildProcessError):  # there is none
+            while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and found.si_pid != child.pid:
+                os.waitpid(found.si_pid, os.WNOHANG)
+    return child.poll() is not None
+
+
+@contextmanager
+def _witness() -> Iterator[Callable[[int], bool]]:
+    """A process of our group that ends with us; yields whether it got a signal too, asked once for each that we got."""
+    (lifeline, ours), (numbers, theirs) = os.pipe(), os.pipe()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _passed_on())  # none may come before the witness can tell it
+    pid = os.fork()
+    if not pid:
+        try:
+            _tell_signals(lifeline, theirs)
+        finally:
+            os._exit(0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    os.close(lifeline)
+    os.close(theirs)
+
+    unasked: set[int] = set()  # signals come to us in the order of their numbers, to the witness as they were sent
+
+    def heard(number: int) -> bool:
+        while select.select([numbers], [], [], 0.0 if number in unasked else _GROUP_S)[0] and (told := os.read(numbers, 512)):
+            unasked.update(told)
+        found = number in unasked
+        unasked.discard(number)
+        return found
+
+    try:
+        yield heard
+    finally:
+        os.close(ours)
+        os.close(numbers)
+        with suppress(ChildProcessError):  # reaped as PID 1
+            os.waitpid(pid, 0)
+
+
+def _tell_signals(lifeline: int, told: int) -> None:
+    """Write the number of each signal to ``told`` until the other end of ``lifeline`` is closed."""
+    os.set_blocking(told, False)  # nobody may be reading
+    for number in _passed_on():
+        signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _passed_on())
+    for name in os.listdir("/proc/self/fd"):  # streams and locks of ours must not stay open here
+        if int(name) not in (lifeline, told):
+            with suppress(OSError):
+                os.close(int(name))
+    os.read(lifeline, 1)
 
 
 def _from_terminal(received: signal.struct_siginfo) -> bool:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -19,7 +23,7 @@ from forebay_proxy.cli.run.differences import differences, unknown_origins
 from forebay_proxy.cli.run.environment import fresh_job, job_variables, traps
 from forebay_proxy.cli.run.join import Joined, JoinRequest, join
 from forebay_proxy.cli.run.launchers import elsewhere, refusal
-from forebay_proxy.cli.run.summary import summary
+from forebay_proxy.cli.run.summary import has_read, summary
 from forebay_proxy.cli.run.takeover_place import path_variables, takeover_folder
 from forebay_proxy.cli.run.takeover_report import TakeoverReport
 from forebay_proxy.cli.seams import Seams
@@ -29,6 +33,10 @@ from forebay_proxy.core.exit_codes import ExitCode
 from forebay_proxy.node.runfile import RunDirectory
 
 __all__ = ["run"]
+
+_MOST_STARTS, _WITHIN_S = 5, 600.0  # one that dies at once dies of something that another start does not mend
+_OTHERS_S = 3.0  # whoever started a sidecar notices its end within a second, and a start takes another
+_SELDOM_S = 20.0  # between two looks whether one that was given up is back
 
 
 @click.command(cls=SettingsApart, context_settings={"allow_interspersed_args": False})
@@ -73,7 +81,14 @@ def run(
         except (ForebayError, OSError) as error:
             held.close()  # now: the command may run for days without it
             return _without(error, command, required=required)
-        return _beside(joined, hold, variables, command, quiet=quiet)
+        again = partial(_again, JoinRequest(None, config, flags, job), seams.program, joined.url)
+        return _beside(joined, hold, again, variables, command, quiet=quiet)
+
+
+def _again(request: JoinRequest, program: Sequence[str], url: str, cache_dir: str) -> Joined:
+    """The sidecar at ``url``, started again on its directory; or whichever another run of this node has started meanwhile."""
+    flags = {**request.flags, "port": urlsplit(url).port, "cache_dir": cache_dir}
+    return join(replace(request, flags=flags), os.environ, program)
 
 
 def _compare(joined: Joined, settings: Settings, *, required: bool) -> None:
@@ -113,16 +128,19 @@ def _without(error: Exception, command: tuple[str, ...], *, required: bool) -> i
     return _run(command, os.environ, None)[0]
 
 
-def _beside(joined: Joined, hold: KeepAlive, variables: Mapping[str, str], command: tuple[str, ...], *, quiet: bool) -> int:
+def _beside(
+    joined: Joined, hold: KeepAlive, again: Callable[[str], Joined], variables: Mapping[str, str], command: tuple[str, ...], *, quiet: bool
+) -> int:
     hold.ping()
     before = _status(joined)
     taking = _takeover_variables()
     _say_beginning(joined, before or {}, quiet=quiet, taken=bool(taking))
-    watch = _Watch(joined, hold)
-    with TakeoverReport(_report_directory() if taking else None) as report:
+    directory = (before or {}).get("cache_dir")
+    watch = _Watch(joined, hold, partial(again, directory) if directory and joined.how != "named" else None)
+    with contextlib.closing(watch), TakeoverReport(_report_directory() if taking else None) as report:
         code, ran = _run(command, {**os.environ, **variables, **taking, **report.variables()}, watch)
         if ran:
-            _say_end(joined, before, watch, report.line(), variables["FOREBAY_JOB"], quiet=quiet)
+            _say_end(joined, before, watch, report, variables["FOREBAY_JOB"], quiet=quiet)
     return code
 
 
@@ -143,16 +161,57 @@ def _report_directory() -> Path | None:
 
 
 class _Watch:
-    """Keeps the sidecar from idling, and says once that it has gone: the command goes on without it."""
+    """Keeps the sidecar from idling. Starts one that was lost again, on the same directory and address, which the command goes on asking.
 
-    def __init__(self, joined: Joined, hold: KeepAlive) -> None:
+    A sidecar that was named (``--url``, FOREBAY_URL) is its owner's to start; of it the loss is only said, once.
+    """
+
+    def __init__(self, joined: Joined, hold: KeepAlive, again: Callable[[], Joined] | None) -> None:
         self._joined = joined
         self._hold = hold
+        self._again = again
+        self._lost_s: float | None = None
+        self._starts_s: list[float] = []
+        self._looked_s = 0.0
         self._said = False
 
     def look(self) -> None:
-        if not self._hold.ping():
+        now = time.monotonic()
+        if self._said and now - self._looked_s < _SELDOM_S:
+            return
+        self._looked_s = now
+        if self._hold.ping():
+            self._lost_s, self._said = None, False
+        elif self._again is None:
             self.gone("the command goes on, reading its shards directly")
+        elif not self._said:
+            self._start_again(now)
+
+    def _start_again(self, now: float) -> None:
+        assert self._again is not None
+        if self._lost_s is None:
+            self._lost_s = now
+            notice(f"the sidecar at {self._joined.url} is gone{_how(self._joined)}; it is started again")
+        if self._joined.how == "joined" and now - self._lost_s < _OTHERS_S:
+            return  # whoever started it knows its settings
+        self._starts_s = [at for at in self._starts_s if now - at < _WITHIN_S]
+        if len(self._starts_s) >= _MOST_STARTS:
+            self.gone(f"it was started {_MOST_STARTS} times in {_WITHIN_S / 60:g} min; the command goes on, reading its shards directly")
+            return
+        self._starts_s.append(now)
+        try:
+            found = self._again()
+        except (ForebayError, OSError) as error:
+            notice(f"the sidecar did not start again: {error_line(error)}")
+            return
+        if found.url != self._joined.url:
+            found.__exit__()
+            self.gone(f"another one runs at {found.url}, which the command does not know; it goes on, reading its shards directly")
+            return
+        self._hold.close()
+        self._joined, self._hold = found, found.hold or self._hold
+        notice(f"the sidecar at {found.url} is back after {time.monotonic() - self._lost_s:.1f} s")
+        self._lost_s = None
 
     def ended(self) -> None:
         """The command's end, and nobody tells what it read: also where the loss was said days ago, above a million lines."""
@@ -166,6 +225,16 @@ class _Watch:
             self._said = True
             log = f"; its log is {self._joined.log}" if self._joined.log else ""
             notice("; ".join(filter(None, (f"the sidecar at {self._joined.url} is gone", what_now))) + log)
+
+    def close(self) -> None:
+        """Let go of the sidecar."""
+        self._hold.close()
+
+
+def _how(joined: Joined) -> str:
+    """How the process of one that we started ended. It is reaped, or its run file would go on naming a process that is there."""
+    code = None if joined.process is None else joined.process.poll()
+    return "" if code is None else f" (killed by signal {-code})" if code < 0 else f" (exit code {code})"
 
 
 def _run(command: tuple[str, ...], environ: Mapping[str, str], watch: _Watch | None) -> tuple[int, bool]:
@@ -199,11 +268,11 @@ def _say_beginning(joined: Joined, status: Mapping[str, Any], *, quiet: bool, ta
         notice(text)
 
 
-def _say_end(joined: Joined, before: dict[str, Any] | None, watch: _Watch, takeover: str, job: str, *, quiet: bool) -> None:
+def _say_end(joined: Joined, before: dict[str, Any] | None, watch: _Watch, report: TakeoverReport, job: str, *, quiet: bool) -> None:
     after = _status(joined)
     if after is None:
         watch.ended()
     elif not quiet and before is not None:
         notice(summary(before, after, job))
-    if takeover and not quiet:
-        notice(takeover)
+    if not quiet and (taken := report.line(read=after is not None and has_read(after, job))):
+        notice(taken)

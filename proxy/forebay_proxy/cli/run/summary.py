@@ -7,7 +7,7 @@ from typing import Any
 
 from forebay_proxy.core.quantities import format_duration, format_size
 
-__all__ = ["summary"]
+__all__ = ["has_read", "summary"]
 
 Table = Mapping[str, Any]
 Figures = dict[str, float]
@@ -32,6 +32,11 @@ def summary(before: Table, after: Table, job: str) -> str:
     origin = max(0, _origin_bytes(after) - _origin_bytes(before))
     parts = [*_parts(spent, anonymous, others, origin), *_not_stored(spent, anonymous, after), *_no_tars(spent, anonymous, after)]
     return "; ".join([*parts, *([_RESTARTED] if restarted else [])])
+
+
+def has_read(after: Table, job: str) -> bool:
+    """Whether a reader that names ``job`` asked the sidecar for anything."""
+    return _used(_figures(_of_job(after, job)))
 
 
 def _parts(spent: Figures, anonymous: Figures, others: Figures, origin: float) -> list[str]:

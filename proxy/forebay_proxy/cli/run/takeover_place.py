@@ -35,7 +35,10 @@ def path_variables(folder: Path | None, environ: Mapping[str, str]) -> dict[str,
     """``PYTHONPATH`` with ``folder`` in front, once. Empty where there is none, or where no ``PYTHONPATH`` can name it."""
     if folder is None or os.pathsep in str(folder):
         return {}
-    others = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != str(folder)]
+    present = environ.get("PYTHONPATH", "")
+    others = (
+        [entry for entry in present.split(os.pathsep) if entry != str(folder)] if present else []
+    )  # an empty one is the working directory
     return {"PYTHONPATH": os.pathsep.join([str(folder), *others])}
 
 

@@ -50,12 +50,14 @@ class TakeoverReport:
         """What tells the command's processes where to write."""
         return {VARIABLE: str(self.path)} if self.path is not None else {}
 
-    def line(self) -> str:
-        """One line for a person; "" where nothing could be counted."""
+    def line(self, *, read: bool = False) -> str:
+        """One line for a person; "" where nothing could be counted. ``read``: whether the command read anything through the sidecar."""
         if self.path is None:
             return ""
         taken, direct, reasons = self._counted()
         if not taken and not direct:
+            if read:
+                return "all of it was read by forebay_loader's own classes, or from the sidecar's URLs: nothing had to be taken over"
             return f"{_processes(0)} taken over: none opened a shard by webdataset's openers"
         text = f"{_processes(taken)} taken over, {direct} went direct"
         if not reasons:

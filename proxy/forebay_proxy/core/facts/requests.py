@@ -102,6 +102,7 @@ class RequestDone:
     job: str = ""  # of the reader that asked; "" for an anonymous one
     served: Served | None = None  # None where no shard was named
     error: str = ""  # why not, in words that people and logs may see
+    expected: bool = False  # an answer of 400 or above that is no error: "there is none" to the question whether there is
 
 
 @dataclass(frozen=True, slots=True)

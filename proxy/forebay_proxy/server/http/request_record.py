@@ -52,6 +52,7 @@ class RequestRecord:
     shard: ShardRecord | None = None
     aborted: str = ""
     error: str = ""  # why not, in words that people and logs may see
+    expected: bool = False  # see ``RequestDone``
     looks_only: bool = True
     _started: float = field(init=False)
     _first_byte: float | None = None
@@ -96,7 +97,9 @@ class RequestRecord:
         first_byte_s = (now if self._first_byte is None else self._first_byte) - self._started
         seconds, shard = now - self._started, self.shard
         if shard is None:
-            done = RequestDone(self.method, self.code, None, 0, first_byte_s, seconds, job=self.job, error=self.error)
+            done = RequestDone(
+                self.method, self.code, None, 0, first_byte_s, seconds, job=self.job, error=self.error, expected=self.expected
+            )  # fmt: skip
         else:
             served = Served(
                 shard.name, self.reader, shard.epoch, shard.length, shard.range, shard.waited_s, self.aborted, self._started
@@ -106,7 +109,7 @@ class RequestRecord:
                 self.error,
             )  # fmt: skip
         self.events.emit(done)
-        if self.code >= 400:
+        if self.code >= 400 and not self.expected:
             self.events.emit(RequestFailed(self.code, self.error, self.job))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
-from forebay_proxy.core.errors import ClientGone, ConfigError, ForebayError
+from forebay_proxy.core.errors import ClientGone, ConfigError, ForebayError, NoIndex
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.requests import ClientRefused
 from forebay_proxy.core.request_loop import CDN_LOOP, LoopGuard
@@ -215,7 +215,7 @@ class HttpServer:
             cut(request.transport)
             return web.Response()  # goes nowhere: the connection is closed
         except ForebayError as error:
-            record.error = in_words(error)
+            record.error, record.expected = in_words(error), isinstance(error, NoIndex)
             response = self._refusal(error, request)
         except Exception as error:
             record.error = f"a fault in Forebay itself ({type(error).__name__}): the log has the details"

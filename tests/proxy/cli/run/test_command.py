@@ -75,6 +75,22 @@ def test_a_signal_that_ends_the_command_ends_run_with_128_plus_n(tmp_path: Path)
 
 
 @pytest.mark.each_python
+def test_a_signal_to_the_group_arrives_once(tmp_path: Path) -> None:
+    """From ``timeout``, ``kill -- -PGID`` or Slurm the command has it already; one to run alone, in between, is passed on."""
+    names = ["SIGTERM", "SIGUSR1", "SIGINT", "SIGUSR1"]
+    with start(tmp_path, sys.executable, "-c", TELLER, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for name in names:
+            os.killpg(process.pid, signal.Signals[name])
+            assert process.stdout.readline() == f"{name}\n"
+            process.send_signal(signal.SIGUSR2)
+            assert process.stdout.readline() == "SIGUSR2\n"
+        rest, _ = process.communicate("")
+    assert (rest, process.returncode) == ("", 0)
+
+
+@pytest.mark.each_python
 def test_ctrl_c_arrives_once(tmp_path: Path) -> None:
     """From a terminal both get SIGINT by the kernel; it is not sent a second time."""
     master, slave = os.openpty()
@@ -120,3 +136,12 @@ def test_a_child_of_run_that_ends_is_not_the_command(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", runner, "sh", "-c", "sleep 0.4; exit 5"], env=environment(tmp_path)) as process:
         process.wait()
     assert process.returncode == 5
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a namespace of processes is root's to make")
+def test_as_pid_1_it_reaps_who_is_left_behind(tmp_path: Path) -> None:
+    """In a container it is the init: what daemons of the command leave behind does not stay as zombies."""
+    orphans = "for i in 1 2 3 4 5; do (true &) ; done"
+    seen = "for i in $(seq 100); do ps -eo stat= | grep -q Z || exit 7; sleep 0.1; done; exit 1"
+    alone = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", RUNNER, "sh", "-c", f"{orphans}; {seen}"]
+    assert subprocess.run(alone, env=environment(tmp_path), check=False).returncode == 7

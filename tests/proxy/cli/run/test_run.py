@@ -16,9 +16,10 @@ import pytest
 from click.testing import CliRunner
 from support.cli import FAKE_PROGRAM, environment, program
 from support.fake_sidecar import FakeSidecar, tally_of
+from support.sidecar import wait_until
 from support.verbs import verb, verb_process
 
-from forebay_proxy.cli.client import SidecarClient
+from forebay_proxy.cli.client import SidecarClient, SidecarUnreachable
 from forebay_proxy.cli.run.join import Joined
 from forebay_proxy.cli.run.run import _Watch, run
 from forebay_proxy.cli.run.takeover_place import takeover_folder
@@ -289,16 +290,44 @@ def test_the_summary_is_a_difference(node: Node) -> None:
     assert stderr.decode().splitlines()[-2] == f"forebay: {line}"
 
 
-def test_a_sidecar_that_dies_meanwhile_is_named(node: Node) -> None:
-    """The command's exit code is untouched; the log of a sidecar that run started is named."""
+def test_a_sidecar_that_dies_meanwhile_is_started_again(node: Node) -> None:
+    """On the same address and directory, for whoever joined it too; the command's exit code is untouched."""
     with node.begin("run", "--", "sh", "-c", "echo up; read line; exit 4", stdin=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        (record,) = node.sidecars()
-        os.kill(record.pid, signal.SIGKILL)
+        (first,) = node.sidecars()
+        with node.begin("run", "--", "sh", "-c", "echo up; read line", stdin=subprocess.PIPE) as other:
+            assert other.stdout is not None
+            other.stdout.readline()
+            os.kill(first.pid, signal.SIGKILL)
+            (again,) = wait_until(lambda: [found for found in node.sidecars() if found.pid != first.pid])
+            _, joined_stderr = other.communicate(b"\n")
         _, stderr = process.communicate(b"\n")
     assert process.returncode == 4
-    assert f"is gone; its log is {node.path}/forebay.log" in stderr.decode()
+    assert (again.url, again.cache_dir) == (first.url, first.cache_dir)
+    assert "is gone (killed by signal 9); it is started again" in stderr.decode()
+    assert f"the sidecar at {first.url} is back after" in stderr.decode()
+    assert "did not start again" not in joined_stderr.decode()
+
+
+def test_a_sidecar_that_cannot_be_started_again_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
+    """After five tries, and with what each of them said; the command goes on."""
+    tries = []
+
+    def again() -> Joined:
+        tries.append(1)
+        raise SidecarUnreachable("no room")
+
+    with FakeSidecar() as fake:
+        joined, hold = Joined(SidecarClient(fake.url), fake.url, "started"), SidecarClient(fake.url).hold()
+    watch = _Watch(joined, hold, again)
+    for _ in range(20):
+        watch.look()
+    said = capsys.readouterr().err.splitlines()
+    assert (len(tries), said.count("forebay: the sidecar did not start again: no room")) == (5, 5)
+    assert said[-1] == (
+        f"forebay: the sidecar at {fake.url} is gone; it was started 5 times in 10 min; the command goes on, reading its shards directly"
+    )
 
 
 def test_a_sidecar_that_is_gone_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -306,7 +335,7 @@ def test_a_sidecar_that_is_gone_is_said_once(capsys: pytest.CaptureFixture[str])
     with FakeSidecar() as fake:
         sidecar = SidecarClient(fake.url)
         hold = sidecar.hold()
-        watch = _Watch(Joined(sidecar, fake.url, "joined"), hold)
+        watch = _Watch(Joined(sidecar, fake.url, "named"), hold, None)
         watch.look()
         assert capsys.readouterr().err == ""
     with hold:

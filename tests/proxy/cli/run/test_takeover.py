@@ -111,9 +111,11 @@ def test_no_python(tmp_path: Path) -> None:
     assert "--python PATH" in done.stderr
 
 
-@pytest.mark.parametrize(("before", "after"), [("", "/t"), ("/a:/b", "/t:/a:/b"), ("/a:/t:/b", "/t:/a:/b"), (":", "/t")])
+@pytest.mark.parametrize(
+    ("before", "after"), [("", "/t"), ("/a:/b", "/t:/a:/b"), ("/a:/t:/b", "/t:/a:/b"), (":/a", "/t::/a"), ("/a:", "/t:/a:")]
+)
 def test_python_path(before: str, after: str) -> None:
-    """In front, and once, also in a run within a run."""
+    """In front, and once, also in a run within a run; an empty entry, which is the working directory, stays."""
     assert path_variables(Path("/t"), {"PYTHONPATH": before}) == {"PYTHONPATH": after}
 
 

@@ -53,6 +53,7 @@ def test_nothing_said(tmp_path: Path) -> None:
     """Whoever expected webdataset to be taken over sees that it was not."""
     with TakeoverReport(tmp_path) as report:
         assert report.line().startswith("0 processes taken over: ")
+        assert report.line(read=True).startswith("all of it was read by forebay_loader's own classes")
 
 
 def test_torn_lines_are_passed_over(tmp_path: Path) -> None:
