@@ -17,14 +17,14 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence
 import numpy
 
 from forebay_loader.memos.errors import MemoRefused
-from forebay_loader.samples.shard_name import ShardVisit
+from forebay_loader.samples.shard_name import VisitedShard
 from forebay_loader.videos.clip_info import ClipInfo
 
 __all__ = ["KeptValue", "put_together", "taken_apart"]
 
 _KINDS = "biufcSUmM"  # of numpy: all that is plain bytes; objects and records are not
 _TORCH = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64", "complex128")
-_SHARED = (bytes, str, ShardVisit, int, float, bool, type(None))  # nobody can have changed them since
+_SHARED = (bytes, str, VisitedShard, int, float, bool, type(None))  # nobody can have changed them since
 _MOST_DEEP = 64
 
 
@@ -77,7 +77,7 @@ class _PartsTaken:
         kind = type(value)
         if value is None or kind is bool or kind is str:
             return value
-        if kind is ShardVisit:
+        if kind is VisitedShard:
             return str(value)  # of another sample's shard: which visit it was, a later one must not be told
         if kind is int:
             return value if -(1 << 63) <= value < 1 << 63 else {"i": hex(value)}

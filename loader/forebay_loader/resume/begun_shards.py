@@ -11,7 +11,7 @@ from typing import Any, Iterator, Mapping, NamedTuple, Optional, Sequence
 from forebay_loader.base.shown_shard import shown_shard
 from forebay_loader.plan.known_lists import passes_shards_on
 from forebay_loader.resume.pass_state import PassState
-from forebay_loader.samples.shard_name import ShardVisit, shard_name
+from forebay_loader.samples.shard_name import VisitedShard, shard_name
 
 __all__ = ["ITEM", "LISTED", "BegunShards", "Items", "left", "version_of"]
 
@@ -89,10 +89,10 @@ class BegunShards:
         if shard < 0:
             name = shard_name(url)
             self._unlisted[name] += 1
-            return ShardVisit.of(url, name, self._unlisted[name] - 1)
+            return VisitedShard.of(url, name, self._unlisted[name] - 1)
         earlier = shards[:item]
         before = sum(one == shard and firsts[at] == firsts[item] for at, one in enumerate(earlier)) if shard in earlier else 0
-        return ShardVisit.of(url, shard, before)
+        return VisitedShard.of(url, shard, before)
 
     def version(self, item: int) -> str:
         """The ETag that its shard was read in; "" where there is none, as of a file."""

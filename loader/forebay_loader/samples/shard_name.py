@@ -1,7 +1,7 @@
 """How tables of clips call a shard, however it is written where it is opened; and how what draws for a sample calls that sample.
 
 A key is not enough: names begin anew in each shard, a shard may be listed several times, and be drawn several times in one pass. So
-samples that ``fb.WebDataset`` reads have a ``ShardVisit`` as their ``__url__``, which goes wherever they go.
+samples that ``fb.WebDataset`` reads have a ``VisitedShard`` as their ``__url__``, which goes wherever they go.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any, Mapping
 from forebay_loader.samples.index_client import source_in
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 
-__all__ = ["ShardVisit", "drawn_as", "shard_name"]
+__all__ = ["VisitedShard", "drawn_as", "shard_name"]
 
 
-class ShardVisit(str):
+class VisitedShard(str):
     """A shard's URL, and ``visit``: which one of the list it is, and how often its reader came to it before in this pass."""
 
     visit = ""
 
     @classmethod
-    def of(cls, url: str, shard: object, before: int) -> ShardVisit:
+    def of(cls, url: str, shard: object, before: int) -> VisitedShard:
         found = cls(url)
         found.visit = f"{shard}#{before}" if before else f"{shard}"
         return found
