@@ -17,6 +17,7 @@ ATTRIBUTES = {
     "Usage": 25,  # one a level that /v1/status and the metrics show
     "PageView": 14,  # one a word, or a text, of a page of the meter
     "Arguments": 27,  # one an argument of wds.WebDataset
+    "SkipPass": 13,
     "Row": 14,  # one a field of an index row
     "SimulatedOutcome": 13,  # one a figure of a replay
     "Track": 17,  # one a fact of a film's track, in the order of its boxes

@@ -37,6 +37,7 @@ def test_public_names(module: str, names: set[str]) -> None:
     imported = importlib.import_module(module)
     assert set(imported.__all__) == names
     assert all(hasattr(imported, name) for name in names)
+    assert dir(imported) == sorted(names)
 
 
 def test_no_public_name_hides_a_package() -> None:

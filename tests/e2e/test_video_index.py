@@ -18,8 +18,8 @@ from support.sidecar import Sidecar, environment, forebay, running, small_segmen
 from support.tarmaking import written
 
 import forebay_loader as fb
+from forebay_loader.samples.shard_name import shard_name
 from forebay_loader.videos.metadata.clip_table import ClipTable
-from forebay_loader.videos.metadata.shard_name import shard_name
 from forebay_loader.videos.metadata.table_file import clip_name
 
 SEGMENT = 1 << 16

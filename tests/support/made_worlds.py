@@ -81,7 +81,7 @@ class MadeWorker:
         rank, size, worker, workers = self.place
         shards, firsts, ordinals = map(packed, self._columns(self.items))
         return {
-            "format": 2,
+            "format": 3,
             "epoch": self.data.epoch,
             "turn": 0,
             "yielded": len(self.handed),
@@ -159,5 +159,5 @@ def loader_state(workers: list[MadeWorker]) -> dict[str, Any]:
     rank, size, _, count = workers[0].place
     entries = [entry for entry in (worker.since() for worker in workers) if entry is not None]
     epoch = workers[0].data.epoch
-    state = {"format": 2, "kind": "loader", "rank": rank, "size": size, "workers": count, "epoch": epoch, "next": 0, "states": entries}
+    state = {"format": 3, "kind": "loader", "rank": rank, "size": size, "workers": count, "epoch": epoch, "next": 0, "states": entries}
     return {**state, "done": workers[0].done}  # a worker that has handed out nothing has no state to keep it in

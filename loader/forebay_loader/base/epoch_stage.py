@@ -3,7 +3,8 @@
 ``fb.WebDataset`` says four numbers of a pass. ``epoch`` is that of the iteration, ``turn`` counts the passes of the iteration
 (``.repeat``), and ``phase`` says how far training is: the epoch where an iteration is one, all passes before where ``.repeat(n)`` makes
 several of one iteration, None where the data set is read without end and nothing says where an epoch ends. ``place`` tells ranks and
-workers apart where shards are drawn with replacement, so that several may come to one sample in one pass; else it is 0.
+workers apart where shards are drawn with replacement, so that several may come to one sample in one pass, and workers where shards are not
+shared out among them; else it is 0.
 """
 
 from __future__ import annotations

@@ -15,14 +15,26 @@ import threading
 from typing import Any
 
 from forebay_loader.base.notices import notice_once
+from forebay_loader.identity.reader_name import rank_of, worker_of
 
-__all__ = ["copied"]
+__all__ = ["copied", "tell_unused"]
 
 _CHUNK_BYTES = 1 << 20
 _NOTICE = (
     "cache_dir: a copy of each shard is kept there too, as webdataset does, for samples name its path; without cache_dir the sidecar's is "
     "the only one on this node, bounded and shared by all workers"
 )
+
+_UNUSED = (
+    "cache_dir is not used for what comes through Forebay: the sidecar keeps the one copy of a shard on this node, bounded and shared by "
+    "all workers"
+)
+
+
+def tell_unused() -> None:
+    """No copy will be made. It is said where a pipeline is put together, before workers are forked, and once a program: by rank 0."""
+    if rank_of(os.environ) == 0 and worker_of() == 0:
+        notice_once("cache_dir", _UNUSED)
 
 
 def copied(cache: Any, url: str, stream: Any) -> "tuple[Any, str]":

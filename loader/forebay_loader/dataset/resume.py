@@ -25,11 +25,11 @@ from forebay_loader.resume.known_stages import kind_of, name_of, untold
 from forebay_loader.resume.pass_state import PassState, Ranges, ranges_of, whole_of
 from forebay_loader.resume.sample_buffer import SampleBuffer
 from forebay_loader.resume.sample_draws import draw_for, drawn_for
+from forebay_loader.resume.state_parts import FORMAT, of_format
 from forebay_loader.resume.taken_samples import Taken, TakenSamples
 
 __all__ = ["Resumed", "SampleShuffle", "StreamPosition", "made_of", "undetermined", "untold_class", "untold_of"]
 
-FORMAT = 2  # 1 had the epoch and how much was yielded, as a replay still has
 _UNLISTED = "its shards come from a source of their own, whose order is not known here"
 _NAMES = 64
 _URL = re.compile(r"://[^/\s'\"?#]*([^\s'\"?#]*)")
@@ -130,9 +130,9 @@ class Resumed:
     """What a state says of the iteration to come, in the process that loaded it; ``listed`` is how many shards the data set has."""
 
     def __init__(self, state: Mapping[str, Any], listed: int, *, replays: bool) -> None:
-        if not isinstance(state, Mapping) or state.get("format") not in (1, FORMAT):
+        if not isinstance(state, Mapping) or state.get("format") != FORMAT:
             found = state.get("format") if isinstance(state, Mapping) else type(state).__name__
-            raise ValueError(f"{_REFUSED}: it is of format {found!r}, and this version knows {FORMAT}. {_ADVICE}")
+            raise ValueError(f"{_REFUSED}: it is {of_format(found)}. {_ADVICE}")
         self.merged = state.get("kind") == "merged"
         if "kind" in state and not self.merged:
             raise ValueError(f"{_REFUSED}: it is that of a {state['kind']}, which fb.WebLoader's load_state_dict takes. {_ADVICE}")

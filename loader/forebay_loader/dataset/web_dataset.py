@@ -22,6 +22,7 @@ from forebay_loader.base.notices import notice_once
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.dataset.arguments import Arguments, with_positional
 from forebay_loader.dataset.decode_stage import DecodeStage
+from forebay_loader.dataset.local_copies import tell_unused
 from forebay_loader.dataset.memo_pipeline import MemoPipeline
 from forebay_loader.dataset.resume import Resumed, SampleShuffle, StreamPosition, made_of, undetermined, untold_class, untold_of
 from forebay_loader.dataset.samples_again import PassAgain
@@ -47,7 +48,6 @@ from forebay_loader.videos.torch_video import torch_video
 __all__ = ["WebDataset"]
 
 _STAGES = (FairShare, NodeSplit, SampleShuffle, ShardList, TarSamples, WorkerSplit)
-_CACHE_NOTICE = "cache_dir is not used: the sidecar keeps the one copy of a shard on this node, bounded and shared by all workers"
 
 
 class WebDataset(MemoPipeline, compat.WebDataset):
@@ -147,6 +147,8 @@ class WebDataset(MemoPipeline, compat.WebDataset):
         self._replays = asked.resume == "replay"
         self._is_asked = False  # whether somebody looks at which samples are taken
         found = listed(asked.urls)
+        # Whether ranks, and workers, come to the same samples and draw for themselves. Ranks that each read everything are alike.
+        self._own_draws = asked.draws, asked.draws or asked.workersplitter is None
         splitter = node_stage(nodes, self.world, asked.draws)
         tars = self._tar_stage(asked, set_of(asked.urls if found is None or isinstance(asked.urls, str) else found))
         if found is None:
@@ -175,7 +177,7 @@ class WebDataset(MemoPipeline, compat.WebDataset):
 
     def _tell(self, asked: Arguments) -> None:
         if asked.asks_cache and file_cache(asked) is None:
-            notice_once("cache_dir", _CACHE_NOTICE)
+            tell_unused()
         if (asked.shuffles or asked.draws or asked.shuffle_buffer) and self.world.rank == 0 and not in_worker():
             given = "" if asked.seed is not None else ", the default"
             notice_once(f"seed-{self.seed}", f"shards are shuffled with seed={self.seed}{given}; the order is a function of seed and epoch")
@@ -311,8 +313,9 @@ class WebDataset(MemoPipeline, compat.WebDataset):
         return samples
 
     def _passes(self, epoch: int, place: StreamPosition, most: Optional[int], resumed: Optional[Resumed]) -> Iterator[Any]:
-        drawn_at = self._shards.place() if self._shards is not None and self._shards.order.resampled else 0
-        skips, first = self._skips.begin(epoch, self.world.resolved()), 0 if resumed is None else resumed.turn
+        world, (ranks, workers) = self.world.resolved(), self._own_draws
+        drawn_at = (world.rank if ranks else 0) + (world.size * here_worker().id if workers else 0)
+        skips, first = self._skips.begin(epoch, world), 0 if resumed is None else resumed.turn
         skips.end_with_process()
         skips.stages.repeats = place.repeats
         try:
@@ -327,7 +330,7 @@ class WebDataset(MemoPipeline, compat.WebDataset):
                 before = place.passed
                 with making(skips), putting_together(cursor):
                     samples = self._put_together(cursor, PassAgain(self, cursor, skips, told))
-                yield from place.noting(samples, f"{self.seed}/{epoch}/{turn}" if turn else f"{self.seed}/{epoch}")
+                yield from place.noting(samples, f"{self.seed}/{epoch}/{turn}/{drawn_at}")
                 if place.passed == before and on is None:
                     break  # 0.2.86 would try again for ever
             place.over = True

@@ -7,10 +7,10 @@ from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 from forebay_loader.identity.world import World
 from forebay_loader.resume.later_state import later
+from forebay_loader.resume.state_parts import FORMAT, of_format
 
-__all__ = ["FORMAT", "LoaderStart", "start_of"]
+__all__ = ["LoaderStart", "start_of"]
 
-FORMAT = 2
 _REFUSED = "the state that was loaded cannot be resumed"
 _DAMAGED = "the state is damaged"
 _ADVICE = "set_epoch(n) of the data set, without a state, begins epoch n from its start"
@@ -43,11 +43,12 @@ class LoaderStart(NamedTuple):
 def start_of(state: Mapping[str, Any], world: World, workers: int) -> LoaderStart:
     """Raises ``ValueError`` for what is not the state of a loader of this rank with so many workers."""
     kind = state.get("kind", "a data set's")
-    if state.get("format") != FORMAT or kind not in ("loader", "merged"):
+    if kind not in ("loader", "merged"):
         raise ValueError(
-            f"{_REFUSED}: it is {kind} of format {state.get('format')!r}, and a loader takes its own state_dict(), or what "
-            f"fb.merge_states(…) makes of all ranks', of format {FORMAT}. {_ADVICE}"
+            f"{_REFUSED}: it is {kind}, and a loader takes its own state_dict(), or what fb.merge_states(…) makes of all ranks'. {_ADVICE}"
         )
+    if state.get("format") != FORMAT:
+        raise ValueError(f"{_REFUSED}: it is {of_format(state.get('format'))}. {_ADVICE}")
     if kind == "merged":
         return _merged(state)
     was = (_number(state, "rank"), _number(state, "size"), _number(state, "workers"))

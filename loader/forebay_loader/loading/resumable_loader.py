@@ -17,10 +17,11 @@ from forebay_loader.dataset.web_dataset import WebDataset
 from forebay_loader.identity.world import World
 from forebay_loader.loading.handover import Handover
 from forebay_loader.loading.loader_progress import LoaderProgress
-from forebay_loader.loading.loader_start import FORMAT, LoaderStart, start_of
+from forebay_loader.loading.loader_start import LoaderStart, start_of
 from forebay_loader.loading.main_stages import MainStages, holds_rows, untold_main
 from forebay_loader.loading.state_collate import StateCollate
 from forebay_loader.plan.plan_subject import told_epoch
+from forebay_loader.resume.state_parts import FORMAT
 
 __all__ = ["ResumableLoader"]
 

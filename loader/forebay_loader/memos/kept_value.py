@@ -17,13 +17,14 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence
 import numpy
 
 from forebay_loader.memos.errors import MemoRefused
+from forebay_loader.samples.shard_name import VisitedShard
 from forebay_loader.videos.clip_info import ClipInfo
 
 __all__ = ["KeptValue", "put_together", "taken_apart"]
 
 _KINDS = "biufcSUmM"  # of numpy: all that is plain bytes; objects and records are not
 _TORCH = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64", "complex128")
-_SHARED = (bytes, str, int, float, bool, type(None))  # nobody can have changed them since
+_SHARED = (bytes, str, VisitedShard, int, float, bool, type(None))  # nobody can have changed them since
 _MOST_DEEP = 64
 
 
@@ -72,10 +73,12 @@ class _PartsTaken:
         self.arrays: List[Any] = []
         self._views = views
 
-    def node(self, value: Any, deep: int, where: str = "") -> Any:
+    def node(self, value: Any, deep: int, where: str = "") -> Any:  # noqa: PLR0911  # a type each
         kind = type(value)
         if value is None or kind is bool or kind is str:
             return value
+        if kind is VisitedShard:
+            return str(value)  # of another sample's shard: which visit it was, a later one must not be told
         if kind is int:
             return value if -(1 << 63) <= value < 1 << 63 else {"i": hex(value)}
         if kind is float:

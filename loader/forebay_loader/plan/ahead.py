@@ -65,11 +65,12 @@ class Ahead:
     def __repr__(self) -> str:
         return f"<ahead {self._k if self._k is not None else 'FOREBAY_AHEAD'}>"
 
-    def __call__(self, data: Iterable[Any]) -> Iterator[Any]:
+    def __call__(self, data: Iterable[Any], *, known: bool = False) -> Iterator[Any]:
+        """``known``: ``data`` comes from a list that is known in full, as who has pulled from it before has seen."""
         self._world.tell_worker()  # before a splitter of webdataset's, which comes earlier in the pipeline but runs later, asks for it
         k = _from_environment() if self._k is None else min(self._k, MAX_AHEAD)
         items = iter(data)
-        return _Reading(items, k, self._subject(), at_once=is_known_list(items)).run() if k else items
+        return _Reading(items, k, self._subject(), at_once=known or is_known_list(items)).run() if k else items
 
     def _subject(self) -> Subject:
         pid, before = os.getpid(), self._runs[1] if self._runs[0] == os.getpid() else 0

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from typing import Any, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 from forebay_loader.base.shown_shard import shown_shard
 from forebay_loader.plan.known_lists import passes_shards_on
 from forebay_loader.resume.pass_state import PassState
+from forebay_loader.samples.shard_name import VisitedShard, shard_name
 
 __all__ = ["ITEM", "LISTED", "BegunShards", "Items", "left", "version_of"]
 
@@ -39,6 +41,7 @@ class BegunShards:
         self._etags: dict[int, str] = {}
         self._urls = urls
         self._numbers: dict[str, int] = {}
+        self._unlisted: Counter[str] = Counter()  # shards that are not of the list: no state tells of them
         if began is not None:
             self.items = Items(began.shards[:], began.firsts[:], began.ordinals[:])
             self._etags = dict(began.etags)
@@ -73,7 +76,23 @@ class BegunShards:
         return item, ordinal - ordinals[item] + firsts[item]
 
     def url(self, item: int) -> str:
-        return self._urls[self.items.shards[item]]
+        found: str = self.visited(item, self._urls[self.items.shards[item]])
+        return found
+
+    def visited(self, item: int, url: Any) -> Any:
+        """``url``, the shard of ``item``, as its samples have it: what draws for them knows by it which shard they are of, and how often
+        the pass came to it before. Parts of a shard that begin at other samples are one visit."""
+        shards, firsts, _ = self.items
+        shard = shards[item]
+        if not isinstance(url, str):
+            return url
+        if shard < 0:
+            name = shard_name(url)
+            self._unlisted[name] += 1
+            return VisitedShard.of(url, name, self._unlisted[name] - 1)
+        earlier = shards[:item]
+        before = sum(one == shard and firsts[at] == firsts[item] for at, one in enumerate(earlier)) if shard in earlier else 0
+        return VisitedShard.of(url, shard, before)
 
     def version(self, item: int) -> str:
         """The ETag that its shard was read in; "" where there is none, as of a file."""

@@ -8,6 +8,7 @@ leaves some out, and changes nothing in that. The numbers cost a sample no step 
 
 from __future__ import annotations
 
+import os
 import threading
 from array import array
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ __all__ = ["Again", "Cursor", "Holder", "Made", "cursor_here", "putting_together
 
 Made = Union[int, "array[int]"]  # the ordinals that an output was made of
 _PIPELINE = threading.local()  # .cursor: of the pipeline that is being put together in this thread
+os.register_at_fork(after_in_child=lambda: vars(_PIPELINE).clear())  # what a stage forks meanwhile reads for itself
 
 
 class Holder(Protocol):
@@ -126,7 +128,10 @@ class Cursor:
             if not begun:
                 self.shards.begin(item, self.read + self.waits())
             begun = False
-            yield {**(item if isinstance(item, dict) else {"url": item}), ITEM: len(self.shards) - 1}
+            made, number = dict(item) if isinstance(item, dict) else {"url": item}, len(self.shards) - 1
+            if "url" in made:
+                made["url"] = self.shards.visited(number, made["url"])
+            yield {**made, ITEM: number}
 
     def entered(self, item: int) -> int:
         """The number of the sample with which ``item``, which is opened now, is gone on with; 0 from its start."""

@@ -68,7 +68,7 @@ class PassState:
 
     @classmethod
     def of(cls, state: Mapping[str, Any], listed: int) -> PassState:
-        """Of a worker's state of format 2, for a data set of ``listed`` shards. Raises ``ValueError`` where it is damaged."""
+        """Of a worker's state, for a data set of ``listed`` shards. Raises ``ValueError`` where it is damaged."""
         shards, firsts, ordinals = (unpacked(state.get(name), name) for name in ("shards", "firsts", "ordinals"))
         read, stripe = whole_of(state, "read"), state.get("stripe")
         if not isinstance(stripe, (list, tuple)) or len(stripe) != 2:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Mapping
 from typing import Any
 
+from forebay_loader.samples.shard_name import drawn_as
+
 __all__ = ["draw_for", "drawn_for", "rng", "times_asked"]
 
 _PASS = threading.local()  # .key: of the pass that this thread pulls from
+os.register_at_fork(after_in_child=lambda: vars(_PASS).clear())  # a child pulls from passes of its own
 
 
 def rng(sample: Any) -> random.Random:
-    """A generator for ``sample``, a function of the data set's seed, the epoch and the sample's key: the same after a resume, in any
-    worker, and another one in the next epoch.
+    """A generator for ``sample``, a function of the data set's seed, the epoch, the sample's shard and key, and how often the pass came to
+    that shard before: the same after a resume, in any worker, and another one in the next epoch.
 
     Example::
 
@@ -24,20 +28,25 @@ def rng(sample: Any) -> random.Random:
 
         dataset = fb.WebDataset(urls, shardshuffle=True).shuffle(1000).map(crop)
 
-    - ``sample``: with its ``__key__``, or the key alone.
+    - ``sample``: with its ``__key__`` and ``__url__``. Keys alone may begin anew in each shard. A shard is known by its place in the list,
+      so one that is listed again, or drawn again by ``resampled=True``, draws anew.
 
     For numpy: ``numpy.random.default_rng(fb.rng(sample).getrandbits(128))``; for torch: ``generator.manual_seed(draws.getrandbits(63))``.
     Asked twice for a sample it begins again. Raises ``RuntimeError`` outside the stages of an ``fb.WebDataset``, where nobody knows the
-    epoch, and ``TypeError`` for what has no key.
+    epoch, and ``TypeError`` for what has no key or shard.
     """
-    key = sample.get("__key__") if isinstance(sample, Mapping) else sample
-    if not isinstance(key, str):
-        raise TypeError(f"fb.rng takes a sample with its '__key__', or the key; got {type(sample).__name__}: call it before to_tuple")
+    if not isinstance(sample, Mapping) or not isinstance(sample.get("__key__"), str) or "__url__" not in sample:
+        found = f"a {type(sample).__name__}" + (f" of {', '.join(sorted(map(str, sample)))[:80]}" if isinstance(sample, Mapping) else "")
+        raise TypeError(
+            f"fb.rng takes a sample with its '__key__' and '__url__', for other shards may have the same key; got {found}: call it before "
+            "to_tuple and batched, and where a function makes a new sample, let it hand both on"
+        )
     told = getattr(_PASS, "key", None)
     if told is None:
         raise RuntimeError("fb.rng is for functions in .map and the like of an fb.WebDataset: nobody else knows seed and epoch of a sample")
     _PASS.times = times_asked() + 1
-    return random.Random(f"sample/{told}/{key}")  # noqa: S311  # for augmentation, no secret
+    seed = f"sample/{told}/{drawn_as(sample)}".encode("utf-8", "surrogateescape")  # a key may be no UTF-8
+    return random.Random(seed)  # noqa: S311  # for augmentation, no secret
 
 
 def times_asked() -> int:

@@ -7,9 +7,20 @@ from typing import Any, Iterator, Mapping, NamedTuple, Optional
 
 from forebay_loader.resume.arrays import unpacked
 
-__all__ = ["FORMAT", "RankPart", "WorkerPart", "check_format", "counts_outputs", "is_state", "rank_part", "replays", "states_in"]
+__all__ = [
+    "FORMAT",
+    "RankPart",
+    "WorkerPart",
+    "check_format",
+    "counts_outputs",
+    "is_state",
+    "of_format",
+    "rank_part",
+    "replays",
+    "states_in",
+]
 
-FORMAT = 2
+FORMAT = 3  # 1 told how much was yielded; what 2 went on to, fb.rng and fb.video drew by the key alone
 _PLACE = re.compile(r"(\d+) of (\d+)")
 _DEEPEST = 8  # of what a state is looked for in: torchdata's holds a worker's five levels down
 
@@ -65,15 +76,18 @@ def check_format(state: Any, what: str = "this") -> None:
     if not isinstance(state, Mapping) or not is_state(state):
         found = sorted(map(str, state))[:6] if isinstance(state, Mapping) else type(state).__name__
         raise ValueError(f"{what} is no state of fb.WebLoader or fb.WebDataset: it holds {found}")
-    version = state["format"]
-    if version == FORMAT:
-        return
-    if isinstance(version, int) and 0 < version < FORMAT:
-        raise ValueError(
-            f"{what} is a state of format {version}, written by an older Forebay, which tells how much was yielded and not which samples; "
-            f"this one reads format {FORMAT}. set_epoch({state['epoch']}) begins its epoch again"
+    if state["format"] != FORMAT:
+        raise ValueError(f"{what} is a state {of_format(state['format'])}. set_epoch({state['epoch']}) begins its epoch again")
+
+
+def of_format(version: Any) -> str:
+    """Why a state of format ``version`` is not gone on from."""
+    if type(version) is int and 0 < version < FORMAT:
+        return (
+            f"of format {version}, written by an older Forebay, whose fb.rng and fb.video drew otherwise: what would have come, nobody can "
+            f"give now. This one reads format {FORMAT}"
         )
-    raise ValueError(f"{what} is a state of format {version!r}, and this Forebay reads {FORMAT}: a newer one wrote it, or it is damaged")
+    return f"of format {version!r}, and this Forebay reads {FORMAT}: a newer one wrote it, or it is damaged"
 
 
 def is_state(found: Mapping[str, Any]) -> bool:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable, Iterable, Iterator, Optional
 
-from forebay_loader.base.notices import notice_once
 from forebay_loader.base.takeover_report import REPORT
 from forebay_loader.base.timeouts import DEFAULT_LIMITS
-from forebay_loader.dataset.local_copies import copied
+from forebay_loader.dataset.local_copies import copied, tell_unused
 from forebay_loader.meter.skips import stock_stages
 from forebay_loader.meter.stalls import install
 from forebay_loader.plan.ahead import passed_on
-from forebay_loader.plan.known_lists import passes_shards_on
+from forebay_loader.plan.known_lists import is_known_list
 from forebay_loader.stream.webdataset_openers import enable, enabled, open_source, source_of
 from forebay_loader.takeover.reasons import why_direct
 from forebay_loader.takeover.sources import ahead_of, first_pull, noted
@@ -29,7 +28,6 @@ __all__ = ["replace_openers"]
 
 Opener = Callable[..., Iterator[Any]]
 _NOTHING = object()
-_CACHE_NOTICE = "cache_dir is not used: the sidecar keeps the one copy of a shard on this node, bounded and shared by all workers"
 
 
 def replace_openers(module: Any) -> None:
@@ -53,6 +51,8 @@ def replace_openers(module: Any) -> None:
         # 0.2.86's cache module knows the other's functions by name; those were replaced in their own.
         if stock is not None and stock.__module__ == module.__name__ and not hasattr(stock, "__wrapped__"):
             setattr(module, name, replaced(stock))
+            if name == "cached_url_opener":
+                module.cached_tarfile_to_samples = _telling(module.cached_tarfile_to_samples)
     for name in ("SimpleShardList", "ResampledShards"):
         kind = getattr(module, name, None)
         if kind is not None and kind.__module__ == module.__name__ and not hasattr(kind.__iter__, "__wrapped__"):
@@ -82,6 +82,17 @@ def _announcing_method(stock: Opener) -> Opener:
         return stock(self, _reading_ahead(urls))
 
     return __call__
+
+
+def _telling(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes 0.2.86's stage with a ``cache_dir``, which says that none is used."""
+
+    @functools.wraps(stock)
+    def cached_tarfile_to_samples(*args: Any, **options: Any) -> Any:
+        tell_unused()
+        return stock(*args, **options)
+
+    return cached_tarfile_to_samples
 
 
 def _uncached(stock: Opener) -> Opener:
@@ -150,6 +161,7 @@ def _reraise(error: Exception) -> bool:
 def _reading_ahead(urls: Iterable[Any]) -> Iterator[Any]:
     """Yield the same items. They are announced ahead, unless an earlier Forebay stage does that; each item's way is reported."""
     items = iter(urls)
+    known = is_known_list(items)  # before it is pulled: a buffer reads a short list to its end for its first item, and names no source then
     before = passed_on()
     with first_pull() as begun:
         first = next(items, _NOTHING)
@@ -157,10 +169,9 @@ def _reading_ahead(urls: Iterable[Any]) -> Iterator[Any]:
         return
     announced = passed_on() != before
     rest = _rejoined(items, first)
-    yield from _reported(rest if announced or enabled() is None else ahead_of(begun)(rest))
+    yield from _reported(rest if announced or enabled() is None else ahead_of(begun)(rest, known=known))
 
 
-@passes_shards_on
 def _rejoined(items: Iterator[Any], first: Any) -> Iterator[Any]:
     yield first
     yield from items
@@ -184,5 +195,4 @@ def _source_of(item: Any) -> Optional[Source]:
 
 
 def _opened(source: Source) -> Any:
-    notice_once("cache_dir", _CACHE_NOTICE)
     return open_source(source, enabled() or DEFAULT_LIMITS)

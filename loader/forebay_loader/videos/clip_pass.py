@@ -1,6 +1,7 @@
 """One pass over clips: which epoch it is of, and how often it has come to a clip, so that chance is another one each time.
 
-What a sampler draws is a function of the seed, the epoch, the clip's name and how often the pass came to that clip before. Where a clip is
+What a sampler draws is a function of the seed, the epoch, the clip's name and how often the pass came to that clip before. The name tells
+its shard, and in ``fb.WebDataset`` how often the pass came to that: what a resumed pass counts anew here is 0 there. Where a clip is
 met once in an epoch, the last is 0 in every worker and rank, so it does not matter who reads it. Where each rank and worker draws shards
 for itself, two of them may come to one clip: there it matters who does, so that they do not draw the same.
 """

@@ -14,6 +14,7 @@ from forebay_loader.base.notices import notice_once
 from forebay_loader.base.profile_range import profiled
 from forebay_loader.base.shown_shard import shown_shard
 from forebay_loader.samples.member_bytes import MemberBytes
+from forebay_loader.samples.shard_name import drawn_as, shard_name
 from forebay_loader.videos.clip_arguments import ClipArguments
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.clip_pass import ClipPass, ClipVisit
@@ -21,7 +22,6 @@ from forebay_loader.videos.decode.clip_timer import ClipTimer
 from forebay_loader.videos.decode.resample import resampled
 from forebay_loader.videos.errors import UnsupportedVideo, VideoError
 from forebay_loader.videos.metadata.measure import LOOK
-from forebay_loader.videos.metadata.shard_name import shard_name
 from forebay_loader.videos.metadata.table_file import clip_name
 from forebay_loader.videos.sampling import Sampling, for_epoch, sample_seed
 from forebay_loader.videos.sources.clip_bytes import ClipBytes, MemberClip, MemoryClip
@@ -48,7 +48,7 @@ def decoded_sample(sample: Mapping[str, Any], wants: Callable[[str], bool], aske
     for suffix, value in sample.items():
         if suffix in found:
             continue
-        seed = sample_seed(asked.seed, visit.epoch, f"{name}.{suffix}", visit.again)
+        seed = sample_seed(asked.seed, visit.epoch, f"{drawn_as(sample)}.{suffix}", visit.again)
         known_as = _known_as(sample, f".{suffix}", asked)
         clip = _decoded(_clip_bytes(value, f"{name}.{suffix}", shard), asked, visit.phase, seed, known_as)
         stem = suffix.rpartition(".")[0]
@@ -86,9 +86,9 @@ def _check_names(sample: Mapping[str, Any], kept: Mapping[str, Any], asked: Clip
 def decoded_member(key: str, data: Any, asked: ClipArguments, of: ClipPass, sample: Mapping[str, Any]) -> Tuple[Any, Any, Dict[str, Any]]:
     """(frames, audio, info) of a clip in memory, as ``wds.torch_video`` gave them, in numpy.
 
-    ``key``: a dot and its suffix in ``sample``.
+    ``key``: a dot and its suffix in ``sample``; where that is not known, its bytes are the clip's name.
     """
-    named = blake2b(data, digest_size=16).hexdigest() if asked.sampling is not None else ""
+    named = f"{drawn_as(sample)}{key}" if sample else blake2b(data, digest_size=16).hexdigest() if asked.sampling is not None else ""
     visit = of.visit(named)
     seed = sample_seed(asked.seed, visit.epoch, named, visit.again)
     clip = _decoded(MemoryClip(data, key), asked, visit.phase, seed, _known_as(sample, key, asked))

@@ -17,6 +17,7 @@ from forebay_loader.meter.skips.skip_pass import current, lone_pass
 from forebay_loader.plan.epochs import Epochs
 from forebay_loader.plan.plan_subject import told_epoch
 from forebay_loader.samples.open_sample import reraise
+from forebay_loader.samples.shard_name import drawn_as
 from forebay_loader.videos.clip_arguments import ClipArguments
 from forebay_loader.videos.clip_pass import ClipPass
 from forebay_loader.videos.errors import NotScanned, VideoError, VideoTimeout
@@ -98,7 +99,7 @@ class ClipStage(EpochStage, EpochDecoder):
         """
         from forebay_loader.videos.clip_sample import decoded_sample  # noqa: PLC0415  # PyAV and numpy
 
-        visit = (of or self._pass_told()).visit(f"{sample.get('__url__')}/{sample.get('__key__')}")
+        visit = (of or self._pass_told()).visit(drawn_as(sample))
         if of is not None and of.counted and any(visit.again[1:]) and getattr(self.asked.sampling, "phased", False):
             notice_once(
                 "clip-again", f"{sample.get('__key__')!r} came again within one epoch, {visit.phase}, of {self.asked.sampling!r}. {_AGAIN}"

@@ -52,15 +52,15 @@ def video(
     place of another member's (``a.mp4`` and ``a.webm``) it raises ``ValueError``.
 
     As a decoder it gives ``(frames, audio, info)``, as ``wds.torch_video`` did, in numpy: ``info`` has ``video_fps``, ``audio_fps`` where
-    there is sound, ``mask`` and ``video``. There it does not know a sample's key and draws by the clip's bytes. Only ``fb.WebDataset``
-    tells a decoder its epoch; elsewhere, and by number, a sampler that differs by epoch needs ``epoch``, else ``ValueError`` is raised.
+    there is sound, ``mask`` and ``video``. Only ``fb.WebDataset`` tells a decoder the sample and the epoch. Elsewhere it draws by the
+    clip's bytes; there, and by number, a sampler that differs by epoch needs ``epoch``, else ``ValueError`` is raised.
 
     - ``sampling``: a sampler, its text such as ``"uniform(8)"``, a table of epochs such as ``{0: …, 10: …}``, or None for all frames.
     - ``size``: None as coded, the shorter side, or (height, width), in pixels.
     - ``audio``: True for the sound at its own rate, a number for another one, in Hz.
     - ``members``: the suffix of what is a clip, or several.
-    - ``seed``: a whole number. What a sampler draws is a function of seed, epoch, the sample's key, and how often the pass came to that
-      sample before: alike in any worker, anew in each epoch and at each visit.
+    - ``seed``: a whole number. What a sampler draws is a function of seed, epoch, the sample's shard and key, and how often the pass
+      came to them before: alike in any worker, anew in each epoch and at each visit.
     - ``epoch``: a whole number, or what is asked for one: a callable, or an object with ``value`` or ``get_value()``. Without it
       ``fb.WebDataset`` says which epoch it is in (with ``.repeat(n)`` each pass is one), and other pipelines' passes are counted, over the
       workers of a ``DataLoader`` too.

@@ -117,12 +117,12 @@ def test_replay_goes_on_behind_such_a_stage(urls: list[str], caplog: pytest.LogC
     assert "7 outputs of epoch 0 were made again" in caplog.text
 
 
-def test_a_state_of_before_is_replayed(urls: list[str]) -> None:
-    """Format 1, as it was kept until now: the epoch and how much had come."""
-    state = state_after(made(urls), 9)
-    before = {name: state[name] for name in ("epoch", "yielded", "over", "drawn")}
-    made_of = {name: was for name, was in state["made_of"].items() if name != "passes"}
-    assert rest(made(urls), {**before, "format": 1, "made_of": made_of}) == list(made(urls))[9:]
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_state_of_before_says_so(urls: list[str], version: int) -> None:
+    """What it promised, the same pixels, nobody can give any more: draws are made otherwise now."""
+    for how in ({}, {"resume": "replay"}):
+        with pytest.raises(ValueError, match=f"of format {version}, written by an older Forebay, whose fb.rng and fb.video drew otherwise"):
+            rest(made(urls, **how), {**state_after(made(urls), 9), "format": version})
 
 
 def test_an_exact_state_is_replayed_where_that_is_asked(urls: list[str]) -> None:
@@ -135,7 +135,7 @@ def with_buffer(**what: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 DAMAGED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "no dictionary": (lambda state: [state], "format 'list'"),
-    "of another format": (lambda state: {**state, "format": 3}, "format 3, and this version knows 2"),
+    "of another format": (lambda state: {**state, "format": 4}, "format 4, and this Forebay reads 3"),
     "of a loader": (lambda state: {**state, "kind": "loader"}, "fb.WebLoader's load_state_dict takes"),
     "no base64": (lambda state: {**state, "shards": "*"}, "'shards' holds no base64 text"),
     "no text": (lambda state: {**state, "ordinals": [0, 6]}, "'ordinals' holds no base64 text"),

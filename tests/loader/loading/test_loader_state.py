@@ -221,8 +221,8 @@ def test_a_state_of_other_ranks_or_workers_is_refused() -> None:
     for other in ({"size": 4, "rank": 1}, {"workers": 2}):
         with pytest.raises(ValueError, match=r"of rank . of . with . workers, and this is rank 0 of 1 with 0\. fb\.merge_states"):
             Case().loader().load_state_dict({**state, **other})
-    with pytest.raises(ValueError, match="it is a data set's of format 2, and a loader takes its own"):
-        Case().loader().load_state_dict(state["states"][0]["state"] | {"format": 2})
+    with pytest.raises(ValueError, match="it is a data set's, and a loader takes its own"):
+        Case().loader().load_state_dict(state["states"][0]["state"] | {"format": 3})
     with pytest.raises(ValueError, match="it is of another data set or split: stages was"):
         whole(resumed(Case(buffer=6), state), 1)
 

@@ -14,6 +14,7 @@ import torch
 from forebay_loader.memos.entry import EntryDamaged, checksum_of, key_in, packed, unpacked
 from forebay_loader.memos.errors import MemoRefused
 from forebay_loader.memos.kept_value import put_together, taken_apart
+from forebay_loader.samples.shard_name import VisitedShard
 from forebay_loader.videos.clip_info import ClipInfo
 
 KEY = bytes(range(24))
@@ -121,6 +122,16 @@ def test_members_that_passed_unchanged_are_only_referred_to() -> None:
     assert len(kept) < 1000
     found = put_together(unpacked(KEY, kept), {"__key__": "a", "mp4": b"now", "n": numpy.ones(3) * 9})
     assert (found["mp4"], found["n"].tolist(), list(found)) == (b"now", [1.0] * 3, list(value))
+
+
+def test_the_url_of_a_sample_stays_that_of_the_visit() -> None:
+    """It is referred to; that of another sample is kept as a text."""
+    first, later = (VisitedShard.of("s3://b/0.tar", 7, before) for before in range(2))
+    kept = taken_apart({"__url__": first, "other": [first]}, given={"__url__": first})
+    made = put_together(kept, {"__url__": later})
+    assert made["__url__"] is later
+    assert type(made["other"][0]) is str
+    assert made["other"] == [first]
 
 
 def test_each_damaged_byte_is_found() -> None:

@@ -13,12 +13,12 @@ import forebay_loader as fb
 from forebay_loader.resume.arrays import packed
 
 WORKER = {
-    "format": 2, "epoch": 1, "turn": 0, "over": False, "stripe": [0, 1], "read": 12, "buffers": [{"refs": packed([3, 11]), "rng": ""}],
+    "format": 3, "epoch": 1, "turn": 0, "over": False, "stripe": [0, 1], "read": 12, "buffers": [{"refs": packed([3, 11]), "rng": ""}],
     "shards": packed([2, 0, 1]), "firsts": packed([0, 0, 0]), "ordinals": packed([0, 6, 10]), "etags": {},
     "made_of": {"shards": 4000, "rank": "0 of 1", "worker": "0 of 1", "stages": []},
 }  # fmt: skip
 LOADER = {
-    "format": 2,
+    "format": 3,
     "kind": "loader",
     "rank": 3,
     "size": 8,

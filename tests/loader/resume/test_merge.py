@@ -46,7 +46,7 @@ def test_any_row_of_worlds_reads_each_sample_once(data: MadeSet, row: list[tuple
 def one_state(**more: Any) -> dict[str, Any]:
     """Of the only worker of the only rank: shard 2 of six samples and shard 0 of four are behind it, of shard 1 two were read."""
     state = {
-        "format": 2, "epoch": 1, "turn": 0, "over": False, "stripe": [0, 1], "read": 12,
+        "format": 3, "epoch": 1, "turn": 0, "over": False, "stripe": [0, 1], "read": 12,
         "buffers": [{"refs": packed([3, 11]), "rng": ""}, {"count": 2}],
         "shards": packed([2, 0, 1]), "firsts": packed([0, 0, 0]), "ordinals": packed([0, 6, 10]), "etags": {"2": '"b"'},
         "made_of": {"shards": 4, "rank": "0 of 1", "worker": "0 of 1", "stages": [], "passes": "1 of -1 each"},
@@ -56,7 +56,7 @@ def one_state(**more: Any) -> dict[str, Any]:
 
 def of_loader(*states: dict[str, Any], **more: Any) -> dict[str, Any]:
     entries = [{"worker": at, "state": state, "handed": ""} for at, state in enumerate(states)]
-    return {"format": 2, "kind": "loader", "rank": 0, "size": 1, "workers": len(states), "epoch": 1, "states": entries, **more}
+    return {"format": 3, "kind": "loader", "rank": 0, "size": 1, "workers": len(states), "epoch": 1, "states": entries, **more}
 
 
 def test_what_is_done_is_told_shard_by_shard() -> None:
@@ -104,7 +104,7 @@ def test_the_end_of_all_is_the_end() -> None:
     """Every worker is behind its last sample: the merged state says so, and the next epoch follows."""
     assert fb.merge_states([one_state(over=True, buffers=[])])["over"]
     assert not fb.merge_states([one_state()])["over"]
-    assert fb.merge_states([{"format": 2, "kind": "loader", "rank": 0, "size": 1, "workers": 2, "epoch": 4, "over": True, "states": []}])[
+    assert fb.merge_states([{"format": 3, "kind": "loader", "rank": 0, "size": 1, "workers": 2, "epoch": 4, "over": True, "states": []}])[
         "over"
     ]
 
@@ -155,7 +155,7 @@ REFUSED: dict[str, tuple[Callable[[list[dict[str, Any]]], Any], str]] = {
     "no array": (lambda states: first(states).update(shards=7), "its 'shards' holds no base64 text"),
     "a field is gone": (lambda states: states[0].pop("workers"), "KeyError 'workers'"),
     "an older format": (lambda states: states[0].update(format=1), "format 1, written by an older Forebay"),
-    "a newer format": (lambda states: states[0].update(format=3), "format 3, and this Forebay reads 2: a newer one wrote it"),
+    "a newer format": (lambda states: states[0].update(format=4), "format 4, and this Forebay reads 3: a newer one wrote it"),
     "merged twice": (lambda states: states[0].update(kind="merged"), "merged already"),
     "none of ours": (lambda states: states.append({"model": 1}), "no state of fb.WebLoader or fb.WebDataset"),
     "nothing": (lambda states: states.clear(), "the list is empty"),

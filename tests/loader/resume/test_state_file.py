@@ -21,7 +21,7 @@ from support.lengths import examples
 import forebay_loader as fb
 from forebay_loader.resume import state_file
 
-STATE = {"format": 2, "epoch": 3, "kind": "merged", "done": {"0": "all", "7": [[0, 5], [6, 9]]}, "made_of": {"shards": 9}}
+STATE = {"format": 3, "epoch": 3, "kind": "merged", "done": {"0": "all", "7": [[0, 5], [6, 9]]}, "made_of": {"shards": 9}}
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -153,7 +153,13 @@ def test_what_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch, name
 
 
 @pytest.mark.parametrize(
-    ("version", "words"), [(1, "format 1, written by an older Forebay"), (3, "a newer one wrote it"), ("x", "format 'x'")]
+    ("version", "words"),
+    [
+        (1, "format 1, written by an older Forebay"),
+        (2, "fb.rng and fb.video drew otherwise"),
+        (4, "a newer one wrote it"),
+        ("x", "format 'x'"),
+    ],
 )
 def test_of_another_format(folder: Path, monkeypatch: pytest.MonkeyPatch, version: Any, words: str) -> None:
     """Written by an older or a newer Forebay: said, with the state's name in the checkpoint."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import json
+import logging
 import os
 import pickle
 import tarfile
@@ -15,9 +16,11 @@ from typing import Any
 
 import pytest
 from support.fake_proxy import FakeServer, Refuse
+from support.sidecar import wait_until
 from support.tars import expected, tar_shard
 
 import forebay_loader as fb
+from forebay_loader.base.notices import Notices
 from forebay_loader.plan.plan_subject import set_of
 from forebay_loader.stream.webdataset_openers import gopen_module
 from forebay_loader.takeover import openers
@@ -41,7 +44,8 @@ def taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     before = {kind: kind.__call__ for kind in kinds}
     lists = {kind: kind.__iter__ for kind in (shardlists.SimpleShardList, shardlists.ResampledShards)}
     schemes = dict(gopen_module().gopen_schemes)
-    functions = [(tariterators, "url_opener"), *([(cache, "cached_url_opener")] if hasattr(cache, "cached_url_opener") else [])]
+    functions = [(tariterators, "url_opener")]
+    functions += [(cache, name) for name in ("cached_url_opener", "cached_tarfile_to_samples") if hasattr(cache, name)]
     for module, name in functions:
         monkeypatch.setattr(module, name, getattr(module, name))  # put back at the end
     for module in (gopen_module(), tariterators, cache, shardlists):
@@ -120,6 +124,32 @@ def test_a_plan_tells_set_and_epoch(proxy: FakeServer, tmp_path: Path, kind: str
         assert len(keys(one)) > 0
     name = set_of([f"s3://bucket/{number:03d}.tar" for number in range(SHARDS)])
     assert subjects(proxy) == [(name, None), (name, 1), (name, None)]
+
+
+@pytest.mark.parametrize("how", [{"shardshuffle": 100}, {"shardshuffle": SHARDS}, {"shardshuffle": 100, "detshuffle": True}])
+def test_a_short_list_behind_a_buffer_is_announced_at_once(proxy: FakeServer, how: dict[str, Any]) -> None:
+    """The buffer reads it to its end for its first item; that it was a list is seen before."""
+    data = iter(wds.WebDataset(URLS, **how))
+    next(data)
+    wait_until(lambda: proxy.plans)
+    assert sorted(announced(proxy)) == [f"s3://bucket/{number:03d}.tar" for number in range(SHARDS)]
+    assert len(list(data)) == len(KEYS) - 1
+
+
+@pytest.mark.skipif(FROM_CACHE == "FileCache", reason="1.x makes the copies, for its samples name them")
+def test_an_unused_cache_dir_is_told_once_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by each worker, nor by each rank."""
+    notices = Notices()
+    monkeypatch.setattr("forebay_loader.base.notices._NOTICES", notices)
+    told = logging.FileHandler(tmp_path / "log")
+    log = logging.getLogger("forebay_loader")
+    monkeypatch.setattr(log, "handlers", [*log.handlers, told])
+    for rank in ("1", "0"):
+        monkeypatch.setenv("RANK", rank)
+        data = plain(cache_dir=str(tmp_path))
+        assert sorted(keys(wds.WebLoader(data, batch_size=None, num_workers=2))) == KEYS
+        assert (tmp_path / "log").read_text().count("cache_dir is not used") == (rank == "0")
+    told.close()
 
 
 def test_two_pipelines_in_turn_tell_their_own_sets(proxy: FakeServer) -> None:

@@ -34,6 +34,7 @@ _KNOWN = {
     "_decode": ("decode", "sample", "stop"),
 }
 _ASKED = threading.local()  # .depth: of recorded handlers that are being asked; .stray: what notes answers given outside of them
+os.register_at_fork(after_in_child=lambda: vars(_ASKED).clear())  # a handler that forks is asked by its parent
 _VARIABLES = ("sample", "filesample", "url", "fname", "f")
 
 
@@ -180,10 +181,13 @@ def _text(value: Any) -> str:
 
 
 def _message(error: BaseException) -> str:
-    """What the error says, less the streams and URLs that webdataset adds to its arguments."""
+    """What the error says, less the streams and URLs that webdataset adds to its arguments; of one that says nothing, what caused it:
+    webdataset's ``DecodingError`` has no text."""
     try:
         first = error.args[0] if len(error.args) > 1 and type(error).__str__ is BaseException.__str__ else error
-        return shown_message(str(first))
+        said = shown_message(str(first))
+        why = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        return said or (f"{type(why).__name__}: {_message(why)}" if why is not None else "")
     except Exception:  # a user's own may fail here too
         return ""
 

@@ -31,6 +31,8 @@ __all__ = ["PassStages", "SkipPass", "SkipScope", "SkipWatch", "current", "lone_
 
 MOST_NAMES = 1 << 14  # of shards, to count those of which something was skipped
 _MAKING = threading.local()  # .skips: of the pipeline that is being put together in this thread
+# A loader forks its workers while the pipeline behind it is put together: theirs are pipelines of their own.
+os.register_at_fork(after_in_child=lambda: vars(_MAKING).clear())
 
 
 class SkipScope(NamedTuple):
@@ -80,6 +82,7 @@ class SkipPass:
         self._ended = Standing(SkipCounts())
         self._exit: Optional[util.Finalize] = None
         self._is_over = False
+        self._pid = os.getpid()
         self._refused = ""  # what was raised: no stage may hide it
         self.stages = PassStages()
 
@@ -145,8 +148,8 @@ class SkipPass:
 
     def end(self, *, over: bool) -> None:
         """The iteration has ended, ``over`` or left early: the last of the rank's workers logs the line of them all."""
-        if sys.is_finalizing() or self._is_over:
-            return  # in the former case logging may be gone
+        if sys.is_finalizing() or self._is_over or self._pid != os.getpid():
+            return  # logging may be gone; or this is a fork's copy of a pass that its parent reads
         self._is_over = True
         if self._exit is not None:
             self._exit.cancel()

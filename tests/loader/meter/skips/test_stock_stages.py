@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,6 +136,76 @@ def test_what_stages_behind_a_stock_loader_pass_over_has_its_line(workers: int, 
     lines = [text.partition("; see")[0] for text in caplog.messages if text.startswith("forebay:")]
     assert lines[-1] == f"forebay: behind a loader, a pass: 1 of {len(KEYS)} samples skipped (1 map); in 1 shard"
     assert lines[:-1] == [f"forebay: worker 0, a pass: 0 of {len(KEYS)} samples skipped"] * (workers == 0)
+
+
+def refuses_last(sample: Any) -> Any:
+    if sample["__key__"] == KEYS[-1]:
+        raise ValueError("last")
+    return sample
+
+
+LOADERS = {"wds.WebLoader": lambda: wds.WebLoader, "fb.WebLoader": lambda: fb.WebLoader, "torch": lambda: torch_loader}
+
+
+def torch_loader(data: Any, **how: Any) -> Any:
+    return importlib.import_module("torch.utils.data").DataLoader(data, **how)
+
+
+@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_behind_any_loader_skip_for_themselves(name: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forked while the pipeline behind the loader is put together, they are no part of that: own number, own line, own judgement."""
+    pytest.importorskip("torch")
+    fb.enable()
+    told = logging.FileHandler(tmp_path / "log")
+    log = logging.getLogger("forebay_loader")
+    monkeypatch.setattr(log, "handlers", [*log.handlers, told])
+    data = wds.DataPipeline(
+        wds.SimpleShardList(URLS), wds.split_by_worker, wds.tarfile_to_samples(), wds.map(refuses_last, handler=lenient)
+    )
+    assert keys(LOADERS[name]()(data, batch_size=None, num_workers=workers)) == KEYS[:-1]
+    assert [(line["worker"], line["key"]) for line in listed()] == [(max(0, workers - 1), KEYS[-1])]
+    read = len(KEYS) // max(1, workers)
+    line = f"forebay: worker {max(0, workers - 1)}, a pass: 1 of {read} samples skipped (1 map); in 1 shard; see {SKIPS_FILE.path}"
+    assert line in (tmp_path / "log").read_text().splitlines()
+    monkeypatch.setenv("FOREBAY_MAX_SKIPPED", "0.09")
+    monkeypatch.setattr("forebay_loader.meter.skips.counts.FIRST", 0)
+    with pytest.raises(fb.TooManySkips, match=rf"worker {max(0, workers - 1)}, a pass: 1 of .* samples skipped"):
+        list(LOADERS[name]()(data, batch_size=None, num_workers=workers))
+    told.close()
+
+
+def test_a_childs_copy_of_a_pass_ends_without_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the parent's, which reads on."""
+    told = logging.FileHandler(tmp_path / "log")
+    log = logging.getLogger("forebay_loader")
+    monkeypatch.setattr(log, "handlers", [*log.handlers, told])
+    log.setLevel(logging.INFO)
+    given = iter(fb.WebDataset(URLS, shardshuffle=False))
+    next(given)
+    pid = os.fork()
+    if not pid:
+        given.close()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert "left early" not in (tmp_path / "log").read_text()
+    assert len(list(given)) == len(KEYS) - 1
+    assert f"rank 0, epoch 0: 0 of {len(KEYS)}" in (tmp_path / "log").read_text().replace("forebay: epoch", "rank 0, epoch")
+    log.setLevel(logging.NOTSET)
+    told.close()
+
+
+def test_an_error_without_a_text_says_its_cause() -> None:
+    """webdataset 1.x's ``DecodingError``: what the decoder said is listed."""
+    fb.enable()
+
+    def broken(key: str, data: bytes) -> Any:
+        raise ValueError("cannot identify image file")
+
+    data = wds.DataPipeline(wds.SimpleShardList(URLS), wds.tarfile_to_samples(), wds.decode(broken, handler=lenient))
+    assert keys(data) == []
+    assert len(listed()) == len(KEYS)
+    assert all("cannot identify image file" in line["message"] for line in listed())
 
 
 def test_a_share_is_judged_behind_a_stock_loader_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_loader.videos.metadata.shard_name import shard_name
+from forebay_loader.samples.shard_name import shard_name
 
 
 @pytest.mark.parametrize(
