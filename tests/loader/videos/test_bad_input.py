@@ -191,15 +191,7 @@ def test_what_is_no_clip(data: bytes) -> None:
     refused(data)
 
 
-# Rotated. decode/test_pictures.py, decode/test_demux.py
-
-
-@pytest.mark.parametrize("container", ["mp4", "matroska"])
-@pytest.mark.parametrize("turn", [90, 180, 270])
-def test_rotated(container: str, turn: int) -> None:
-    """Upright, bit for bit."""
-    data = rendered(rotation_deg=turn, container=container)
-    assert numpy.array_equal(given(data), numpy.stack([numpy.rot90(picture, turn // 90) for picture in pictures_of(data)]))
+# Rotated, mirrored. decode/test_pictures.py
 
 
 # HDR pixel formats. decode/test_pictures.py
