@@ -7,6 +7,7 @@ import io
 import resource
 import struct
 import tracemalloc
+from contextlib import suppress
 from typing import Any
 
 import av
@@ -189,6 +190,19 @@ def test_a_wrong_extension(container: str, suffix: str) -> None:
 )
 def test_what_is_no_clip(data: bytes) -> None:
     refused(data)
+
+
+@pytest.mark.parametrize("rate_hz", [1, 7, 100, 768_000, (1 << 31) - 1, (1 << 32) - 1])
+@pytest.mark.parametrize("container", ["avi", "matroska"])
+def test_sound_of_any_rate(container: str, rate_hz: int) -> None:
+    """Its header may say anything: sound, or the clip's error."""
+    data = bytearray(rendered(container=container, codec="mpeg4", audio="pcm_s16le"))
+    if container == "avi":
+        struct.pack_into("<I", data, data.find(b"strf", data.find(b"auds")) + 12, rate_hz)
+    else:
+        struct.pack_into(">d", data, data.find(b"\xb5\x88" + struct.pack(">d", 48_000)) + 2, rate_hz)
+    with suppress(VideoError):
+        list(fb.video("uniform(2)", audio=16_000)([{"__key__": "a", "__url__": SHARD, "mp4": bytes(data)}]))
 
 
 # Rotated, mirrored. decode/test_pictures.py

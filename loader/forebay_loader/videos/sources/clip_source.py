@@ -26,6 +26,7 @@ from forebay_loader.videos.sources.frame_room import room_for
 
 __all__ = ["ClipSource"]
 
+_MOST_HZ = 1 << 20  # above what any recorder takes: a header may say anything, and gaps are filled with silence
 _DECODERS = ("av", "builtins", "numpy", "struct")  # whose errors decoders raise; a class of the program's own comes of its signal handler
 
 
@@ -68,7 +69,7 @@ class ClipSource:
         timer = self._timer()
         tracks = self._opened(timer)
         places = {} if tracks.video is None else _places(indices, tracks.info.frames)
-        with self._named():
+        with self.named():
             track = tracks.video
             if track is None:
                 raise UnsupportedVideo("there is no video track in it")
@@ -91,11 +92,13 @@ class ClipSource:
 
     def audio(self, begin_s: float, end_s: float) -> Tuple[Any, int]:
         timer = self._timer()
-        sound = self._opened(timer).sound
-        if sound is None:
+        tracks = self._opened(timer)
+        if tracks.sound is None:
             return numpy.zeros((0, 0), numpy.float32), 0
-        with self._named(), profiled("forebay.video.audio"):
-            return sound(begin_s, end_s, timer)
+        with self.named(), profiled("forebay.video.audio"):
+            if tracks.info.audio_rate_hz > _MOST_HZ:
+                raise UnsupportedVideo(f"its sound has {tracks.info.audio_rate_hz} samples a second, as its header says")
+            return tracks.sound(begin_s, end_s, timer)
 
     def close(self) -> None:
         self._tracks = None
@@ -110,7 +113,7 @@ class ClipSource:
     def _opened(self, timer: ClipTimer) -> ClipTracks:
         if self._tracks is None:
             length = self._clip.open()
-            with self._named(), profiled("forebay.video.index"):
+            with self.named(), profiled("forebay.video.index"):
                 self._tracks = tracks_of(self._clip.read, length, self._clip.name, timer, self._clip.expect)
         return self._tracks
 
@@ -118,7 +121,7 @@ class ClipSource:
         return self._one_timer or ClipTimer(self._time_limit_s, self._clip.name, self._clip.shard)
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def named(self) -> Iterator[None]:
         """What knows no names raises without them; and whatever a decoder raises of a clip is the clip's error."""
         try:
             yield
