@@ -20,7 +20,7 @@ ATTRIBUTES = {
     "SkipPass": 13,
     "Row": 14,  # one a field of an index row
     "SimulatedOutcome": 13,  # one a figure of a replay
-    "Track": 17,  # one a fact of a film's track, in the order of its boxes
+    "Track": 18,  # one a fact of a film's track, in the order of its boxes
 }
 METHODS: dict[str, int] = {}
 

@@ -50,6 +50,7 @@ class ClipOrder:
     start_ms: int = 0
     pix_fmt: str = "yuv420p"
     rotation_deg: int = 0  # counter-clockwise, as FFmpeg's display matrix says it
+    mirrored: bool = False  # left to right, after that
     audio: str = ""  # an encoder's name: aac, libopus, flac, alac, ac3, pcm_s16le, libmp3lame; "" is silence
     audio_rate_hz: int = 48_000
     channels: int = 1
@@ -139,8 +140,8 @@ def _video_packets(container: av.container.OutputContainer, order: ClipOrder) ->
         stream.codec_context.max_b_frames = order.b_frames
     stream.codec_context.thread_count = 1
     stream.codec_context.time_base = stream.time_base = Fraction(1, 1000) if order.times_ms else Fraction(1, order.fps)
-    if order.rotation_deg:
-        stream.set_display_rotation(order.rotation_deg)
+    if order.rotation_deg or order.mirrored:
+        stream.set_display_rotation(order.rotation_deg, hflip=order.mirrored)
     packets = [packet for frame in _frames(order, stream.codec_context.time_base) for packet in stream.encode(frame)]
     return [packet for packet in [*packets, *stream.encode(None)] if packet.dts is not None]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from dataclasses import dataclass
-from math import inf
+from fractions import Fraction
 from typing import Optional
 
 __all__ = ["ClipInfo"]
@@ -19,7 +20,8 @@ class ClipInfo:
       rate differ in their distance, nothing else.
     - ``duration_s``: when the last frame ends; of an audio clip, when its sound ends.
     - ``width``, ``height``: pixels as they are coded, before the rotation.
-    - ``rotation_deg``: clockwise turn that shows the clip upright: 0, 90, 180 or 270.
+    - ``rotation_deg``: clockwise turn that shows the clip upright: 0, 90, 180 or 270; ``mirrored``: before that turn the coded picture is
+      mirrored top to bottom.
     - ``keyframes``: numbers of the frames that decoding can begin at, ascending.
     - ``audio_rate_hz``: samples a second of the first audio track; 0 without one.
     - ``motion``: ``array("f")``, how much the picture changes, 0 to 1; value k of n is of the clip's time from ``duration_s * k / n`` to
@@ -39,6 +41,7 @@ class ClipInfo:
     audio_rate_hz: int = 0
     motion: Optional[array[float]] = None
     audio_energy: Optional[array[float]] = None
+    mirrored: bool = False
 
     def __post_init__(self) -> None:
         """Cheap checks only: a table of a million clips makes one of these for each look-up."""
@@ -46,7 +49,7 @@ class ClipInfo:
             raise ValueError(f"{len(self.times_s)} times for {self.frames} frames")
         if self.keyframes and not 0 <= self.keyframes[0] <= self.keyframes[-1] < self.frames:
             raise ValueError(f"keyframes {self.keyframes[0]} to {self.keyframes[-1]} of {self.frames} frames")
-        if not 0 <= self.duration_s < inf:
+        if not 0 <= self.duration_s < math.inf:
             raise ValueError(f"a duration of {self.duration_s} s")
         if self.rotation_deg not in (0, 90, 180, 270):
             raise ValueError(f"a rotation of {self.rotation_deg} degrees; pictures are turned by 0, 90, 180 or 270")
@@ -58,6 +61,12 @@ class ClipInfo:
 
     @property
     def fps(self) -> float:
-        """Frames a second on average, from the begin of the first to the end of the last; 0.0 where that is no time at all."""
+        """Frames a second on average, from the begin of the first to the end of the last; 0.0 where that is no time at all.
+
+        Seconds are rounded fractions: what is 25 or 30000 / 1001 but for that is exactly so.
+        """
         shown_s = self.duration_s - self.begin_s
-        return self.frames / shown_s if shown_s > 0 else 0.0
+        if shown_s <= 0:
+            return 0.0
+        near = float(Fraction(self.frames / shown_s).limit_denominator(1001))
+        return near if math.isclose(near, self.frames / shown_s, rel_tol=1e-9) else self.frames / shown_s

@@ -108,7 +108,8 @@ def _decoded(clip: ClipBytes, asked: ClipArguments, epoch: int, seed: int, known
         if asked.audio:
             audio, rate_hz = _all_sound(source) if asked.as_torchvision else source.audio(*_span(info, chosen))
             if asked.audio is not True and rate_hz:
-                audio, rate_hz = resampled(audio, rate_hz, asked.audio), asked.audio
+                with source.named():
+                    audio, rate_hz = resampled(audio, rate_hz, asked.audio), asked.audio
     COUNTS.add("video_clips")
     return DecodedClip(info, frames, numpy.array(chosen.mask, bool), audio, rate_hz)
 

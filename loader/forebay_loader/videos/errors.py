@@ -43,4 +43,4 @@ class SamplingError(VideoError):
 
 
 class NotScanned(SamplingError):
-    """Nothing is known of the clip's motion, sound or keyframes: ``forebay index --video`` finds it out. No fault of the clip's."""
+    """Nothing is known of the clip's motion or sound: ``forebay index --video`` finds it out. No fault of the clip's."""

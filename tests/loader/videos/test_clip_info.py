@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from array import array
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -19,6 +20,15 @@ def clip(**changes: Any) -> ClipInfo:
 def test_the_rate_is_counted_from_the_first_frame() -> None:
     """Three frames from 0.5 s to 2.0 s."""
     assert clip().fps == 2.0
+
+
+@pytest.mark.parametrize("rate", [Fraction(25), Fraction(24), Fraction(60), Fraction(30000, 1001), Fraction(25, 2)])
+@pytest.mark.parametrize("begin_s", [0.0, 0.08, 3754 / 90_000])
+def test_a_plain_rate_is_exact(rate: Fraction, begin_s: float) -> None:
+    """However the seconds of its frames are rounded: 25.0, and not 24.999999999999996, of which ``int`` makes 24."""
+    for frames in range(1, 400):
+        times_s = array("d", [begin_s + float(number / rate) for number in range(frames)])
+        assert clip(frames=frames, times_s=times_s, keyframes=(), duration_s=begin_s + float(frames / rate)).fps == float(rate)
 
 
 def test_an_audio_clip_has_no_rate() -> None:

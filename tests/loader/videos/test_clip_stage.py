@@ -15,6 +15,7 @@ import pytest
 from support.clip_answers import sound_only
 from support.clips import frame_number, rendered
 from support.painted_source import scan_here
+from support.remuxing import remuxed
 
 import forebay_loader as fb
 from forebay_loader.base.counters import COUNTS
@@ -301,6 +302,33 @@ def test_a_clip_that_no_scan_knows_is_no_bad_one() -> None:
     with pytest.raises(NotScanned, match=r"^1\.mp4"):
         run(fb.video("adaptive(4)", replace_corrupt=True), short, CLIP, short)
     assert (COUNTS.snapshot()["video_corrupt"], COUNTS.snapshot()["video_replaced"]) == (0, 0)
+
+
+@pytest.mark.parametrize("how", [{"container": "mp4"}, {"container": "mov"}, {"container": "mp4", "movflags": "frag_keyframe+delay_moov"}])
+def test_a_clip_that_shows_no_keyframe(how: dict[str, str], tmp_path: Path) -> None:
+    """As ``ffmpeg -ss … -c copy`` leaves it: its first frame is given, in a stage, by number, and after a scan."""
+
+    def earlier(kind: str, number: int, packet: Any) -> bool:
+        packet.pts, packet.dts = (time - round(9 / 24 / packet.time_base) for time in (packet.pts, packet.dts))
+        return True
+
+    cut = remuxed(rendered(frames=24, gop=24), change=earlier, **how)
+    name = clip_name("s3://b/0.tar", "1.mp4")
+    assert not scan_here([ClipToScan(name, len(cut), "", lambda: source_of(cut, size=(32, 32)))], tmp_path / "a").failed
+    for stage in (fb.video("keyframes(2)", replace_corrupt=True), fb.video("keyframes(2)", metadata=tmp_path / "a")):
+        for found in (run(stage, CLIP, cut)[1], stage.by_number(lambda _: sample("1", mp4=cut), 0, 1)):
+            assert ([frame_number(frame) for frame in found["frames"]], found["mask"].tolist()) == ([9, 9], [True, False])
+            assert found.get("__corrupt__", "") == ""
+
+
+def test_a_clip_whose_decoder_fails_as_nobody_thought() -> None:
+    """Replaced, handled and counted as other bad ones are."""
+    whole = rendered(frames=100, container="flv", audio="aac")
+    tag = len(whole) - 4 - int.from_bytes(whole[-4:], "big")
+    bad = whole[:tag] + b"\x12" + whole[tag + 1 :]  # a tag of pictures that says it is a script: a stream that appears on the way
+    assert [found["__corrupt__"] for found in run(fb.video("uniform(1)", replace_corrupt=True), CLIP, bad)] == ["", "1"]
+    assert [found["__key__"] for found in run(fb.video("uniform(1)", handler=lambda error: True), CLIP, bad, CLIP)] == ["0", "2"]
+    assert COUNTS.snapshot()["video_corrupt"] == 2
 
 
 def test_nothing_but_bad_clips_is_an_error() -> None:

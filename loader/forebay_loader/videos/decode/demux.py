@@ -7,6 +7,7 @@ pictures nothing can decode, which are none then.
 
 from __future__ import annotations
 
+import struct
 from array import array
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,6 +16,7 @@ from typing import Any, List, Optional, Tuple
 import av
 import numpy
 from av.error import FFmpegError
+from av.sidedata.sidedata import Type
 from av.stream import Disposition
 
 from forebay_loader.videos.clip_info import ClipInfo
@@ -26,6 +28,7 @@ from forebay_loader.videos.decode.packet_store import ClipFile, PacketStore
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
 from forebay_loader.videos.mp4.chunks import starts_of
 from forebay_loader.videos.mp4.track import Coded, Track, trusted_keys
+from forebay_loader.videos.mp4.trak import turn_of
 
 __all__ = ["Demuxed", "demuxed", "opened"]
 
@@ -76,7 +79,7 @@ def demuxed(data: Buffer, timer: ClipTimer) -> Demuxed:
         raise UnsupportedVideo(f"no container that is read here: {error.strerror}") from None
     info = ClipInfo(
         track.frames, array("d", track.times_s.tolist()), track.end_s, track.width, track.height, track.rotation_deg,
-        tuple(track.keyframes().tolist()), rate_hz,
+        tuple(track.keyframes().tolist()), rate_hz, mirrored=track.mirrored,
     )  # fmt: skip
     return Demuxed(info, track, packets.store, origin_s, fault, early_end(data, end_s))
 
@@ -129,12 +132,12 @@ class _Packets:
         self._timer = timer
         self._rows: List[Tuple[Optional[int], Optional[int], int, bool]] = []  # pts, dts, duration, whether decoding can begin there
         self._hidden: List[int] = []  # decoded for others, and shown nowhere
-        self._rotation_deg: Optional[int] = None
+        self._turn: Optional[Tuple[int, bool]] = None  # as ``turn_of`` gives it
 
     def take(self, packet: Any) -> None:
         """One without bytes ends the stream."""
-        if self._rotation_deg is None:
-            self._rotation_deg = self._turned(packet)
+        if self._turn is None:
+            self._turn = self._turned(packet)
         if packet.size:
             self.store.add(packet)
             if packet.has_sidedata("palette") or packet.has_sidedata("new_extradata"):
@@ -157,10 +160,11 @@ class _Packets:
             raise CorruptVideo("no picture in it can be decoded")
         begin = int(times[order[0]]) if self._timed else 0
         context = self._stream.codec_context
+        rotation_deg, mirrored = self._turn or (0, False)
         track = Track(
             coded=_coded(context), decoder=context.name, extradata=context.extradata or b"", timescale=tick.denominator,
             width=context.width, height=context.height,
-            rotation_deg=self._rotation_deg or 0, rate_hz=0, channels=0, offsets=starts_of(sizes), sizes=sizes,
+            rotation_deg=rotation_deg, mirrored=mirrored, rate_hz=0, channels=0, offsets=starts_of(sizes), sizes=sizes,
             dts=numpy.array([row[1] or 0 for row in self._rows], numpy.int64), pts=(times - begin) * tick.numerator,
             durations=durations * tick.numerator, key=key.tobytes(), leading=leads.tobytes(), order=order,
         )  # fmt: skip
@@ -227,16 +231,17 @@ class _Packets:
             shown += [frame.pts for frame in frames if frame.pts is not None and not (whole and frame.is_corrupt)]
         return shown
 
-    def _turned(self, packet: Any) -> Optional[int]:
-        """The clockwise turn that shows the pictures upright, by the first that comes; None while none has."""
+    def _turned(self, packet: Any) -> Optional[Tuple[int, bool]]:
+        """How pictures are shown upright, by the first that comes; None while none has."""
         try:
             frame = next(iter(packet.decode()), None)
         except FFmpegError:
             frame = None
         if frame is not None:
-            turned: int = -round(frame.rotation / 90) % 4 * 90
-            return turned
-        return 0 if len(self.store) >= _FIRST_PACKETS else None
+            matrix = frame.side_data.get(Type.DISPLAYMATRIX)
+            a, b, _, c, d = (0, 0, 0, 0, 0) if matrix is None else struct.unpack("=5i", bytes(matrix)[:20])
+            return turn_of(a, b, c, d)
+        return (0, False) if len(self.store) >= _FIRST_PACKETS else None
 
 
 def _check_clock(pts: Any, key: Any) -> None:

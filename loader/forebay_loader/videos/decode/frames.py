@@ -4,7 +4,8 @@ A packet goes in under the number of its frame as its time, and the frame comes 
 whatever times the container has. At the end of each group the decoder is emptied, so it needs no packet behind the last that is wanted.
 
 Of H.264, frames that no other needs and nobody wants are not decoded (its decoder sees that by ``nal_ref_idc``). Not of HEVC: there "no
-reference" holds within one temporal layer, and a higher one may need the frame after all.
+reference" holds within one temporal layer, and a higher one may need the frame after all. Nor where frames are not evenly spaced in time:
+some may have been left out, and what a decoder makes up for them depends on all that it decoded before.
 
 Damage is what a decoder says of any frame of a group, wanted or not: the wanted ones may be made of it. A decoder does not notice all: HEVC
 has no redundancy but hashes that few encoders write, and of VP9 libvpx notices most where FFmpeg's own notices nothing.
@@ -43,11 +44,12 @@ def decoded(track: Track, groups: Sequence[DecodeGroup], read: ReadPart, timer: 
     before may be used. ``VideoTimeout``; ``UnsupportedVideo`` where no decoder is there; and what ``read`` raises.
     """
     context = decoder_of(track, threads)
+    skips = context.codec.name == "h264" and track.is_even
     number_of = {sample: number for number, sample in enumerate(track.order.tolist())}
     for group in groups:
         first, wanted = group.first, set(group.frames)
         while wanted:
-            for frame in _group(context, track, range(first, group.end), number_of, wanted, read, timer):
+            for frame in _group(context, track, range(first, group.end), number_of, wanted, skips, read, timer):
                 if frame.pts in wanted:
                     wanted.remove(frame.pts)
                     yield frame.pts, frame
@@ -61,11 +63,11 @@ def decoded(track: Track, groups: Sequence[DecodeGroup], read: ReadPart, timer: 
 
 
 def _group(
-    context: Any, track: Track, samples: range, number_of: Mapping[int, int], wanted: Set[int], read: ReadPart, timer: ClipTimer
-) -> Iterator[Any]:
+    context: Any, track: Track, samples: range, number_of: Mapping[int, int], wanted: Set[int], skips: bool,
+    read: ReadPart, timer: ClipTimer,
+) -> Iterator[Any]:  # fmt: skip
     """The frames that come of ``samples``, whole; ``wanted`` may shrink on the way. Raises ``CorruptVideo`` at the first that is not."""
-    skips = context.codec.name == "h264"
-    if skips:
+    if context.codec.name == "h264":
         context.reorder_depth = MOST_DELAYED
     for sample in samples:
         timer.check()

@@ -23,13 +23,14 @@ MOST_PIXELS = 1 << 27  # of one frame: four times 8k
 class Pictures:
     """Makes ``height x width x 3`` uint8 (RGB) of frames of one track.
 
-    ``width``, ``height`` are the track's, coded, in pixels; ``rotation_deg`` is the clockwise turn that shows it upright. ``size`` is of
-    the upright picture. A track's frames may change their size on the way: all are brought to the one size. Raises ``UnsupportedVideo``
-    for a size that is none, ``into`` for pixels that cannot be converted.
+    ``width``, ``height`` are the track's, coded, in pixels; ``rotation_deg`` is the clockwise turn that shows it upright, and ``mirrored``
+    whether it is mirrored top to bottom before that turn. ``size`` is of the upright picture. A track's frames may change their size on the
+    way: all are brought to the one size. Raises ``UnsupportedVideo`` for a size that is none, ``into`` for pixels that cannot be converted.
     """
 
-    def __init__(self, width: int, height: int, rotation_deg: int = 0, size: Size = None) -> None:
+    def __init__(self, width: int, height: int, rotation_deg: int = 0, size: Size = None, mirrored: bool = False) -> None:
         self._quarters = rotation_deg // 90 % 4
+        self._mirrored = mirrored
         self._lies = self._quarters % 2 == 1
         self.height, self.width = sized(*((width, height) if self._lies else (height, width)), size)
         if min(width, height) <= 0 or max(width * height, self.width * self.height) > MOST_PIXELS:
@@ -43,7 +44,7 @@ class Pictures:
 
     def into(self, frame: Any, room: Any) -> None:
         """Write ``frame`` into ``room``, an array of ``shape``."""
-        pixels = self._as_coded(frame)
+        pixels = self._as_coded(frame)[:: -1 if self._mirrored else 1]
         room[:] = numpy.rot90(pixels, -self._quarters) if self._quarters else pixels
 
     def _as_coded(self, frame: Any) -> Any:

@@ -21,6 +21,6 @@ def resampled(samples: Any, rate_hz: int, wanted_hz: int) -> Any:
         frame = av.AudioFrame.from_ndarray(numpy.ascontiguousarray(channel)[None], format="flt", layout="mono")
         frame.sample_rate = rate_hz
         parts = [part.to_ndarray()[0] for given in (frame, None) for part in resampler.resample(given)]
-        tone = numpy.concatenate(parts)[:length]
+        tone = numpy.concatenate([room[:0], *parts])[:length]  # of a few samples it may give none
         room[: len(tone)] = tone
     return found

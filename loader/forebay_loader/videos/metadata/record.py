@@ -5,7 +5,7 @@
 | 8 | length of the clip in bytes |
 | 8 | ``duration_s`` (double) |
 | 8 x 4 | lengths of name, times, keyframes, motion and audio energy; width, height, ``audio_rate_hz`` |
-| 2, 2 | ``rotation_deg``; flags: 1 motion is known, 2 audio energy is known |
+| 2, 2 | ``rotation_deg``; flags: 1 motion is known, 2 audio energy is known, 4 ``mirrored`` |
 | 4 | length of the version's name |
 | 8 each | ``times_s`` (double) |
 | 4 each | keyframes; motion; audio energy (float) |
@@ -27,7 +27,7 @@ __all__ = ["RECORD_VERSION", "ClipRecord", "CorruptClipTable", "name_in", "packe
 
 _HEAD = Struct("<Qd8I2HI")
 RECORD_VERSION = 1  # of these bytes
-_MOTION, _AUDIO = 1, 2
+_MOTION, _AUDIO, _MIRRORED = 1, 2, 4
 _TEXT = ("utf-8", "surrogateescape")  # a name in a tar may be of any bytes
 Buffer = Union[bytes, memoryview]
 
@@ -49,7 +49,7 @@ def packed(record: ClipRecord) -> bytes:
     """``record`` as bytes. Raises ``OverflowError`` for a number that has no room, such as a frame number beyond 32 bits."""
     info, name, version = record.info, record.name.encode(*_TEXT), record.version.encode(*_TEXT)
     motion, audio = _known(info.motion), _known(info.audio_energy)
-    flags = _MOTION * (info.motion is not None) | _AUDIO * (info.audio_energy is not None)
+    flags = _MOTION * (info.motion is not None) | _AUDIO * (info.audio_energy is not None) | _MIRRORED * info.mirrored
     head = _HEAD.pack(
         record.clip_bytes, info.duration_s, len(name), info.frames, len(info.keyframes), len(motion), len(audio), info.width, info.height,
         info.audio_rate_hz, info.rotation_deg, flags, len(version),
@@ -67,6 +67,7 @@ def unpacked(buffer: Buffer) -> ClipRecord:
             tuple(_array("I", buffer[times:keyframes])), head[9],
             _array("f", buffer[keyframes:motion]) if flags & _MOTION else None,
             _array("f", buffer[motion:audio]) if flags & _AUDIO else None,
+            bool(flags & _MIRRORED),
         )  # fmt: skip
         return ClipRecord(str(buffer[audio:name], *_TEXT), head[0], str(buffer[name:version], *_TEXT), info)
     except ValueError as error:  # counts that contradict each other

@@ -50,6 +50,7 @@ class Mp4Index:
             rotation_deg=self.video.rotation_deg,
             keyframes=tuple(self.video.keyframes().tolist()),
             audio_rate_hz=self.audio.rate_hz if self.audio else 0,
+            mirrored=self.video.mirrored,
         )
 
 

@@ -54,8 +54,9 @@ class Track:
     - ``coded``: the codec, as its container calls it; ``decoder``: FFmpeg's name of what decodes it, "" if none is known;
       ``extradata``: what that is opened with (the payload of avcC, hvcC, av1C …).
     - ``timescale``: ticks a second of ``dts`` and ``pts``.
-    - ``width``, ``height``: pixels as coded; ``rotation_deg``: clockwise turn that shows them upright, 0, 90, 180 or 270 (a mirrored
-      picture is turned and not mirrored); ``rate_hz``, ``channels``: of sound. 0 where the track is of the other sort.
+    - ``width``, ``height``: pixels as coded; ``rotation_deg``: clockwise turn that shows them upright, 0, 90, 180 or 270;
+      ``mirrored``: before that turn they are mirrored top to bottom; ``rate_hz``, ``channels``: of sound. 0 where the track is of the other
+      sort.
     - ``offsets``, ``sizes``: int64 arrays, the bytes of each sample in the file. Uncompressed sound has up to 1,024 frames in a sample.
     - ``dts``, ``pts``: int64 arrays, ticks; the edit list is applied. Samples that it hides have a time that no frame has.
     - ``durations``: int64 array, ticks.
@@ -80,6 +81,7 @@ class Track:
     key: bytes
     leading: bytes
     order: Counts
+    mirrored: bool = False
 
     def __repr__(self) -> str:
         return f"<Track {self.codec}, {len(self.order)} frames of {len(self.offsets)} samples>"
@@ -107,6 +109,12 @@ class Track:
             return 0.0
         ticks = self.pts[self.order]
         return (int((ticks + self.durations[self.order]).max()) - min(int(ticks[0]), 0)) / self.timescale
+
+    @property
+    def is_even(self) -> bool:
+        """Whether its samples are decoded and shown at even distances, but for rounding: where one was left out there is a gap."""
+        steps = numpy.append(numpy.diff(self.dts[16:]), numpy.diff(numpy.sort(self.pts)))  # in Matroska the first have no dts
+        return not len(steps) or bool(2 * steps.max() < 3 * steps.min())
 
     def keyframes(self) -> Counts:
         """Frames that decoding can begin at, ascending."""

@@ -17,7 +17,7 @@ from forebay_loader.videos.mp4.sample_table import SampleTable, check_spans, joi
 from forebay_loader.videos.mp4.track import Coded, Track, trusted_keys
 from forebay_loader.videos.mp4.track_run import PlacedRun, SampleDefaults, spread_runs
 
-__all__ = ["SOUND", "VIDEO", "Movie", "Trak", "handler_of", "read_movie", "read_trak"]
+__all__ = ["SOUND", "VIDEO", "Movie", "Trak", "handler_of", "read_movie", "read_trak", "turn_of"]
 
 VIDEO, SOUND = b"vide", b"soun"
 NO_DEFAULTS = SampleDefaults(description=1)
@@ -43,6 +43,7 @@ class Trak:
     entry: SampleEntry
     timescale: int
     rotation_deg: int
+    mirrored: bool
     edits: list[Edit]
     table: SampleTable  # of the samples in moov
     runs: list[PlacedRun] = field(default_factory=list)
@@ -63,7 +64,7 @@ class Trak:
         return Track(
             coded=Coded(self.entry.codec, self.entry.tag, self.entry.depth), decoder=self.entry.decoder,
             extradata=self.entry.extradata, timescale=self.timescale, width=self.entry.width, height=self.entry.height,
-            rotation_deg=self.rotation_deg,
+            rotation_deg=self.rotation_deg, mirrored=self.mirrored,
             rate_hz=self.entry.rate_hz or (self.timescale if self.handler == SOUND else 0),  # 16 bits hold no 96 kHz
             channels=self.entry.channels, offsets=table.offsets, sizes=table.sizes, dts=self._decode_times(table), pts=pts,
             durations=table.durations, key=key.tobytes(), leading=_leading(times, key).tobytes(),
@@ -117,9 +118,10 @@ def read_trak(trak: Box, movie: Movie, defaults: dict[int, SampleDefaults], coun
     _check_reference(minf.get(b"dinf"), entry.reference, count)
     edts = boxes[b"edts"].only(frozenset([b"elst"]), count) if b"edts" in boxes else {}
     edits = read_edits(edts[b"elst"], timescale, movie.timescale) if b"elst" in edts else []
+    rotation_deg, mirrored = turn_of(*_product(_matrix(tkhd, 52 if tkhd.version == 1 else 40), movie.matrix))
     return Trak(
         number=number, handler=handler, description=description, entry=entry, timescale=timescale,
-        rotation_deg=_rotation_deg(_matrix(tkhd, 52 if tkhd.version == 1 else 40), movie.matrix), edits=edits, table=table,
+        rotation_deg=rotation_deg, mirrored=mirrored, edits=edits, table=table,
     )  # fmt: skip
 
 
@@ -137,11 +139,16 @@ def _matrix(header: Box, place: int) -> tuple[float, float, float, float]:
     return a / 65536, b / 65536, c / 65536, d / 65536
 
 
-def _rotation_deg(track: tuple[float, float, float, float], movie: tuple[float, float, float, float]) -> int:
-    """Clockwise, since y grows downwards; to the nearest quarter."""
-    right = track[0] * movie[0] + track[1] * movie[2]
-    down = track[0] * movie[1] + track[1] * movie[3]
-    return round(math.degrees(math.atan2(down, right)) / 90) % 4 * 90
+def turn_of(a: float, b: float, c: float, d: float) -> tuple[int, bool]:
+    """How the matrix ``x' = a x + c y, y' = b x + d y`` shows a picture: the clockwise turn (y grows downwards), to the nearest quarter,
+    and whether it is mirrored top to bottom before that."""
+    return round(math.degrees(math.atan2(b, a)) / 90) % 4 * 90, a * d < b * c
+
+
+def _product(track: tuple[float, float, float, float], movie: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+    """The track's matrix, then the movie's."""
+    (a, b, c, d), (e, f, g, h) = track, movie
+    return a * e + b * g, a * f + b * h, c * e + d * g, c * f + d * h
 
 
 def _check_reference(dinf: Optional[Box], number: int, count: BoxCount) -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy
+from av.error import FFmpegError
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.profile_range import profiled
@@ -19,11 +20,14 @@ from forebay_loader.videos.decode.frame_size import Size
 from forebay_loader.videos.decode.frames import decoded
 from forebay_loader.videos.decode.pictures import Pictures
 from forebay_loader.videos.decode.tracks import GAP_BYTES, ClipTracks, tracks_of
-from forebay_loader.videos.errors import UnsupportedVideo, VideoError
+from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo, VideoError
 from forebay_loader.videos.sources.clip_bytes import ClipBytes
 from forebay_loader.videos.sources.frame_room import room_for
 
 __all__ = ["ClipSource"]
+
+_MOST_HZ = 1 << 20  # above what any recorder takes: a header may say anything, and gaps are filled with silence
+_DECODERS = ("av", "builtins", "numpy", "struct")  # whose errors decoders raise; a class of the program's own comes of its signal handler
 
 
 class ClipSource:
@@ -64,12 +68,12 @@ class ClipSource:
     def frames(self, indices: Sequence[int]) -> Any:
         timer = self._timer()
         tracks = self._opened(timer)
-        with self._named():
+        places = {} if tracks.video is None else _places(indices, tracks.info.frames)
+        with self.named():
             track = tracks.video
             if track is None:
                 raise UnsupportedVideo("there is no video track in it")
-            said = Pictures(track.width, track.height, track.rotation_deg, self._size)
-            places = _places(indices, tracks.info.frames)
+            said = Pictures(track.width, track.height, track.rotation_deg, self._size, track.mirrored)
             found, pictures = room_for(0, said.shape), said
             groups = track.needed(sorted(places))
             with profiled("forebay.video.decode"):
@@ -77,7 +81,7 @@ class ClipSource:
                 with SpanReader(tracks.read, spans, tracks.expect(spans)) as read:
                     for number, frame in decoded(track, groups, read, timer, self._threads):
                         if not len(found):  # made for what a decoder gives: what the header says is nobody's word for it
-                            pictures = Pictures(frame.width, frame.height, track.rotation_deg, self._size)
+                            pictures = Pictures(frame.width, frame.height, track.rotation_deg, self._size, track.mirrored)
                             found = room_for(len(indices), pictures.shape)
                         first, *others = places[number]
                         pictures.into(frame, found[first])
@@ -88,11 +92,13 @@ class ClipSource:
 
     def audio(self, begin_s: float, end_s: float) -> Tuple[Any, int]:
         timer = self._timer()
-        sound = self._opened(timer).sound
-        if sound is None:
+        tracks = self._opened(timer)
+        if tracks.sound is None:
             return numpy.zeros((0, 0), numpy.float32), 0
-        with self._named(), profiled("forebay.video.audio"):
-            return sound(begin_s, end_s, timer)
+        with self.named(), profiled("forebay.video.audio"):
+            if tracks.info.audio_rate_hz > _MOST_HZ:
+                raise UnsupportedVideo(f"its sound has {tracks.info.audio_rate_hz} samples a second, as its header says")
+            return tracks.sound(begin_s, end_s, timer)
 
     def close(self) -> None:
         self._tracks = None
@@ -106,22 +112,29 @@ class ClipSource:
 
     def _opened(self, timer: ClipTimer) -> ClipTracks:
         if self._tracks is None:
-            with self._named(), profiled("forebay.video.index"):
-                self._tracks = tracks_of(self._clip.read, self._clip.open(), self._clip.name, timer, self._clip.expect)
+            length = self._clip.open()
+            with self.named(), profiled("forebay.video.index"):
+                self._tracks = tracks_of(self._clip.read, length, self._clip.name, timer, self._clip.expect)
         return self._tracks
 
     def _timer(self) -> ClipTimer:
         return self._one_timer or ClipTimer(self._time_limit_s, self._clip.name, self._clip.shard)
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
-        """What knows no names raises without them."""
+    def named(self) -> Iterator[None]:
+        """What knows no names raises without them; and whatever a decoder raises of a clip is the clip's error."""
         try:
             yield
         except VideoError as error:
             if error.clip == self._clip.name and error.shard == self._clip.shard:
                 raise
             raise error.of(self._clip.name, self._clip.shard) from error
+        except Exception as error:
+            reading = isinstance(error, (OSError, MemoryError)) and not isinstance(error, FFmpegError)
+            if reading or type(error).__module__.partition(".")[0] not in _DECODERS:
+                raise
+            what = f"its decoder fails: {type(error).__name__}: {error}"
+            raise CorruptVideo(what, self._clip.name, self._clip.shard) from error
 
 
 def _places(indices: Sequence[int], frames: int) -> Dict[int, List[int]]:

@@ -42,16 +42,6 @@ def test_leading_pictures_that_stand_alone_stay() -> None:
         assert [frame_number(picture) for picture in source.frames(range(48))] == list(range(48))
 
 
-@pytest.mark.parametrize("turn", [90, 180, 270])
-@pytest.mark.parametrize("container", ["matroska", "webm"])
-def test_rotation(container: str, turn: int) -> None:
-    """Upright, as the same clip in an MP4 is."""
-    codec = "libvpx-vp9" if container == "webm" else "libx264"
-    with source_of(rendered(codec=codec, container=container, rotation_deg=turn)) as source, source_of(rendered(rotation_deg=turn)) as mp4:
-        assert source.open().rotation_deg == mp4.open().rotation_deg == -turn % 360
-        assert source.frame(3).shape == mp4.frame(3).shape
-
-
 def test_metadata_of_another_encoding() -> None:
     """Nobody reads it."""
     data = rendered(container="matroska").replace(b"Lavf", b"L\xe9vf")

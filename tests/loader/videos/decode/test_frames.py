@@ -12,7 +12,7 @@ import pytest
 from support.clip_answers import pictures_of
 from support.clips import frame_number, rendered
 from support.h264_sps import without_usability_information
-from support.remuxing import joined
+from support.remuxing import joined, remuxed
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.videos.decode.clip_timer import ClipTimer
@@ -72,6 +72,17 @@ def test_a_clip_that_does_not_say_how_its_frames_are_reordered() -> None:
     with source_of(data) as source:
         assert [frame_number(picture) for picture in source.frames(range(48))] == list(range(48))
         assert [frame_number(picture) for picture in source.frames([3, 29])] == [3, 29]
+
+
+@pytest.mark.parametrize(("container", "lost"), [("mp4", 5), ("mp4", 9), ("mp4", 17), ("mp4", 33), ("mpegts", 33), ("matroska", 17)])
+@pytest.mark.parametrize("pyramid", ["none", "normal"])
+def test_a_clip_whose_packets_were_left_out(pyramid: str, container: str, lost: int) -> None:
+    """What its decoder makes up for them is the same whatever else is wanted."""
+    told = {"x264-params": f"scenecut=0:b-pyramid={pyramid}:b-adapt=0:bframes=3:ref=3:threads=1"}
+    data = remuxed(rendered(frames=36, b_frames=3, codec_options=told), container, lambda kind, number, packet: number != lost)
+    with source_of(data) as source:
+        together = source.frames(range(35))
+        assert all(numpy.array_equal(source.frame(number), together[number]) for number in range(35))
 
 
 def test_several_threads_give_the_same() -> None:

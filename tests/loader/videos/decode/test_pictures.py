@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import av
@@ -15,15 +18,25 @@ from forebay_loader.videos.decode.pictures import Pictures
 from forebay_loader.videos.errors import UnsupportedVideo
 from forebay_loader.videos.sources.choice import source_of
 
+FFMPEG, RAW = ["ffmpeg", "-v", "error", "-i"], ["-vsync", "0", "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
 
-@pytest.mark.parametrize("turn", [90, 180, 270])
-def test_pictures_are_upright(turn: int) -> None:
-    """The track's matrix turns them; PyAV's own frames lie as they are coded, and say by how much they are turned."""
-    data = rendered(rotation_deg=turn)
-    with av.open(io.BytesIO(data)) as container:
-        said = next(container.decode(video=0)).rotation
+
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("turn", [0, 90, 180, 270])
+@pytest.mark.parametrize("container", ["mp4", "mov", "matroska", "webm"])
+def test_pictures_are_upright(container: str, turn: int, mirrored: bool, tmp_path: Path) -> None:
+    """The container's matrix turns and mirrors them, all of a clip and by number, as the ffmpeg command does where it is installed."""
+    codec = "libvpx-vp9" if container == "webm" else "libx264"
+    data = rendered(codec=codec, container=container, frames=6, rotation_deg=turn, mirrored=mirrored)
+    turned = [numpy.rot90(picture, turn // 90) for picture in pictures_of(data)]
+    upright = numpy.stack([picture[:, ::-1] if mirrored else picture for picture in turned])
     with source_of(data) as source:
-        assert numpy.array_equal(source.frame(5), numpy.rot90(pictures_of(data)[5], said // 90))
+        assert numpy.array_equal(source.frames(range(6)), upright)
+        assert numpy.array_equal(source.frame(5), upright[5])
+    if shutil.which("ffmpeg"):
+        (tmp_path / "clip").write_bytes(data)
+        shown = subprocess.run([*FFMPEG, tmp_path / "clip", *RAW], stdout=subprocess.PIPE, check=True, timeout=60).stdout
+        assert numpy.abs(numpy.frombuffer(shown, numpy.uint8).reshape(upright.shape) - upright.astype(int)).max() < 4
 
 
 def test_the_size_is_of_the_upright_picture() -> None:

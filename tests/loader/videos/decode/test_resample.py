@@ -27,3 +27,9 @@ def test_the_same_rate_is_the_same_sound() -> None:
     tone = numpy.ones((1, 10), numpy.float32)
     assert resampled(tone, 8_000, 8_000) is tone
     assert resampled(tone[:, :0], 8_000, 16_000).shape == (1, 0)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 5, 40])
+def test_a_few_samples(samples: int) -> None:
+    """As many as they last, though the filter gives none of them."""
+    assert resampled(numpy.ones((1, samples), numpy.float32), 48_000, 16_000).shape == (1, round(samples / 3))

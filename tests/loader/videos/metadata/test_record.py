@@ -32,6 +32,11 @@ def test_unknown_is_not_empty() -> None:
         assert unpacked(packed(RECORD._replace(info=info))).info == info
 
 
+def test_a_mirrored_clip() -> None:
+    """Stays one."""
+    assert unpacked(packed(RECORD._replace(info=replace(RECORD.info, mirrored=True)))).info.mirrored
+
+
 def test_the_bytes_are_written_down() -> None:
     """What is written today is read tomorrow, on other machines too."""
     info = ClipInfo(1, array("d", [0.5]), 1.5, 640, 480, 90, (0,), 8000, array("f", [0.25]), None)

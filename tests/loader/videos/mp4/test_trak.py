@@ -27,6 +27,8 @@ def test_the_turn_is_clockwise(turn: int) -> None:
     """Of the track, and of the movie on top of it."""
     assert index_of(film(HandTrack(matrix=TURNED[turn]))).video.rotation_deg == turn
     assert index_of(film(HandTrack(matrix=TURNED[90]), matrix=TURNED[turn])).video.rotation_deg == (90 + turn) % 360
+    mirrored = index_of(film(HandTrack(matrix=(-65536, *TURNED[0][1:])), matrix=TURNED[turn])).video
+    assert (mirrored.rotation_deg, mirrored.mirrored) == ((180 + turn) % 360, True)
 
 
 @pytest.mark.parametrize("matrix", [(2, 1, 0, -1, 2, 0, 0, 0, 1), (0,) * 9])

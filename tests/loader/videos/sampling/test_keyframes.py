@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.clip_infos import clip_infos, steady
 
 from forebay_loader.videos.clip_info import ClipInfo
-from forebay_loader.videos.sampling import NotScanned, TooFewFrames, keyframes
+from forebay_loader.videos.sampling import TooFewFrames, keyframes
 
 
 @given(clip_infos(), st.integers(1, 20), st.integers(), st.sampled_from(["regular", "random"]))
@@ -46,7 +46,6 @@ def test_a_hundred_at_random() -> None:
     assert keyframes(100, choice="random")(info, 1) != keyframes(100, choice="random")(info, 2)
 
 
-def test_unknown_keyframes_are_said() -> None:
-    """Not the first frame in silence."""
-    with pytest.raises(NotScanned, match="no keyframe is known of a clip of 2 frames"):
-        keyframes(1)(ClipInfo(2, array("d", [0, 1]), 2.0, 1, 1), 0)
+def test_a_clip_that_shows_no_keyframe() -> None:
+    """Its first frame stands for one: it decodes with least."""
+    assert keyframes(2)(ClipInfo(3, array("d", [0, 1, 2]), 3.0, 1, 1), 0) == ((0, 0), (True, False))

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
+import struct
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import av
 import pytest
+from av.error import FFmpegError
 from support.clips import frame_number, rendered
 from support.fake_proxy import FakeServer
 
@@ -17,7 +23,8 @@ import forebay_loader as fb
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.videos.decode.clip_timer import ClipTimer
 from forebay_loader.videos.decode.frames import Buffer
-from forebay_loader.videos.errors import CorruptVideo, VideoTimeout
+from forebay_loader.videos.decode.tracks import tracks_of
+from forebay_loader.videos.errors import CorruptVideo, VideoError, VideoTimeout
 from forebay_loader.videos.sources import clip_source
 from forebay_loader.videos.sources.choice import source_of
 from forebay_loader.videos.sources.clip_bytes import MemoryClip
@@ -31,6 +38,46 @@ def test_one_frame_is_one_of_frames() -> None:
     with source_of(rendered()) as source:
         assert source.frame(7).shape == (96, 128, 3)
         assert frame_number(source.frame(7)) == 7
+
+
+@pytest.mark.parametrize("kind", [IndexError, OverflowError, TypeError, RuntimeError, struct.error, av.error.PermissionError])
+@pytest.mark.parametrize("call", ["open", "frames", "audio"])
+def test_whatever_a_decoder_raises(kind: type[Exception], call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is an error of the clip, which names it; so are a file's in its own words, and a process without memory is none."""
+
+    def fails(*_: Any) -> None:
+        raise error
+
+    error: Exception = kind(13, "no") if issubclass(kind, FFmpegError) else kind("no")
+    source = ClipSource(MemoryClip(rendered(), "a.mp4", "s3://b/0.tar"))
+    tracks = tracks_of(source._clip.read, source._clip.open(), "", ClipTimer(None, ""))
+    monkeypatch.setattr(clip_source, "tracks_of", fails if call == "open" else lambda *_: replace(tracks, sound=fails))
+    monkeypatch.setattr(clip_source, "decoded", fails)
+    ask = {"open": source.open, "frames": partial(source.frames, [0]), "audio": partial(source.audio, 0.0, 1.0)}[call]
+    with pytest.raises(CorruptVideo, match=rf"^a\.mp4 in s3://b/0\.tar: its decoder fails: {kind.__name__}: .*no"):
+        ask()
+    for error in (MemoryError("no"), PermissionError("no"), OwnError("no")):
+        with pytest.raises(type(error), match="no") as caught:
+            ask()
+        assert caught.value is error
+
+
+class OwnError(Exception):
+    """Of a signal's handler: it may come at any time."""
+
+
+@pytest.mark.parametrize("container", ["flv", "mpegts", "mp4", "matroska", "avi"])
+def test_a_damaged_byte(container: str) -> None:
+    """Gives frames, or an error of the clip: also where a stream appears on the way, by the kind of an FLV's tag."""
+    codec, audio = ("mpeg4", "") if container == "avi" else ("libx264", "aac")
+    whole, chance = rendered(frames=100, container=container, codec=codec, audio=audio), random.Random(1)
+    changes = [(chance.randrange(len(whole)), chance.randrange(256)) for _ in range(40)]
+    if container == "flv":
+        changes.append((len(whole) - 4 - int.from_bytes(whole[-4:], "big"), 18))
+    for at, value in changes:
+        data = whole[:at] + bytes([value]) + whole[at + 1 :]
+        with suppress(VideoError), source_of(data) as source:
+            source.frames(range(0, source.open().frames, 50))
 
 
 def test_no_frames_at_all() -> None:
