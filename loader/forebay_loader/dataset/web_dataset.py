@@ -22,6 +22,7 @@ from forebay_loader.base.notices import notice_once
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.dataset.arguments import Arguments, with_positional
 from forebay_loader.dataset.decode_stage import DecodeStage
+from forebay_loader.dataset.empty_passes import EmptyPasses
 from forebay_loader.dataset.memo_pipeline import MemoPipeline
 from forebay_loader.dataset.resume import Resumed, SampleShuffle, StreamPosition, made_of, undetermined, untold_class, untold_of
 from forebay_loader.dataset.samples_again import PassAgain
@@ -315,6 +316,8 @@ class WebDataset(MemoPipeline, compat.WebDataset):
         skips, first = self._skips.begin(epoch, self.world.resolved()), 0 if resumed is None else resumed.turn
         skips.end_with_process()
         skips.stages.repeats = place.repeats
+        world, listed = self.world.resolved(), None if self._shards is None else len(self._shards)
+        empty = EmptyPasses(world.size * here_worker().workers, listed)
         try:
             for turn in range(first, self.repetitions):
                 on = resumed if turn == first else None
@@ -328,8 +331,10 @@ class WebDataset(MemoPipeline, compat.WebDataset):
                 with making(skips), putting_together(cursor):
                     samples = self._put_together(cursor, PassAgain(self, cursor, skips, told))
                 yield from place.noting(samples, f"{self.seed}/{epoch}/{turn}" if turn else f"{self.seed}/{epoch}")
-                if place.passed == before and on is None:
-                    break  # 0.2.86 would try again for ever
+                if place.passed > before or on is not None:  # that the rest of a pass is empty says nothing of the next
+                    empty.gave()
+                elif empty.over(cursor.own):
+                    break
             place.over = True
         finally:
             skips.end(over=place.over or place.passed == most)
