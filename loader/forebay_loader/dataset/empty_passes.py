@@ -14,14 +14,17 @@ from forebay_loader.resume.begun_shards import ROUNDS
 
 __all__ = ["EmptyPasses"]
 
-LEFT_OUT = 30_000  # samples, if any were read: that an rsample(0.001) takes none of so many has a probability of e**-30
+LEFT_OUT = 2000  # samples, where stages leave out what is read
+DRAWS = 30  # as often as one sample of an rsample's should have come: that none did has a probability of e**-30
 
 
 class EmptyPasses:
-    """Passes in a row that gave nothing. ``places`` share the shards of each out among them, ``listed`` are those, if that is known."""
+    """Passes in a row that gave nothing. ``places`` share the shards of each out among them, ``listed`` are those, if that is known, and of
+    the samples ``rsample`` takes a ``share``."""
 
-    def __init__(self, places: int, listed: Optional[int] = None) -> None:
+    def __init__(self, places: int, listed: Optional[int] = None, share: float = 1.0) -> None:
         self._enough = ROUNDS * max(1, places if listed is None else min(places, listed))
+        self._samples = max(LEFT_OUT, DRAWS / share) if share > 0 else LEFT_OUT
         self._passes = 0
         self._left_out = 0
 
@@ -33,10 +36,10 @@ class EmptyPasses:
         self._passes = self._left_out = 0
 
     def over(self, read: int = 0) -> bool:
-        """One more pass gave nothing, of ``read`` samples; whether it was the last one to try. Says so in the log then."""
+        """One more pass gave nothing, of ``read`` samples that no handler passed over. Whether it was the last one to try: the log says so."""
         self._passes += 1
-        self._left_out += read
-        if self._passes < self._enough or 0 < self._left_out < LEFT_OUT:
+        self._left_out += max(0, read)
+        if self._passes < self._enough or 0 < self._left_out < self._samples:
             return False
         what = f"{self._left_out} samples were read, and stages left all of them out" if self._left_out else "there was none"
         notice_once("empty-passes", f"{self._passes} passes in a row gave no sample ({what}): this worker or rank ends")

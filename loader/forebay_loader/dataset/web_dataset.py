@@ -41,7 +41,7 @@ from forebay_loader.plan.ahead import Ahead
 from forebay_loader.plan.epochs import Epochs
 from forebay_loader.plan.plan_subject import set_of, told_epoch
 from forebay_loader.resume.cursor import Cursor, cursor_here, putting_together
-from forebay_loader.resume.known_stages import kept_stage
+from forebay_loader.resume.known_stages import kept_stage, share_of
 from forebay_loader.resume.taken_samples import Taken
 from forebay_loader.videos.torch_video import torch_video
 
@@ -317,7 +317,7 @@ class WebDataset(MemoPipeline, compat.WebDataset):
         skips.end_with_process()
         skips.stages.repeats = place.repeats
         world, listed = self.world.resolved(), None if self._shards is None else len(self._shards)
-        empty = EmptyPasses(world.size * here_worker().workers, listed)
+        empty = EmptyPasses(world.size * here_worker().workers, listed, share_of(self.pipeline))
         try:
             for turn in range(first, self.repetitions):
                 on = resumed if turn == first else None
@@ -327,13 +327,13 @@ class WebDataset(MemoPipeline, compat.WebDataset):
                 for stage in self.pipeline:
                     if isinstance(stage, EpochStage):
                         stage.begin(*told)
-                before = place.passed
+                before, refused = place.passed, skips.refused()
                 with making(skips), putting_together(cursor):
                     samples = self._put_together(cursor, PassAgain(self, cursor, skips, told))
                 yield from place.noting(samples, f"{self.seed}/{epoch}/{turn}" if turn else f"{self.seed}/{epoch}")
                 if place.passed > before or on is not None:  # that the rest of a pass is empty says nothing of the next
                     empty.gave()
-                elif empty.over(cursor.own):
+                elif empty.over(cursor.own - skips.refused() + refused):
                     break
             place.over = True
         finally:

@@ -176,7 +176,7 @@ def test_a_share_of_few_samples_is_met(sets: Sets) -> None:
     """Two samples of which a draw takes none at first come later, however shards are drawn."""
     for how in ({"resampled": True}, {}):
         for seed in range(5):
-            data = ours(sets.urls([0, 2]), **{**how, "seed": seed}).rsample(0.02)
+            data = ours(sets.urls([0, 2, BROKEN, BROKEN]), **{**how, "seed": seed}).rsample(0.02)
             assert len(list(data.with_epoch(4))) == 4
 
 
