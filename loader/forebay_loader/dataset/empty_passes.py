@@ -36,7 +36,7 @@ class EmptyPasses:
         self._passes = self._left_out = 0
 
     def over(self, read: int = 0) -> bool:
-        """One more pass gave nothing, of ``read`` samples that no handler passed over. Whether it was the last one to try: the log says so."""
+        """One more pass gave nothing, of ``read`` samples that no handler passed over. Whether it was the last to try: the log says so."""
         self._passes += 1
         self._left_out += max(0, read)
         if self._passes < self._enough or 0 < self._left_out < self._samples:
