@@ -94,7 +94,7 @@ def name_of(stage: Any) -> str:
 
 def share_of(stages: Iterable[Any]) -> float:
     """How much of the samples the ``rsample`` stages among ``stages`` take."""
-    return math.prod(_given(stage).get("p", 0.5) for stage in stages if kind_of(stage) == "part")
+    return float(math.prod(_given(stage).get("p", 0.5) for stage in stages if kind_of(stage) == "part"))
 
 
 def _drawing(stage: Any, given: dict[str, Any], cursor: Cursor) -> Optional[random.Random]:
