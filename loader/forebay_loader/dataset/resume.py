@@ -283,7 +283,8 @@ def _sized(stage: Any) -> str:
         given = [*getattr(stage, "args", ()), *getattr(stage, "kw", {}).values()]
     else:
         given = [getattr(stage, name, None) for name in ("bufsize", "initial", "seed")]  # webdataset's detshuffle
-    return " ".join([_name(stage), *(str(value) for value in given if isinstance(value, (int, float)))])
+    drawn = ["by visit"] if kind_of(stage) == "part" else []  # it drew by shard once: what such a state says was left out was not
+    return " ".join([_name(stage), *(str(value) for value in given if isinstance(value, (int, float))), *drawn])
 
 
 def _name(stage: Any) -> str:

@@ -22,6 +22,7 @@ from forebay_loader.base.notices import notice_once
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.dataset.arguments import Arguments, with_positional
 from forebay_loader.dataset.decode_stage import DecodeStage
+from forebay_loader.dataset.empty_passes import EmptyPasses
 from forebay_loader.dataset.local_copies import tell_unused
 from forebay_loader.dataset.memo_pipeline import MemoPipeline
 from forebay_loader.dataset.resume import Resumed, SampleShuffle, StreamPosition, made_of, undetermined, untold_class, untold_of
@@ -41,7 +42,7 @@ from forebay_loader.plan.ahead import Ahead
 from forebay_loader.plan.epochs import Epochs
 from forebay_loader.plan.plan_subject import set_of, told_epoch
 from forebay_loader.resume.cursor import Cursor, cursor_here, putting_together
-from forebay_loader.resume.known_stages import kept_stage
+from forebay_loader.resume.known_stages import kept_stage, share_of
 from forebay_loader.resume.taken_samples import Taken
 from forebay_loader.videos.torch_video import torch_video
 
@@ -318,6 +319,8 @@ class WebDataset(MemoPipeline, compat.WebDataset):
         skips, first = self._skips.begin(epoch, world), 0 if resumed is None else resumed.turn
         skips.end_with_process()
         skips.stages.repeats = place.repeats
+        listed = None if self._shards is None else len(self._shards)
+        empty = EmptyPasses(world.size * here_worker().workers, listed, share_of(self.pipeline))
         try:
             for turn in range(first, self.repetitions):
                 on = resumed if turn == first else None
@@ -327,12 +330,14 @@ class WebDataset(MemoPipeline, compat.WebDataset):
                 for stage in self.pipeline:
                     if isinstance(stage, EpochStage):
                         stage.begin(*told)
-                before = place.passed
+                before, refused = place.passed, skips.refused()
                 with making(skips), putting_together(cursor):
                     samples = self._put_together(cursor, PassAgain(self, cursor, skips, told))
                 yield from place.noting(samples, f"{self.seed}/{epoch}/{turn}/{drawn_at}")
-                if place.passed == before and on is None:
-                    break  # 0.2.86 would try again for ever
+                if place.passed > before or on is not None:  # that the rest of a pass is empty says nothing of the next
+                    empty.gave()
+                elif empty.over(cursor.own - skips.refused() + refused):
+                    break
             place.over = True
         finally:
             skips.end(over=place.over or place.passed == most)

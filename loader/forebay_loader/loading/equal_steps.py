@@ -17,6 +17,7 @@ from webdataset import shardlists
 
 from forebay_loader.base.errors import StepsError
 from forebay_loader.base.notices import log
+from forebay_loader.dataset.empty_passes import EmptyPasses
 from forebay_loader.dataset.sample_shares import SharedOut
 from forebay_loader.dataset.shard_list import NodeSplit, ShardList
 from forebay_loader.identity.world import World
@@ -40,12 +41,12 @@ _NONE = object()
 Pass = Callable[[], Iterable[Any]]
 
 
-def exactly(begin: Pass, n: int, given: int = 0) -> Iterator[Any]:
-    """``n`` batches: of one pass, or of as many as it takes. Raises ``StepsError`` if a pass has none.
+def exactly(begin: Pass, n: int, given: int = 0, *, ranks: int = 1) -> Iterator[Any]:
+    """``n`` batches: of one pass, or of as many as it takes. Raises ``StepsError`` if so many passes in a row have none that no other will.
 
     ``given`` of them were handed out before, by passes of which the first one here is the rest.
     """
-    rest = given > 0
+    rest, empty = given > 0, EmptyPasses(ranks)
     while given < n:
         before = given
         for batch in begin():
@@ -53,8 +54,10 @@ def exactly(begin: Pass, n: int, given: int = 0) -> Iterator[Any]:
             yield batch
             if given == n:
                 return
-        if given == before and not rest:
-            raise StepsError(f"{n} batches an epoch were asked for, and a whole pass over the data has none: is this rank's share empty?")
+        if given > before or rest:
+            empty.gave()
+        elif empty.over():
+            raise StepsError(f"{n} batches an epoch were asked for, and pass after pass over the data has none: is it all empty?")
         rest = False
 
 

@@ -13,6 +13,7 @@ from typing import Any, Iterator, Mapping, Optional
 from webdataset import compat
 
 from forebay_loader.base.errors import NotResumable
+from forebay_loader.dataset.empty_passes import EmptyPasses
 from forebay_loader.dataset.web_dataset import WebDataset
 from forebay_loader.identity.world import World
 from forebay_loader.loading.handover import Handover
@@ -77,15 +78,17 @@ class ResumableLoader(compat.WebLoader):
 
     def iterator(self) -> Iterator[Any]:
         """As webdataset's. Of several passes that make one iteration, those that a state says are over are left out."""
-        progress = self._progress
+        progress, empty = self._progress, EmptyPasses(self._world.resolved().size)
         for _ in range(progress.passes % self.repetitions, self.repetitions):
-            empty = progress.begun or not progress.start.midway
+            given = not progress.begun and progress.start.midway
             for batch in self.iterator1():
-                empty = False
+                given = True
                 yield batch
                 del batch
-            if empty:
-                return  # 0.2.86 would try again for ever
+            if given:
+                empty.gave()
+            elif empty.over():
+                return
 
     def iterator1(self) -> Iterator[Any]:
         if self._handover is None:

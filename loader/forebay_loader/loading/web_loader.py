@@ -156,7 +156,8 @@ class WebLoader(RangedStages, ResumableLoader):
         if self._asked.equal_steps is False:
             return self._stock()
         if self._fixed:
-            return self._watched(steps.exactly(self._pass, self._fixed, self._progress.start.made), FIRST_S)
+            ranks = self._world.resolved().size
+            return self._watched(steps.exactly(self._pass, self._fixed, self._progress.start.made, ranks=ranks), FIRST_S)
         if not self._may_differ:
             batches = self._stock()
             return self._watched(batches, 0.0) if steps.is_endless(self._dataset) else batches

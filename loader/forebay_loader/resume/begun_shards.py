@@ -13,11 +13,12 @@ from forebay_loader.plan.known_lists import passes_shards_on
 from forebay_loader.resume.pass_state import PassState
 from forebay_loader.samples.shard_name import VisitedShard, shard_name
 
-__all__ = ["ITEM", "LISTED", "BegunShards", "Items", "left", "version_of"]
+__all__ = ["ITEM", "LISTED", "ROUNDS", "BegunShards", "Items", "left", "version_of"]
 
 ITEM = "item"  # an item's number in the pass, in what an opener gives
 LISTED = "listed"  # its shard's number in the list of the data set
 _OURS = '"fb-'  # an ETag that the sidecar made, for an origin that gives none
+ROUNDS = 20  # of all shards: that one of them came in none has a probability of e**-20, however they are drawn or shared out
 
 
 class Items(NamedTuple):
@@ -51,6 +52,10 @@ class BegunShards:
 
     def __len__(self) -> int:
         return len(self.items.shards)
+
+    def are_all_empty(self) -> bool:
+        """Where none had a sample: whether so many were begun that each of the list was among them, and more than once."""
+        return 0 < ROUNDS * len(self._urls) < len(self)
 
     def begin(self, item: Any, ordinal: int) -> None:
         """``item`` is opened next, and its first sample will be ``ordinal``."""

@@ -111,6 +111,12 @@ class Cursor:
         """The ordinal of the sample that was read last."""
         return self._reading.last()
 
+    @property
+    def own(self) -> int:
+        """How many of the samples that were read are of this worker's stripe."""
+        stripe, stripes = self.stripe
+        return len(range(stripe, self.read, stripes))
+
     def counting(self, samples: Iterable[Any]) -> Iterator[Any]:
         """``samples``, which are all that the reader gives, and in its order."""
         self.reads = True
@@ -125,6 +131,8 @@ class Cursor:
         """``items``, each noted just before it is opened."""
         begun = len(self.shards) > 0  # the first of them was, when the state was taken
         for item in items:
+            if self.shards.are_all_empty() and not self.read and not self.waits():
+                return  # drawn with replacement, they would not end
             if not begun:
                 self.shards.begin(item, self.read + self.waits())
             begun = False

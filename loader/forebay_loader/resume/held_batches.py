@@ -134,22 +134,24 @@ class StreamSlice:
 
 
 class SeededPart:
-    """``wds.rsample``: a share of the samples, drawn by ``key`` and where each lies in its shard instead of by the clock."""
+    """``wds.rsample``: a share of the samples, drawn by ``key`` and the sample's number in the pass instead of by the clock. So a sample
+    that comes again, in a pass that draws shards with replacement, has another draw."""
 
     def __init__(self, share: float, key: str, cursor: Cursor) -> None:
         self._below = int(share * (1 << 64))
         self._key = key
-        self._cursor = cursor
         self._upstream = cursor.made
 
     def __repr__(self) -> str:
         return f"<SeededPart {self._below / (1 << 64):.3g}>"
 
     def part(self, data: Iterable[Any]) -> Iterator[Any]:
+        last, row = -1, 0
         for sample in data:
             made = self._upstream()
-            shard, number = self._cursor.place(made if isinstance(made, int) else made[0])
-            told = f"{self._key}/{shard}/{number}".encode()
+            ordinal = made if isinstance(made, int) else made[0]
+            last, row = ordinal, row + 1 if ordinal == last else 0  # a stage before may give several for one
+            told = f"{self._key}/{ordinal}/{row}".encode()
             if int.from_bytes(blake2b(told, digest_size=8).digest(), "big") < self._below:
                 yield sample
 

@@ -7,6 +7,7 @@ which give the same and can say where they stand. A stage of Forebay's own says 
 from __future__ import annotations
 
 import inspect
+import math
 import random
 from itertools import islice
 from typing import Any, Iterable, Iterator, Optional
@@ -17,7 +18,7 @@ from forebay_loader.resume.cursor import Cursor
 from forebay_loader.resume.held_batches import BatchRows, FullBatches, SeededPart, StreamSlice
 from forebay_loader.resume.sample_buffer import SampleBuffer
 
-__all__ = ["PASSED", "kept_stage", "kind_of", "name_of", "untold"]
+__all__ = ["PASSED", "kept_stage", "kind_of", "name_of", "share_of", "untold"]
 
 _ONE_FOR_ONE = (
     "associate", "decode", "extract_keys", "info", "log_keys", "map", "map_dict", "map_tuple", "rename", "rename_keys", "select",
@@ -89,6 +90,11 @@ def name_of(stage: Any) -> str:
     function = getattr(stage, "f", None)
     name = getattr(function, "__name__", None) or getattr(stage, "__name__", None) or type(stage).__name__
     return str(name).lstrip("_") if function is not None else str(name)
+
+
+def share_of(stages: Iterable[Any]) -> float:
+    """How much of the samples the ``rsample`` stages among ``stages`` take."""
+    return float(math.prod(_given(stage).get("p", 0.5) for stage in stages if kind_of(stage) == "part"))
 
 
 def _drawing(stage: Any, given: dict[str, Any], cursor: Cursor) -> Optional[random.Random]:

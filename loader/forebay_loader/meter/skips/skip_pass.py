@@ -107,6 +107,10 @@ class SkipPass:
         """How much handlers have passed over in this process."""
         return self._counts.all
 
+    def refused(self) -> int:
+        """How many samples stages behind the reading have refused in this process, and handlers passed over."""
+        return self._counts.decode + self._counts.map
+
     def opening(self, shards: Iterable[Any]) -> Iterator[Any]:
         """``shards`` as an opener gives them, counted."""
         self.stages.shards = True
