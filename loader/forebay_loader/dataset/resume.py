@@ -25,6 +25,7 @@ from forebay_loader.resume.known_stages import kind_of, name_of, untold
 from forebay_loader.resume.pass_state import PassState, Ranges, ranges_of, whole_of
 from forebay_loader.resume.sample_buffer import SampleBuffer
 from forebay_loader.resume.sample_draws import draw_for, drawn_for
+from forebay_loader.resume.state_parts import check_seal
 from forebay_loader.resume.taken_samples import Taken, TakenSamples
 
 __all__ = ["Resumed", "SampleShuffle", "StreamPosition", "made_of", "undetermined", "untold_class", "untold_of"]
@@ -75,7 +76,7 @@ class StreamPosition:
     def begin(self, cursor: Cursor, *, asked: bool) -> None:
         """A pass of this iteration begins; ``asked``: somebody looks at what it takes."""
         self._cursor = cursor
-        self._taken = TakenSamples(cursor) if asked else None
+        self._taken = TakenSamples(cursor, self._taken) if asked else None
         if self._untold is not None:
             self._drawn = [int(stage.epoch) for stage in self._drawing]
 
@@ -133,6 +134,7 @@ class Resumed:
         if not isinstance(state, Mapping) or state.get("format") not in (1, FORMAT):
             found = state.get("format") if isinstance(state, Mapping) else type(state).__name__
             raise ValueError(f"{_REFUSED}: it is of format {found!r}, and this version knows {FORMAT}. {_ADVICE}")
+        check_seal(state)
         self.merged = state.get("kind") == "merged"
         if "kind" in state and not self.merged:
             raise ValueError(f"{_REFUSED}: it is that of a {state['kind']}, which fb.WebLoader's load_state_dict takes. {_ADVICE}")
