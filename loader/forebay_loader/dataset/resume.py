@@ -25,7 +25,7 @@ from forebay_loader.resume.known_stages import kind_of, name_of, untold
 from forebay_loader.resume.pass_state import PassState, Ranges, ranges_of, whole_of
 from forebay_loader.resume.sample_buffer import SampleBuffer
 from forebay_loader.resume.sample_draws import draw_for, drawn_for
-from forebay_loader.resume.state_parts import FORMAT, of_format
+from forebay_loader.resume.state_parts import FORMAT, check_seal, of_format
 from forebay_loader.resume.taken_samples import Taken, TakenSamples
 
 __all__ = ["Resumed", "SampleShuffle", "StreamPosition", "made_of", "undetermined", "untold_class", "untold_of"]
@@ -75,7 +75,7 @@ class StreamPosition:
     def begin(self, cursor: Cursor, *, asked: bool) -> None:
         """A pass of this iteration begins; ``asked``: somebody looks at what it takes."""
         self._cursor = cursor
-        self._taken = TakenSamples(cursor) if asked else None
+        self._taken = TakenSamples(cursor, self._taken) if asked else None
         if self._untold is not None:
             self._drawn = [int(stage.epoch) for stage in self._drawing]
 
@@ -133,6 +133,7 @@ class Resumed:
         if not isinstance(state, Mapping) or state.get("format") != FORMAT:
             found = state.get("format") if isinstance(state, Mapping) else type(state).__name__
             raise ValueError(f"{_REFUSED}: it is {of_format(found)}. {_ADVICE}")
+        check_seal(state)
         self.merged = state.get("kind") == "merged"
         if "kind" in state and not self.merged:
             raise ValueError(f"{_REFUSED}: it is that of a {state['kind']}, which fb.WebLoader's load_state_dict takes. {_ADVICE}")

@@ -43,6 +43,7 @@ from forebay_loader.plan.epochs import Epochs
 from forebay_loader.plan.plan_subject import set_of, told_epoch
 from forebay_loader.resume.cursor import Cursor, cursor_here, putting_together
 from forebay_loader.resume.known_stages import kept_stage, share_of
+from forebay_loader.resume.state_parts import sealed
 from forebay_loader.resume.taken_samples import Taken
 from forebay_loader.videos.torch_video import torch_video
 
@@ -214,7 +215,7 @@ class WebDataset(MemoPipeline, compat.WebDataset):
                 "no iteration of this data set was begun in this process, so nobody here knows where it stands; one in a DataLoader's "
                 "workers is known to torchdata's StatefulDataLoader"
             )
-        return self._place.state()
+        return sealed(self._place.state())
 
     @property
     def place(self) -> Optional[StreamPosition]:

@@ -145,7 +145,7 @@ class LoaderProgress:
         said: dict[str, Any] = {"given": found.given, "made": found.made, "first": start.first, "counted": self.counted}
         if books is None:
             said |= {"epoch": start.epoch, "passes": start.passes, "next": start.next, "states": list(start.states)}
-            return said if start.stages is None else {**said, "stages": start.stages}
+            return said if start.stages is None else {**said, "unstated": list(start.unstated), "stages": start.stages}
         handed = None if found.held is None else found.held.handed
         said |= {"epoch": books.epoch, "passes": found.passes, "next": books.turn(found.behind)}
         said["states"] = books.states(found.behind, found.at, handed)

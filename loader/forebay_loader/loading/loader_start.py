@@ -7,7 +7,7 @@ from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 from forebay_loader.identity.world import World
 from forebay_loader.resume.later_state import later
-from forebay_loader.resume.state_parts import FORMAT, of_format
+from forebay_loader.resume.state_parts import FORMAT, check_seal, of_format
 
 __all__ = ["LoaderStart", "start_of"]
 
@@ -19,7 +19,8 @@ _ADVICE = "set_epoch(n) of the data set, without a state, begins epoch n from it
 class LoaderStart(NamedTuple):
     """Where an iteration begins: after ``given`` of its batches, ``made`` before batch sizes changed, in the pass that comes after
     ``passes`` others, the first of which was of ``first``. ``next`` is the worker whose turn it is, ``states`` has one entry for each that
-    has handed out a batch. ``counted``: ranks have shares of samples. ``merged``: of all ranks, for any number of them.
+    has handed out a batch, ``unstated`` has what others handed out that begin anew all the same. ``counted``: ranks have shares of samples.
+    ``merged``: of all ranks, for any number of them.
     """
 
     epoch: int
@@ -30,6 +31,7 @@ class LoaderStart(NamedTuple):
     next: int = 0
     states: Sequence[Mapping[str, Any]] = ()
     counted: Optional[bool] = None
+    unstated: Sequence[Mapping[str, Any]] = ()
     ladder: Optional[Mapping[str, Any]] = None
     stages: Optional[Mapping[str, Any]] = None
     merged: Optional[Mapping[str, Any]] = None
@@ -42,6 +44,8 @@ class LoaderStart(NamedTuple):
 
 def start_of(state: Mapping[str, Any], world: World, workers: int) -> LoaderStart:
     """Raises ``ValueError`` for what is not the state of a loader of this rank with so many workers."""
+    if not isinstance(state, MappingABC):
+        raise ValueError(f"{_REFUSED}: it is of type {type(state).__name__}, and a loader takes its own state_dict(). {_ADVICE}")
     kind = state.get("kind", "a data set's")
     if kind not in ("loader", "merged"):
         raise ValueError(
@@ -49,6 +53,7 @@ def start_of(state: Mapping[str, Any], world: World, workers: int) -> LoaderStar
         )
     if state.get("format") != FORMAT:
         raise ValueError(f"{_REFUSED}: it is {of_format(state.get('format'))}. {_ADVICE}")
+    check_seal(state)
     if kind == "merged":
         return _merged(state)
     was = (_number(state, "rank"), _number(state, "size"), _number(state, "workers"))
@@ -66,7 +71,10 @@ def start_of(state: Mapping[str, Any], world: World, workers: int) -> LoaderStar
     counted = state.get("counted")
     if numbers["next"] >= max(1, workers) or counted not in (None, True, False):
         raise ValueError(f"{_DAMAGED}: its 'next' is {numbers['next']} of {workers} workers, its 'counted' {counted!r}")
-    found = LoaderStart(**numbers, **rest, states=_states(state.get("states"), workers), counted=counted)
+    unstated = state.get("unstated", ())
+    if not isinstance(unstated, (list, tuple)):
+        raise ValueError(f"{_DAMAGED}: its 'unstated' is {str(unstated)[:60]!r}, no list of what workers say")
+    found = LoaderStart(**numbers, **rest, states=_states(state.get("states"), workers), unstated=unstated, counted=counted)
     if found.made and not found.states and found.stages is None and found.merged is None:
         raise ValueError(f"{_DAMAGED}: {found.made} batches were handed out, and no worker says where it stands")
     return found
@@ -105,4 +113,5 @@ def _merged(state: Mapping[str, Any]) -> LoaderStart:
     epoch = _number(state, "epoch")
     if state.get("over"):
         return LoaderStart(epoch + 1, first=epoch + 1)
-    return LoaderStart(epoch, first=epoch, merged=state)
+    passes, first = (_number({"passes": 0, "first": epoch, **state}, name) for name in ("passes", "first"))
+    return LoaderStart(epoch, passes=passes, first=first, merged=state)

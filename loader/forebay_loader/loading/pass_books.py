@@ -42,12 +42,13 @@ class PassBooks:
         self.why = ""  # nothing can be resumed
         self._logs: list[Deque[_WorkerEntry]] = [deque() for _ in range(max(1, workers))]
         self._first = 0 if start is None else start.next
-        self._told = [(0, 0)] * len(self._logs)  # of what each worker will tell again: its data set draws it again
+        self._told = [(0, 0, 0)] * len(self._logs)  # of what each worker will tell again, in which pass: its data set draws it again
         for one in () if start is None else start.states:
             log, taken = self._logs[one["worker"]], _taken(one)
             log.append(_WorkerEntry(0, 0, 0, None, one["state"]))
             log.append(_WorkerEntry(0, one["since"], one["outputs"], taken, None))
-            self._told[one["worker"]] = (0, 0) if taken is None else (len(taken.ordinals), len(taken.begun))  # bytes of the ordinals
+            if taken is not None:
+                self._told[one["worker"]] = len(taken.ordinals), len(taken.begun), one["state"].get("turn", 0)  # bytes of the ordinals
 
     def __repr__(self) -> str:
         return f"<PassBooks of epoch {self.epoch}, {self.at} batches, {sum(map(len, self._logs))} entries>"
@@ -56,10 +57,12 @@ class PassBooks:
         """The next batch came. Nobody will ask for less than the first ``oldest`` batches any more."""
         self.at += 1
         taken = None if carried.taken is None else Taken(*carried.taken)
-        told = self._told[carried.worker]
-        if taken is not None and any(told):
-            taken = taken._replace(ordinals=taken.ordinals[told[0] :], begun=taken.begun[told[1] :])
-            self._told[carried.worker] = (0, 0)
+        ordinals, begun, turn = self._told[carried.worker]
+        if taken is not None and (ordinals or begun):
+            if carried.state is not None and carried.state.get("turn", 0) != turn:
+                begun = 0  # it tells the shards of a later pass
+            taken = taken._replace(ordinals=taken.ordinals[ordinals:], begun=taken.begun[begun:])
+            self._told[carried.worker] = (0, 0, 0)
         log = self._logs[carried.worker]
         log.append(_WorkerEntry(self.at, 1, carried.outputs, taken, carried.state))
         self.why = self.why or carried.why
@@ -93,7 +96,7 @@ def _unstated(worker: int, log: Deque[_WorkerEntry], at: int, upto: int, handed:
     first = next((one.state for one in log if one.state is not None), None)
     if not had or first is None or any(one.at <= at and one.state is not None for one in had):
         return None
-    return {"worker": worker, "first": dict(first), **_since(had, at, handed)}
+    return {"worker": worker, "first": dict(first), **_told(had, first, at, handed)}
 
 
 def _forget(log: Deque[_WorkerEntry], oldest: int) -> None:
@@ -113,20 +116,50 @@ def _state(worker: int, log: Deque[_WorkerEntry], at: int, upto: int, handed: Op
         if entry.at > upto:
             continue
         if entry.at <= at and entry.state is not None:
-            return {"worker": worker, "state": dict(entry.state), **_since(since[::-1], at, handed)}
+            return {"worker": worker, "state": dict(entry.state), **_told(since[::-1], entry.state, at, handed)}
         since.append(entry)
     return None
+
+
+def _told(entries: Sequence[_WorkerEntry], state: Mapping[str, Any], at: int, handed: Optional[Handed]) -> dict[str, Any]:
+    """What came since ``state`` in its pass of the data set. Where the trainer has had some of a later pass too, ``beyond`` is what came of
+    that, by the state after its first batch; None where it has not had all of the passes before: no state of one pass tells that.
+    """
+    passes: list[list[_WorkerEntry]] = [[]]
+    turn = state.get("turn")
+    for one in entries:
+        if one.state is not None and one.state.get("turn") != turn:
+            turn = one.state.get("turn")
+            passes.append([])
+        passes[-1].append(one)
+    while len(passes) > 1 and not any(_handed(one, at, handed) for one in passes[-1]):
+        passes.pop()
+    found, last = _since(passes[0], at, handed), passes[-1]
+    if len(passes) > 1:
+        before = [one for each in passes[:-1] for one in each]
+        rests = (_ordinals(last[0]).count(-1), _handed(last[0], at, handed).count(-1))  # of the pass before, in the first batch of this
+        whole = rests[0] == rests[1] and all(len(_handed(one, at, handed)) == len(_ordinals(one)) for one in before)
+        found["beyond"] = {"first": dict(last[0].state or {}), **_since(last, at, handed)} if whole else None
+    return found
+
+
+def _ordinals(entry: _WorkerEntry) -> "array[int]":
+    return array("i", b"" if entry.taken is None else entry.taken.ordinals)
+
+
+def _handed(entry: _WorkerEntry, at: int, handed: Optional[Handed]) -> "array[int]":
+    """Of its samples those that the trainer has had."""
+    ordinals = _ordinals(entry)
+    return ordinals if entry.at <= at or handed is None else handed(entry.at, ordinals)
 
 
 def _since(entries: Sequence[_WorkerEntry], at: int, handed: Optional[Handed]) -> dict[str, Any]:
     gone = [one for one in entries if one.at <= at]
     found: dict[str, Any] = {"since": sum(one.batches for one in gone), "outputs": sum(one.outputs for one in gone)}
-    told = [(one.at, array("i", one.taken.ordinals)) for one in entries if one.taken is not None]
-    if told:
-        parts = [ordinals if number <= at or handed is None else handed(number, ordinals) for number, ordinals in told]
+    if any(one.taken is not None for one in entries):
         items = [item for one in entries if one.taken is not None for item in one.taken.begun]
         found["samples"] = sum(len(one.taken.ordinals) // NUMBER_BYTES for one in gone if one.taken is not None)
-        found["handed"] = packed(ordinal for part in parts for ordinal in part)
+        found["handed"] = packed(ordinal for one in entries for ordinal in _handed(one, at, handed) if ordinal >= 0)
         found["items"] = sum(len(one.taken.begun) for one in gone if one.taken is not None)
         for place, name in enumerate(_COLUMNS):
             found[name] = packed(item[place] for item in items)

@@ -22,7 +22,7 @@ from forebay_loader.loading.loader_start import LoaderStart, start_of
 from forebay_loader.loading.main_stages import MainStages, holds_rows, untold_main
 from forebay_loader.loading.state_collate import StateCollate
 from forebay_loader.plan.plan_subject import told_epoch
-from forebay_loader.resume.state_parts import FORMAT
+from forebay_loader.resume.state_parts import FORMAT, sealed
 
 __all__ = ["ResumableLoader"]
 
@@ -54,11 +54,12 @@ class ResumableLoader(compat.WebLoader):
         said.update(progress.position(seen))
         if said["over"]:
             said["upcoming"] = self._upcoming(said)
-        if progress.start.merged is not None:
-            said.update(merged=progress.start.merged, done=progress.start.merged["done"])
+        merged = progress.start.merged
+        if merged is not None and merged["epoch"] == said["epoch"]:  # not in a later pass of this loader, which is an epoch of its own
+            said.update(merged=merged, done=merged["done"])
         if self.ladder is not None:
             said["ladder"] = self.ladder.state_dict()
-        return said
+        return sealed(said)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """The next iteration goes on where ``state_dict`` was taken; call it before the first batch.

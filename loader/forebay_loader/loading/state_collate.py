@@ -49,6 +49,6 @@ class StateCollate:
         if self._made != 1 and self._made % self._every:
             return Carried(batch, self._worker, outputs, None, taken)
         try:
-            return Carried(batch, self._worker, outputs, self._dataset.state_dict(), taken)
+            return Carried(batch, self._worker, outputs, place.state(), taken)
         except NotResumable as error:
             return Carried(batch, self._worker, outputs, None, taken, str(error))

@@ -267,6 +267,8 @@ class WebLoader(RangedStages, ResumableLoader):
         why, way = "the samples of its shards are not counted", f"{steps.EXACT}; or c"
         if self._uneven:
             why, way = "how many samples its batches hold depends on their sizes", "C"
+        elif self._progress.start.merged is not None:
+            why, way = "the rest of an epoch of a merged state is shared out by shards, for which counts= are not used", "C"
         raise StepsError(
             f"{world} may not have as many batches as the others: {why}, and no process group is there to agree through. "
             f"{way}all init_process_group first, or say with_epoch(n), batches_per_epoch=n, or equal_steps=False"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Iterable, Iterator, Mapping, Sequence, Union
 
 from forebay_loader.resume.done_ranges import Range, consumed, joined
-from forebay_loader.resume.state_parts import FORMAT, RankPart, WorkerPart, counts_outputs, rank_part
+from forebay_loader.resume.state_parts import FORMAT, RankPart, WorkerPart, counts_outputs, rank_part, sealed
 
 __all__ = ["merge_states"]
 
@@ -46,13 +46,15 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     _check_told(ranks)
     over = all(rank.over for rank in ranks)
     turn = _alike("pass within the epoch", _turns(ranks)) or 0
+    passes = _alike("pass of the loader", ((f"rank {rank.rank}", (rank.passes, rank.first)) for rank in ranks if not rank.over)) or (0, 0)
     by_pieces = any("SharedOut" in str(stage) or "shares of" in str(stage) for stage in made_of.get("stages") or ())
     done = _done(known, [rank.done for rank in ranks if rank.turn == turn], by_pieces=by_pieces)
-    return {
+    found = {
         "format": FORMAT,
         "kind": "merged",
         "epoch": epoch,
         "turn": turn,
+        **({"passes": passes[0], "first": passes[1]} if passes[0] else {}),
         "over": over,
         "size": len(ranks),
         "workers": len(ranks[0].workers),
@@ -60,6 +62,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "done": done,
         "etags": _etags(ranks, {shard for shard, told in done.items() if told != "all"}),
     }
+    return sealed(found)
 
 
 class _Shard:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Any, Iterator, Mapping, NamedTuple, Optional
+from hashlib import blake2b
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 from forebay_loader.resume.arrays import unpacked
 
 __all__ = [
-    "FORMAT",
-    "RankPart",
-    "WorkerPart",
-    "check_format",
-    "counts_outputs",
-    "is_state",
-    "of_format",
-    "rank_part",
-    "replays",
-    "states_in",
-]
+    "FORMAT", "RankPart", "WorkerPart", "check_format", "check_seal", "counts_outputs", "is_state", "of_format", "rank_part", "replays",
+    "sealed", "states_in",
+]  # fmt: skip
 
 FORMAT = 3  # 1 told how much was yielded; what 2 went on to, fb.rng and fb.video drew by the key alone
 _PLACE = re.compile(r"(\d+) of (\d+)")
@@ -49,8 +43,8 @@ class WorkerPart(NamedTuple):
         """The shards whose version is known, by their place in the list."""
         state = self.state or {}
         yield from ((int(shard), str(etag)) for shard, etag in (state.get("done_etags") or {}).items())
-        shards = unpacked(state.get("shards", ""), "shards")
-        for item, etag in (state.get("etags") or {}).items():
+        shards = unpacked(state.get("shards", ""), "shards") + unpacked(self.since.get("shards", ""), "shards")
+        for item, etag in {**(state.get("etags") or {}), **(self.since.get("etags") or {})}.items():
             if not 0 <= int(item) < len(shards):
                 raise ValueError(f"the state is damaged: it tells the version of shard {item} of a pass that has begun {len(shards)}")
             yield shards[int(item)], str(etag)
@@ -58,7 +52,8 @@ class WorkerPart(NamedTuple):
 
 class RankPart(NamedTuple):
     """``rank`` of ``size``, its epoch and whether that is over; ``done`` and ``etags`` of what was read before it began, in pass ``turn``
-    of the epoch; the batches that it has ``given`` since, as far as it counts them; all its ``workers``."""
+    of the epoch; the batches that it has ``given`` since, as far as it counts them; all its ``workers``. ``passes`` of its loader's
+    ``repeat(n)``, from epoch ``first`` on, are behind it."""
 
     rank: int
     size: int
@@ -69,6 +64,8 @@ class RankPart(NamedTuple):
     workers: list[WorkerPart]
     turn: int = 0
     given: int = 0
+    passes: int = 0
+    first: int = 0
 
 
 def check_format(state: Any, what: str = "this") -> None:
@@ -78,6 +75,7 @@ def check_format(state: Any, what: str = "this") -> None:
         raise ValueError(f"{what} is no state of fb.WebLoader or fb.WebDataset: it holds {found}")
     if state["format"] != FORMAT:
         raise ValueError(f"{what} is a state {of_format(state['format'])}. set_epoch({state['epoch']}) begins its epoch again")
+    check_seal(state, f"{what} is damaged" if what != "this" else "the state is damaged")
 
 
 def of_format(version: Any) -> str:
@@ -88,6 +86,29 @@ def of_format(version: Any) -> str:
             f"give now. This one reads format {FORMAT}"
         )
     return f"of format {version!r}, and this Forebay reads {FORMAT}: a newer one wrote it, or it is damaged"
+
+
+def sealed(state: Mapping[str, Any]) -> dict[str, Any]:
+    """``state`` with a checksum of what it holds. A user may add names of their own to it."""
+    names = sorted(name for name in state if name != "seal")
+    return {**state, "seal": {"of": names, "sum": _sum(state, names)}}
+
+
+def check_seal(state: Mapping[str, Any], what: str = "the state is damaged") -> None:
+    """Raise ``ValueError`` where what a state holds is not what was sealed. One of an older Forebay has no seal."""
+    seal = state.get("seal")
+    names = seal.get("of") if isinstance(seal, Mapping) else None
+    known = isinstance(seal, Mapping) and isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+    if "seal" in state and not (known and _sum(state, names or ()) == (seal or {}).get("sum")):
+        raise ValueError(f"{what}: a value in it was changed or lost since it was taken, for its checksum is another. Take one before it")
+
+
+def _sum(state: Mapping[str, Any], names: Iterable[str]) -> str:
+    try:
+        text = json.dumps([(name, state.get(name)) for name in names], sort_keys=True, default=repr)
+    except (TypeError, ValueError, RecursionError):  # no JSON, so no state that was sealed
+        return ""
+    return blake2b(text.encode("ascii"), digest_size=8).hexdigest()
 
 
 def is_state(found: Mapping[str, Any]) -> bool:
@@ -121,6 +142,8 @@ def counts_outputs(passes: str) -> bool:
 def rank_part(state: Any, *, exact: bool = True) -> RankPart:
     """One rank's ``state`` taken apart. Raises ``ValueError`` for what is none, or cannot be taken apart; where it must be ``exact``, also
     for workers that resume by replay."""
+    for _, each in states_in(state):
+        check_seal(each)
     if isinstance(state, Mapping) and not is_state(state):
         return _of_workers([each for _, each in states_in(_stateful(state))], exact=exact)
     if exact or not replays(state):
@@ -174,13 +197,28 @@ def _of_workers(states: list[Mapping[str, Any]], *, exact: bool) -> RankPart:
 def _of_loader(state: Mapping[str, Any], *, exact: bool) -> RankPart:
     rank = int(state["rank"])
     workers = max(1, int(state["workers"]))  # 0: the process that trains reads
-    entries = {int(entry["worker"]): {**entry, "state": _at_start(entry["first"])} for entry in state.get("unstated", ())}
+    entries: dict[int, Mapping[str, Any]] = {
+        int(entry["worker"]): {**entry, "state": _at_start(entry["first"])} for entry in state.get("unstated", ())
+    }
     entries.update({int(entry["worker"]): entry for entry in state["states"]})
+    entries = {worker: _latest(f"rank {rank}, worker {worker}", entry, exact=exact) for worker, entry in entries.items()}
     parts = [_part(rank, each, entries.get(each, {}).get("state"), entries.get(each, {}), exact=exact) for each in range(workers)]
     over = bool(state.get("over")) or all(part.over for part in parts)
     merged, given = state.get("merged") or {}, int(state.get("given", 0))
     began = state.get("done") or {}, merged.get("etags") or {}, parts, int(merged.get("turn", 0)), given
-    return RankPart(rank, int(state["size"]), int(state["epoch"]), over, *began)
+    return RankPart(rank, int(state["size"]), int(state["epoch"]), over, *began, int(state.get("passes", 0)), int(state.get("first", 0)))
+
+
+def _latest(where: str, entry: Mapping[str, Any], *, exact: bool) -> Mapping[str, Any]:
+    """``entry``, by the pass of ``repeat(n)`` that samples were handed out of last."""
+    beyond = entry.get("beyond", entry)
+    if beyond is None and exact:
+        raise ValueError(
+            f"{where} has handed out samples of a pass of repeat(n) while some of the pass before wait in its loader's shuffle buffer, and "
+            "a merged state is of one pass. Take the states of all ranks some batches later, when these have left it (after some ten times "
+            "its length), or go on with as many ranks and workers, each with its own state"
+        )
+    return entry if beyond is None or beyond is entry else {**beyond, "state": _at_start(beyond["first"])}
 
 
 def _at_start(first: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from forebay_loader.resume.cursor import Cursor
 
@@ -11,11 +11,12 @@ __all__ = ["Taken", "TakenSamples"]
 
 
 class TakenSamples:
-    """Which samples the outputs since the last look were made of, and which shards were begun since."""
+    """Which samples the outputs since the last look were made of, and which shards were begun since. Those of a pass ``before`` that was
+    not looked at to its end are told as -1: a batch may have its last samples and the first ones of the next."""
 
-    def __init__(self, cursor: Cursor) -> None:
+    def __init__(self, cursor: Cursor, before: Optional[TakenSamples] = None) -> None:
         self._cursor = cursor
-        self._ordinals = array("i")
+        self._ordinals: array[int] = array("i", [-1]) * (0 if before is None else len(before._ordinals))
         self._items = len(cursor.shards)
 
     def note(self) -> None:

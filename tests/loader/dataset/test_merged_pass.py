@@ -13,6 +13,7 @@ from support.lengths import examples
 from support.tars import shard_files
 
 import forebay_loader as fb
+from forebay_loader.resume.state_parts import sealed
 
 wds = pytest.importorskip("webdataset")
 
@@ -103,7 +104,7 @@ def test_draws_without_end_are_not_merged(urls: list[str]) -> None:
     """Their rest is no set: they resume on the same ranks only."""
     _, state = world(urls, 1, [5], None)
     data = fb.WebDataset(urls, resampled=True)
-    state["made_of"] = data._made_of()
+    state = sealed({**state, "made_of": data._made_of()})
     with pytest.raises(ValueError, match="drawn without end resume on the same ranks and workers only"):
         data.load_state_dict(state)
 

@@ -218,6 +218,7 @@ def test_what_was_fetched_and_not_seen_comes_again() -> None:
 def test_a_state_of_other_ranks_or_workers_is_refused() -> None:
     """With both worlds named, and what can be done about it; so are the state of a data set, and that of another data set."""
     _, state = stopped(Case().loader(), 0, 3)
+    del state["seal"]
     for other in ({"size": 4, "rank": 1}, {"workers": 2}):
         with pytest.raises(ValueError, match=r"of rank . of . with . workers, and this is rank 0 of 1 with 0\. fb\.merge_states"):
             Case().loader().load_state_dict({**state, **other})
@@ -228,8 +229,9 @@ def test_a_state_of_other_ranks_or_workers_is_refused() -> None:
 
 
 def test_a_damaged_state_is_refused_where_it_is_loaded() -> None:
-    """Field by field, in words: no state is half read."""
+    """Field by field, in words, where it has no seal: no state is half read."""
     _, state = stopped(Case().loader(), 0, 3)
+    del state["seal"]
     wrong = [
         {name: "x"}
         for name in ("rank", "size", "workers", "epoch", "given", "made", "passes", "first", "next", "states", "counted", "stages")

@@ -121,6 +121,15 @@ def test_shares_of_samples_are_merged_too(shards: FakeServer) -> None:
     assert sorted(given + rest) == KEYS
 
 
+def test_the_rest_is_shared_out_by_shards() -> None:
+    """Also where their samples are counted: an error that ranks may differ says so, and not that nobody counted."""
+    merged = fb.merge_states(read(2, 0, None, [3, 3])[1])
+    batches = loader(0, 2, 0, equal_steps=True, counts=dict(zip(URLS, COUNTS, strict=True)))
+    batches.load_state_dict(merged)
+    with pytest.raises(fb.StepsError, match=r"a merged state is shared out by shards, for which counts= are not used"):
+        next(iter(batches))
+
+
 @pytest.mark.parametrize("steps", [1, 4, 7])
 def test_rows_in_a_buffer_of_the_training_process_are_not_lost(steps: int) -> None:
     """Of stages on the loader, only what has left the last one is done."""
