@@ -117,7 +117,8 @@ class StatusReport:
 
     def allowed(self, origins: Sequence[str]) -> None:
         """More origins were allowed while it runs."""
-        row = self._listening.settings.setdefault("allow_origin", {"value": [], "source": "running"})
+        row = self._listening.settings.setdefault("allow_origin", {"value": []})
+        row["source"] = "added while it runs"
         row["value"] = list(dict.fromkeys([*row["value"], *origins]))
 
     @property

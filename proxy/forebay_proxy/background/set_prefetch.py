@@ -116,24 +116,25 @@ class SetPrefetch:
         """For ``/v1/status``: for each set the number of its shards, how many of them each live job has opened in its epoch, how many are
         stored (null: not counted yet), the failures, and what goes on.
         """
-        return [
-            {
-                "set": shown_set(declared.text),
-                "shards": len(declared.shards),
-                **self._census.counts(declared.key),
-                "opened": {job: found.opened for job, found in self._plans.epochs.live(declared.key, self._plans.clock()).items()},
-                "failures": self._faults.rows(declared.shards, self._is_here),
-                "state": self._state(declared),
-            }
-            for declared in self._sets.values()
-        ]
+        return [self._row(declared) for declared in self._sets.values()]
+
+    def _row(self, declared: _Declared) -> dict[str, object]:
+        failures = self._faults.rows(declared.shards, self._is_here)
+        return {
+            "set": shown_set(declared.text),
+            "shards": len(declared.shards),
+            **self._census.counts(declared.key),
+            "opened": {job: found.opened for job, found in self._plans.epochs.live(declared.key, self._plans.clock()).items()},
+            "failures": failures,
+            "state": self._state(declared, failed=bool(failures)),
+        }
 
     def _is_here(self, name: str) -> bool:
         """Whether all of it is, and is no login page that a reader was given meanwhile."""
         entry = self._resolver.versions.current.get(name)
         return entry is not None and entry.segments.complete and not entry.trust.no_tar
 
-    def _state(self, declared: _Declared) -> str:
+    def _state(self, declared: _Declared, *, failed: bool) -> str:
         if not self._runs:
             return "not fetched ahead: prefetch is off"
         if declared.is_awaited:
@@ -141,7 +142,7 @@ class SetPrefetch:
         if self._census.counts(declared.key)["complete"] == len(declared.shards):
             return "all here"
         if declared.cursor.ended and not self._unread.coming and not self._again:
-            return "nothing left to fetch in this epoch"
+            return "the rest cannot be fetched" if failed else "nothing left to fetch in this epoch"
         if self._faults.leaves_all_alone(self._clock()):
             return "its origin is left alone for a while"
         return "the cache is full" if self._held_back() else "fetching"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import signal
 import sys
@@ -65,6 +66,14 @@ class _Verbs(click.Group):
             self.add_command(getattr(importlib.import_module(f"forebay_proxy.cli.{module}"), verb))
             self.commands[name].short_help = short_help
         return super().get_command(ctx, name)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if not (close := difflib.get_close_matches(args[0], [*_VERBS, *_ALIASES], n=1)):
+                raise
+            raise click.UsageError(f"{error.message.rstrip('.')}; did you mean {close[0]!r}?", ctx) from error
 
     def main(
         self,

@@ -45,8 +45,15 @@ def read_list(path: str) -> Iterator[str]:
     """The lines of a file ("-": stdin), less blank ones and those that begin with #. Raises ``ConfigError``."""
     try:
         lines = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the list {path}: {getattr(error, 'strerror', None) or error}", next_step="check --from") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read the list {path}: {error.strerror}", next_step="check --from") from error
+    except UnicodeDecodeError:
+        lines = "\0"
+    if "\0" in lines:
+        raise ConfigError(
+            f"{path} holds no text: a local file is taken for a list of URLs, one a line",
+            next_step=f"if it is a shard, write file://{os.path.abspath(path)}, and start the sidecar with a --file-root above it",
+        )
     for line in lines.splitlines():
         if (text := line.strip()) and not text.startswith("#"):
             yield text

@@ -201,7 +201,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], files: Sequence[S
     except ValidationError as error:
         problems += _problems(error, merged)
     if problems:
-        raise ConfigError("; ".join(problems), next_step="see 'forebay config show' for what is read from where")
+        raise ConfigError("; ".join(problems), next_step="mend or remove what is named; docs/settings.md has every setting")
     settings._sources = {name: written.source for name, written in merged.items()}
     settings._notices = (*notices, *(text for file in files for text in file.notices))
     return settings

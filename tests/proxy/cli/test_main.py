@@ -71,7 +71,9 @@ def test_prefetch_is_warm() -> None:
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["serv"], "No such command 'serv'"), (["serve", "--prot", "1"], "--port"), (["run"], "Missing argument"),
+        (["serv"], "No such command 'serv'; did you mean 'serve'?"), (["xyz"], "No such command 'xyz'"),
+        (["doctor", "s3://b/a.tar"], "missing options --ranks and --workers"), (["set", "rm"], "PATTERNS"),
+        (["serve", "--prot", "1"], "--port"), (["run"], "Missing argument"),
         (["serve", "--cache-size", "5XB"], "200GB"), (["status", "--url", "nonsense"], "http://127.0.0.1:7070"),
         (["serve", "--config", "/no/such.toml"], "/no/such.toml does not exist"),
         (["evict"], "name shards or say --all"), (["warm"], "name at least one URL"), (["env", "--shell", "csh"], "csh"),

@@ -22,10 +22,23 @@ from forebay_proxy.core.exit_codes import ExitCode
 __all__ = ["doctor"]
 
 _SAMPLE = 32  # as in the plan's flags
+
+
+class _Doctor(click.Command):
+    """One whose missing options are told together."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        missing = [param.opts[0] for param in self.params if param.required and given.get(param.name or "") is None]
+        if len(missing) > 1 and not {"-h", "--help"} & set(args):
+            raise click.UsageError(f"missing options {' and '.join(missing)}", ctx)
+        return super().parse_args(ctx, args)
+
+
 _size, _count = quantity(total_bytes), click.IntRange(min=1)
 
 
-@click.command()
+@click.command(cls=_Doctor)
 @click.argument("urls", nargs=-1)
 @click.option("--from", "lists", multiple=True, metavar="FILE", help="Also the URLs in FILE, one a line; '-' is stdin.")
 @click.option("--ranks", type=_count, required=True, metavar="N", help="Processes that train: WORLD_SIZE.")

@@ -16,16 +16,19 @@ from forebay_proxy.cli.options import json_option, url_option
 from forebay_proxy.cli.output import plain_table, say, say_json
 from forebay_proxy.cli.run.check import check_rows
 from forebay_proxy.cli.sources import understood
-from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.core.errors import ConfigError, ForebayError
 from forebay_proxy.core.exit_codes import ExitCode
 from forebay_proxy.core.quantities import format_duration, format_size
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.wire.commands.sources import Source
+from forebay_proxy.wire.commands.sources import Source, parse_source
 from forebay_proxy.wire.tar.first_bytes import LOOK_BYTES, compression_of, why_no_tar
+from forebay_proxy.wire.urls.patterns import InvalidPattern, expand
+from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 
 __all__ = ["check"]
 
 
+_NO_SIDECAR = "http://127.0.0.1:7070"
 _PIECES = {
     True: "yes: a broken body is resumed",
     False: "no: the origin gives the whole alone; a broken body begins anew",
@@ -60,10 +63,13 @@ def check(shard: str, as_json: bool, url: str | None) -> int:
       forebay check s3://bucket/train-000000.tar
       forebay check 'pipe:curl -sL -H "Authorization: Bearer …" https://host/train-{000000..000999}.tar'
       forebay check https://host/a.tar --json
+      forebay check /data/a.tar                   and any command: which way it goes
 
     Of a pattern the first shard is asked for. Its first segment is stored as for any reader. Exit code 0: it can be read; 1: it cannot, and
     the last line says what to do; 2: no sidecar runs.
     """
+    if _is_left_alone(shard):
+        return _say_left_alone(shard, url, as_json=as_json)
     sidecar = locate(url, os.environ)
     source = next(understood([shard]), None)
     if source is None:
@@ -76,6 +82,29 @@ def check(shard: str, as_json: bool, url: str | None) -> int:
     for line in [*plain_table(check_rows(shard, base, os.environ)), "", *plain_table([(name, str(text)) for name, text in _rows(found)])]:
         say(line)
     return code
+
+
+def _is_left_alone(shard: str) -> bool:
+    """Whether Forebay leaves it to WebDataset: a local path, an unknown command, a scheme that is not ours."""
+    try:
+        first = next(iter(expand(shard)), None)
+        return first is not None and parse_source(first) is None
+    except (InvalidPattern, InvalidShardUrl):
+        return False
+
+
+def _say_left_alone(shard: str, url: str | None, *, as_json: bool) -> int:
+    """Nothing is asked; which way it goes, with the default address where no sidecar runs."""
+    try:
+        base = str(locate(url, os.environ).status()["url"])
+    except ForebayError:
+        base = _NO_SIDECAR
+    if as_json:
+        say_json({"readable": None, "left_to_webdataset": True})
+        return ExitCode.DONE
+    for line in [*plain_table(check_rows(shard, base, os.environ)), "", "Forebay does not read it, and asked nobody."]:
+        say(line)
+    return ExitCode.DONE
 
 
 def _asked(sidecar: SidecarClient, source: Source) -> tuple[dict[str, Any], int]:

@@ -94,8 +94,8 @@ def _plain_urls(base: str) -> Iterator[_Rule]:
     yield _Rule("http", rf"(https?)://{_elsewhere(base)}{_NO_DOTS}({_HOST}{_PATH}{_QUERY})\Z", r"/\1/\2")
     options = r"(?:[?](?:endpoint|profile|region|unsigned|requester_pays|versionId)\x3d[A-Za-z0-9._~/:%&\x3d-]*)?"
     yield _Rule("s3", rf"s3://{_NO_DOTS}({_BUCKET}/{_KEY}{options})\Z", r"/s3/\1")
-    for scheme in ("gs", "hf"):
-        yield _Rule(scheme, rf"{scheme}://{_NO_DOTS}{_OBJECT}\Z", rf"/{scheme}/\1")
+    yield _Rule("gs", rf"gs://{_NO_DOTS}{_OBJECT}\Z", r"/gs/\1")
+    yield _Rule("hf", rf"hf://(?!buckets/){_NO_DOTS}{_OBJECT}\Z", r"/hf/\1")  # storage buckets are not read
 
 
 _CURL = (

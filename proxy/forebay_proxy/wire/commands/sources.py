@@ -26,7 +26,7 @@ class Source:
 
 
 def parse_source(text: str) -> Optional[Source]:
-    """``text`` understood; None where it is left alone: an unknown command or option, a bare path, a scheme that is not ours.
+    """``text`` understood; None where it is left alone: an unknown command or option, a bare path, a scheme that is not ours, hf buckets.
 
     Raises ``InvalidShardUrl`` for a URL of ours that cannot name a shard, and for a known command that misses a part it cannot work
     without; the message holds the mend.
@@ -37,6 +37,8 @@ def parse_source(text: str) -> Optional[Source]:
     scheme = scheme.lower()
     if scheme not in SCHEMES or not (rest.startswith("//") or (scheme == "file" and rest.startswith("/"))):
         return None
+    if scheme == "hf" and rest.startswith("//buckets/"):
+        return None  # a storage bucket is no repository: whoever has an opener for it keeps it
     return Source(parse_origin_url(text), userinfo_header(text) if scheme in ("http", "https") else (), text)
 
 

@@ -42,10 +42,18 @@ def test_a_line_a_shard(sidecar: FakeSidecar) -> None:
     assert result.stderr == "forebay: 3 shards, 200 MB\n"
 
 
-@pytest.mark.parametrize(("pattern", "count"), [("s3://b/*", 2), ("s3://b/?.tar", 1), ("s3://b/[1].tar", 1), ("*.zip", 0)])
-def test_patterns_are_stars_and_question_marks(sidecar: FakeSidecar, pattern: str, count: int) -> None:
-    """Brackets are characters of a key, not of a pattern."""
+@pytest.mark.parametrize(
+    ("pattern", "count"),
+    [("s3://b/*", 2), ("s3://b/?.tar", 1), ("s3://b/[1].tar", 1), ("*.zip", 0), ("s3://b/{a,b}.tar", 1), ("S3://b/a.tar", 1)],
+)
+def test_patterns_are_as_of_other_verbs(sidecar: FakeSidecar, pattern: str, count: int) -> None:
+    """Stars, question marks and braces; brackets are characters of a key."""
     assert len(json.loads(invoke("ls", "--json", pattern).stdout)["shards"]) == count
+
+
+def test_nothing_that_matches_is_said(sidecar: FakeSidecar) -> None:
+    """Of a mistyped pattern an empty answer would say no more."""
+    assert invoke("ls", "s3://c/{0..9}.tar").stderr == "forebay: nothing that is stored matches s3://c/{0..9}.tar\n"
 
 
 def test_nothing_is_nothing(sidecar: FakeSidecar) -> None:

@@ -127,6 +127,13 @@ def test_no_secret_of_a_wrong_command_shows(sidecar: FakeSidecar) -> None:
         assert "hush" not in invoke("warm", text).output
 
 
+def test_a_shard_is_no_list(sidecar: FakeSidecar, tmp_path: Path) -> None:
+    """A local tar would be read as URLs: it says how a shard of a NAS is named."""
+    (tmp_path / "a.tar").write_bytes(b"a.txt".ljust(512, b"\0"))
+    result = invoke("warm", str(tmp_path / "a.tar"))
+    assert (result.exit_code, f"write file://{tmp_path}/a.tar" in result.stderr) == (2, True)
+
+
 def test_a_list_that_is_not_there(sidecar: FakeSidecar) -> None:
     """The file is named."""
     result = invoke("warm", "--from", "/no/such/list")
