@@ -3,8 +3,10 @@
 To try it:
 
     python examples/make_shards.py /tmp/shards
-    forebay run --file-root /tmp/shards -- accelerate launch --cpu --num_processes 2 examples/accelerate_train.py \\
+    ACCELERATE_USE_CPU=true forebay run --file-root /tmp/shards -- torchrun --nproc-per-node 2 examples/accelerate_train.py \\
         'pipe:cat /tmp/shards/train-{000000..000007}.tar'
+
+On GPUs: ``accelerate launch --multi_gpu --num_processes 2``. Without them ``accelerate launch`` starts one process, whatever it is told.
 """
 
 from __future__ import annotations
