@@ -7,7 +7,20 @@ shard's URL to ``args``, and that URL may hold a token.
 
 from __future__ import annotations
 
-__all__ = ["LoaderError", "NotResumable", "ProxyUnreachable", "ShardChanged", "ShardReadError", "StepsError", "TooManySkips"]
+import errno
+import resource
+from typing import Optional
+
+__all__ = [
+    "LoaderError",
+    "NotResumable",
+    "ProxyUnreachable",
+    "ShardChanged",
+    "ShardReadError",
+    "StepsError",
+    "TooManySkips",
+    "check_descriptors",
+]
 
 
 class LoaderError(OSError):
@@ -37,6 +50,22 @@ class ShardReadError(LoaderError):
     def __init__(self, text: str = "", status: int = 0) -> None:
         super().__init__(text)
         self.status = status
+
+
+def check_descriptors(shard: str, error: Optional[BaseException]) -> None:
+    """Raise ``ShardReadError`` where ``error`` came of a process that may open no more files: no way to the bytes is any better."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            what = (
+                f"this process has all of the {limit:,} files open that it may"
+                if error.errno == errno.EMFILE
+                else "this machine has too many files open"
+            )
+            raise ShardReadError(
+                f"shard {shard}: {what} ({errno.errorcode[error.errno]}); raise the limit ('ulimit -n'), or read from fewer shards at once"
+            )
+        error = error.__cause__ or error.__context__
 
 
 class ShardChanged(ShardReadError):

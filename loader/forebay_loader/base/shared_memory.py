@@ -1,16 +1,106 @@
-"""Memory that a training process shares with its workers: forked ones inherit it, started ones are handed its descriptor."""
+"""Memory that a training process shares with its workers: forked ones inherit it, started ones are handed its descriptor.
+
+All data sets of a process have their parts in one nameless file: hundreds of them in one mixture would else take hundreds of descriptors. A
+part is never given to another data set, also when its own is gone: a worker may still write there. Untouched pages take no memory.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 import tempfile
-from multiprocessing import parent_process
+import threading
+from contextlib import contextmanager
+from multiprocessing import context, parent_process, reduction
+from typing import Any, Iterator, Optional
 
-__all__ = ["nameless_file", "training_pid"]
+__all__ = ["SharedPart", "training_pid"]
+
+_PAGE_BYTES = 4096
 
 
-def nameless_file(name: str) -> int:
+class _File:
+    """The file of this process, and how much of it is given away."""
+
+    def __init__(self) -> None:
+        self.descriptor: Optional[int] = None
+        self.used_bytes = 0
+        self.handed: dict[tuple[int, int], int] = {}  # by device and inode: descriptors of other processes' files, once each
+        self.lock = threading.Lock()  # also of what is read and changed: a lock of the file's is a process's, not a thread's
+
+    def part(self, size_bytes: int) -> tuple[int, int]:
+        """(descriptor, where a new part begins)."""
+        with self.lock:
+            if self.descriptor is None:
+                self.descriptor = _nameless_file("forebay-loader")
+            start, self.used_bytes = self.used_bytes, self.used_bytes + -(-size_bytes // _PAGE_BYTES) * _PAGE_BYTES
+            return self.descriptor, start
+
+    def known(self, descriptor: int) -> int:
+        """The descriptor under which this process has the file of ``descriptor``, which is closed where it has one already."""
+        found = os.fstat(descriptor)
+        with self.lock:  # closing one would end every lock that a thread of this process has of that file
+            kept = self.handed.setdefault((found.st_dev, found.st_ino), descriptor)
+            if kept != descriptor:
+                os.close(descriptor)
+            return kept
+
+
+_FILE = _File()
+
+
+def _renew() -> None:
+    """A fork's child reads and writes the parts that it inherited, and has a file of its own for what it makes."""
+    global _FILE  # noqa: PLW0603  # the old one's lock may be held by a thread that is not in this child
+    _FILE = _File()
+
+
+os.register_at_fork(after_in_child=_renew)
+
+
+class SharedPart:
+    """``size_bytes`` of zeros, for this process and those that it forks or starts; pickled otherwise it is a new one."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self._descriptor, self._start = _FILE.part(size_bytes)
+
+    def read(self, size_bytes: int, at: int = 0) -> bytes:
+        """What is there; shorter where nothing was ever written behind it."""
+        return os.pread(self._descriptor, min(size_bytes, self.size_bytes - at), self._start + at)
+
+    def write(self, data: bytes, at: int = 0) -> None:
+        os.pwrite(self._descriptor, data, self._start + at)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else is inside, of whatever process."""
+        with _FILE.lock:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, self._start)
+            try:
+                yield
+            finally:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._start)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Shared with a process that is being started; anything else that pickles gets one of its own."""
+        started = context.get_spawning_popen()
+        file = None
+        if started is not None:
+            handed = vars(started).setdefault("_forebay_files", {})  # a descriptor may be handed over once
+            file = handed[self._descriptor] = handed.get(self._descriptor) or reduction.DupFd(self._descriptor)
+        return {"size_bytes": self.size_bytes, "start": self._start, "file": file}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.size_bytes = state["size_bytes"]
+        if state["file"] is None:
+            self._descriptor, self._start = _FILE.part(self.size_bytes)
+        else:
+            self._descriptor, self._start = _FILE.known(os.dup(state["file"].detach())), state["start"]
+
+
+def _nameless_file(name: str) -> int:
     """A descriptor of an empty file that no folder lists; ``name`` is for people who look at a process."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name)

@@ -1,6 +1,6 @@
 """Which epoch a data set is in: counted across DataLoader workers that live for one epoch and workers that live for all.
 
-The count lies in a small file without a name that fork inherits and spawn is handed. A new set of workers shares its base seed: the first
+The count lies in memory that fork inherits and spawn is handed. A new set of workers shares its base seed: the first
 of them to come to an iteration takes the next epoch for all, and each counts its own: a worker that runs ahead, or one that was killed
 at its start, cannot put its siblings out of step, and loaders that take turns use no epoch twice. Each process that owns a DataLoader
 has a count of its own.
@@ -8,19 +8,16 @@ has a count of its own.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sys
-import threading
-import weakref
 from contextlib import contextmanager
-from multiprocessing import context, current_process, reduction
+from multiprocessing import context, current_process
 from typing import Any, Iterator, Optional
 
 from forebay_loader.base.argument_types import check_epoch
 from forebay_loader.base.live_process import lives
-from forebay_loader.base.shared_memory import nameless_file, training_pid
+from forebay_loader.base.shared_memory import SharedPart, training_pid
 from forebay_loader.plan.plan_subject import told_epoch
 
 __all__ = ["Epochs"]
@@ -29,17 +26,8 @@ MAX_OWNERS = 16  # training processes forked from the one that built the data se
 SEEDS = 1 << 32  # enough of a seed to know it by
 MAX_STARTS = 2  # sets of workers that begin at the same time, or take turns
 MAX_BEGUN = 4  # iterations that a worker may be behind the first of its set
-_NAME = "forebay-epochs"
 PAGE_BYTES = 4096  # one page is written as a whole, even when the writer is killed
-_THREADS = threading.Lock()  # the file's lock is a process's, not a thread's
-
-
-def _renew() -> None:
-    global _THREADS  # noqa: PLW0603  # after a fork it may be held by a thread that is not in this child
-    _THREADS = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew)
+_MOST_BYTES = 16 * PAGE_BYTES
 
 
 class Epochs:
@@ -49,7 +37,7 @@ class Epochs:
         check_epoch(told)
         self.told = told
         self._first = first
-        self._file: Optional[_File] = _File(nameless_file(_NAME))
+        self._part = SharedPart(_MOST_BYTES)
         self._run: Optional[_Run] = None
         self.value: Optional[int] = None  # the epoch being read in this process, for plans
 
@@ -92,26 +80,32 @@ class Epochs:
     @contextmanager
     def _owned(self) -> Iterator[dict[str, Any]]:
         """The state of the process whose DataLoader this is, under the lock."""
-        assert self._file is not None
-        with self._file.changed() as state:
+        with self._changed() as state:
             own = state.pop(str(training_pid()), None) or {"next": self._first, "set": 0, "starts": []}
             state[str(training_pid())] = own  # the newest last
             for forgotten in list(state)[:-MAX_OWNERS]:
                 del state[forgotten]
             yield own
 
+    @contextmanager
+    def _changed(self) -> Iterator[dict[str, Any]]:
+        """The JSON object in the memory, read and changed under its lock."""
+        with self._part.locked():
+            found = self._part.read(_MOST_BYTES).rstrip(b" \0")
+            state = json.loads(found or b"{}")
+            yield state
+            self._part.write(json.dumps(state, separators=(",", ":")).encode().ljust(max(PAGE_BYTES, len(found))))
+
     def __getstate__(self) -> dict[str, Any]:
         """Shared with a process that is being started; anything else that pickles gets a count of its own."""
         if context.get_spawning_popen() is not None:
-            assert self._file is not None
-            return {"told": self.told, "first": self._first, "file": reduction.DupFd(self._file.descriptor)}
+            return {"told": self.told, "first": self._first, "part": self._part}
         with self._owned() as own:
-            return {"told": self.told, "first": own["next"], "file": None}
+            return {"told": self.told, "first": own["next"], "part": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.told, self._first, self._run, self.value = state["told"], state["first"], None, None
-        handed = state["file"]
-        self._file = _File(nameless_file(_NAME) if handed is None else os.dup(handed.detach()))
+        self._part = state["part"] or SharedPart(_MOST_BYTES)
 
 
 class _Run:
@@ -182,26 +176,6 @@ def _place(worker_id: int) -> int:
     """
     identity = current_process()._identity
     return int(identity[-1]) - worker_id if identity else 0
-
-
-class _File:
-    """A JSON object in a file without a name, read and changed under its lock."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        weakref.finalize(self, os.close, descriptor).atexit = False  # what is still read at exit may ask
-
-    @contextmanager
-    def changed(self) -> Iterator[dict[str, Any]]:
-        with _THREADS:
-            fcntl.lockf(self.descriptor, fcntl.LOCK_EX)
-            try:
-                state = json.loads(os.pread(self.descriptor, 16 * PAGE_BYTES, 0) or b"{}")
-                yield state
-                text = json.dumps(state, separators=(",", ":")).encode()
-                os.pwrite(self.descriptor, text.ljust(max(PAGE_BYTES, os.fstat(self.descriptor).st_size)), 0)
-            finally:
-                fcntl.lockf(self.descriptor, fcntl.LOCK_UN)
 
 
 def _worker() -> Any:

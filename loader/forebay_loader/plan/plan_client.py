@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from typing import Callable, NamedTuple, Optional, Sequence
 
 from forebay_loader.base.counters import COUNTS
@@ -32,6 +33,7 @@ SEND_S = 0.02  # the body fits a socket buffer
 ANSWER_S = 0.01  # its answer has usually been waiting for a shard's time; together at most 50 ms
 PAUSE_S = 5.0  # after a failure: a dead sidecar must not be asked at every shard
 REFUSED_PAUSE_S = 60.0  # after a 4xx: the same list will not be taken a moment later
+MOST_KEPT = 16  # connections of a process that wait for a plan's next message; a mixture of hundreds of data sets has a plan for each
 FORGOTTEN = (404, 409)  # the sidecar does not hold what came before: all of it is sent again
 
 
@@ -51,6 +53,38 @@ class Coming(NamedTuple):
 
     at: int
     sources: Sequence[Source]
+
+
+class _Kept:
+    """The clients of this process whose connections are open, the one that sent last at the end."""
+
+    def __init__(self) -> None:
+        self._clients: dict[weakref.ref[PlanClient], None] = {}
+        self._lock = threading.Lock()
+
+    def hold(self, client: PlanClient) -> None:
+        """``client`` has sent; whoever has not for the longest time hangs up where there are too many."""
+        with self._lock:
+            name = weakref.ref(client)
+            self._clients.pop(name, None)
+            self._clients[name] = None
+            surplus = list(self._clients)[:-MOST_KEPT]
+        for name in surplus:
+            found = name()
+            if found is None or found.let_go():
+                with self._lock:
+                    self._clients.pop(name, None)
+
+
+_KEPT = _Kept()
+
+
+def _renew() -> None:
+    global _KEPT  # noqa: PLW0603  # a fork's child has connections of its own
+    _KEPT = _Kept()
+
+
+os.register_at_fork(after_in_child=_renew)
 
 
 class PlanClient:
@@ -144,6 +178,18 @@ class PlanClient:
             return
         self._taken, self._told_whole = True, method == "PUT"
         COUNTS.add("plans_sent")
+        _KEPT.hold(self)
+
+    def let_go(self) -> bool:
+        """Read the answer that is awaited, which came long ago, and hang up; False while another thread is at it."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            self._settle()
+            self._connection.close()
+            return True
+        finally:
+            self._lock.release()
 
     def _encoded(self, listed: Sequence[str], coming: Coming, whole: int) -> Encoded:
         subject = self._subject

@@ -13,7 +13,7 @@ from typing import Callable, Optional, TypeVar
 
 from forebay_loader.base.activity import PROXY, UNTOLD, here
 from forebay_loader.base.counters import COUNTS
-from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError
+from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError, check_descriptors
 from forebay_loader.base.timeouts import Limits
 from forebay_loader.identity.reader_name import reader_name
 from forebay_loader.stream.shard_request import VERSION, ask_shard, refusal, shown, waited_for
@@ -60,6 +60,7 @@ def patiently(shard: str, limits: Limits, within_s: float, ask_once: Callable[[B
         try:
             return ask_once(bearing)
         except Unanswered as trouble:
+            check_descriptors(shard, trouble)
             if trouble.silent and not trouble.hung and source_timeout.bears_silence():
                 if turns():
                     continue

@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 
 from forebay_loader.base.activity import PROXY, UNTOLD, here
 from forebay_loader.base.counters import COUNTS
-from forebay_loader.base.errors import LoaderError, ShardChanged
+from forebay_loader.base.errors import LoaderError, ShardChanged, check_descriptors
 from forebay_loader.base.takeover_report import REPORT
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.stream.source_order import SourceOrder
@@ -130,11 +130,13 @@ class ShardStream(io.BufferedIOBase):
             try:
                 self._body = self._answer()
             except Unanswered as trouble:
+                check_descriptors(self.name, trouble)
                 self._order.cope(trouble)
             except NotTaken as reason:
                 self._tell_refused(reason)
                 self._order.take_next(str(reason), lost=False)
             except LoaderError as error:
+                check_descriptors(self.name, error)
                 if self._order.waits_instead(error):
                     continue
                 self._order.failed(error)

@@ -1,22 +1,17 @@
 """What all workers of a rank have skipped in an epoch: one row of numbers each, in memory that they share.
 
 A worker writes its own row alone, in one ``pwrite``, so a reader has it whole; only to take a row, and to find out who ends last, is there
-a lock. Forked workers inherit the file, started ones are handed its descriptor, as with ``Epochs``.
+a lock.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import struct
-import threading
-import weakref
-from contextlib import contextmanager
-from multiprocessing import context, reduction
-from typing import Any, Iterator, NamedTuple
+from typing import NamedTuple
 
 from forebay_loader.base.live_process import lives
-from forebay_loader.base.shared_memory import nameless_file, training_pid
+from forebay_loader.base.shared_memory import SharedPart, training_pid
 from forebay_loader.meter.skips.counts import SkipCounts
 
 __all__ = ["LoneRow", "SharedRow", "SkipSlots", "Standing"]
@@ -24,15 +19,7 @@ __all__ = ["LoneRow", "SharedRow", "SkipSlots", "Standing"]
 READING, ENDED, CUT = 1, 2, 3  # an iteration: under way; read to its end; left before
 _ROW = struct.Struct("16q")  # owner, epoch, worker, workers, pid, state, the counts, and one to spare
 _MOST = 4096  # rows: workers of four epochs, far beyond any machine
-_THREADS = threading.Lock()  # the file's lock is a process's, not a thread's
-
-
-def _renew() -> None:
-    global _THREADS  # noqa: PLW0603  # after a fork it may be held by a thread that is not in this child
-    _THREADS = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew)
+_AT_ONCE = 64  # rows read together: more than most jobs ever have
 
 
 class _Row(NamedTuple):
@@ -96,12 +83,12 @@ class SkipSlots:
     """The rows of one data set."""
 
     def __init__(self) -> None:
-        self._keep(nameless_file("forebay-skips"))
+        self._part = SharedPart(_MOST * _ROW.size)
 
     def take(self, epoch: int, worker: int, workers: int) -> SharedRow:
         """A row for an iteration that begins now."""
         owner = training_pid()
-        with self._locked():
+        with self._part.locked():
             rows = self._rows()
             free = (at for at, row in enumerate(rows) if _is_free(row, owner, epoch, worker))
             place = next(free, len(rows) if len(rows) < _MOST else epoch % _MOST)
@@ -120,7 +107,7 @@ class SkipSlots:
 
     def end(self, place: int, counts: SkipCounts, *, over: bool) -> Standing:
         """This process's iteration has ended, ``over`` or left early."""
-        with self._locked():
+        with self._part.locked():
             row = self._row(place)._replace(counts=counts, state=ENDED if over else CUT)
             self._write(place, row)
             rows = self._of(row.epoch)
@@ -129,41 +116,27 @@ class SkipSlots:
         last = complete and all(each.over for each in rows)
         return Standing(_sum(rows), last, any(each.state != ENDED for each in rows))
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Shared with a process that is being started; anything else that pickles gets rows of its own."""
-        return {"file": None if context.get_spawning_popen() is None else reduction.DupFd(self._descriptor)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        handed = state["file"]
-        self._keep(nameless_file("forebay-skips") if handed is None else os.dup(handed.detach()))
-
-    def _keep(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        weakref.finalize(self, os.close, descriptor).atexit = False  # passes that are still under way end at exit, and need it
-
     def _of(self, epoch: int) -> "list[_Row]":
         owner = training_pid()
         return [row for row in self._rows() if (row.owner, row.epoch) == (owner, epoch)]
 
     def _rows(self) -> "list[_Row]":
-        data = os.pread(self._descriptor, _MOST * _ROW.size, 0)
-        return [_row(numbers) for numbers in _ROW.iter_unpack(data[: len(data) - len(data) % _ROW.size])]
+        """All that were ever taken: they follow one another."""
+        found: "list[_Row]" = []
+        while len(found) < _MOST:
+            data = self._part.read(_AT_ONCE * _ROW.size, len(found) * _ROW.size)
+            taken = [row for row in map(_row, _ROW.iter_unpack(data[: len(data) - len(data) % _ROW.size])) if row.owner]
+            found += taken
+            if len(taken) < _AT_ONCE:
+                break
+        return found
 
     def _row(self, place: int) -> _Row:
-        return _row(_ROW.unpack(os.pread(self._descriptor, _ROW.size, place * _ROW.size)))
+        return _row(_ROW.unpack(self._part.read(_ROW.size, place * _ROW.size)))
 
     def _write(self, place: int, row: _Row) -> None:
         *head, counts = row
-        os.pwrite(self._descriptor, _ROW.pack(*head, *counts, 0), place * _ROW.size)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with _THREADS:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
-            try:
-                yield
-            finally:
-                fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+        self._part.write(_ROW.pack(*head, *counts, 0), place * _ROW.size)
 
 
 def _row(numbers: "tuple[int, ...]") -> _Row:
