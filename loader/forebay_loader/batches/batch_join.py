@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Mapping as MappingABC
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
-from forebay_loader.batches.pad import Field, PadCollation
+from forebay_loader.batches.pad import Field, PadCollation, common_dtype
 
 __all__ = ["ALIKE", "BatchJoin"]
 
@@ -131,7 +131,9 @@ def _padded_on(parts: Sequence[Any], fill: Any) -> Any:
     first = parts[0]
     shape = (sum(part.shape[0] for part in parts), max(part.shape[1] for part in parts), *first.shape[2:])
     if hasattr(first, "new_full"):
-        made = importlib.import_module("torch").full(shape, fill, dtype=first.dtype, device=first.device, pin_memory=first.is_pinned())
+        made = importlib.import_module("torch").full(
+            shape, fill, dtype=common_dtype(parts), device=first.device, pin_memory=first.is_pinned()
+        )
     else:
         numpy = importlib.import_module("numpy")
         made = numpy.full(shape, fill, dtype=numpy.result_type(*parts))
@@ -164,11 +166,12 @@ def _shown(axes: Optional[tuple[int, ...]]) -> str:
 
 
 def _joined_tensors(parts: Sequence[Any]) -> Any:
-    torch = importlib.import_module("torch")
+    torch, kind = importlib.import_module("torch"), common_dtype(parts)
+    alike = [part.to(kind) for part in parts]
     if not parts[0].is_pinned():
-        return torch.cat(list(parts))
+        return torch.cat(alike)
     shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
-    return torch.cat(list(parts), out=torch.empty(shape, dtype=parts[0].dtype, pin_memory=True))  # as its parts: copied in the background
+    return torch.cat(alike, out=torch.empty(shape, dtype=kind, pin_memory=True))  # as its parts: copied in the background
 
 
 def _entries(part: Any) -> Optional[int]:

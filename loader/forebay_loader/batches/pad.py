@@ -9,7 +9,7 @@ from typing import Any, Iterable, Mapping, Optional, Sequence, Union
 
 from forebay_loader.base.argument_types import whole
 
-__all__ = ["PadCollation", "padded", "padding_of"]
+__all__ = ["PadCollation", "common_dtype", "padded", "padding_of"]
 
 Field = Union[str, int]
 
@@ -23,13 +23,15 @@ def padded(*fields: Field, value: Any = 0, edges: Sequence[int] = ()) -> PadColl
 
     Each field is padded along its first axis, behind what is there: a B x L x … array of numpy, or tensor of torch where its values are
     tensors. Beside it stands its mask, B x L bool, True where a value is real: ``tokens_mask`` of a dict's field ``tokens``; of tuples the
-    masks follow at the end, in the order of ``fields``. All other fields are as webdataset collates them.
+    masks follow at the end, in the order of ``fields``. The array has a dtype that holds the values of all samples, as numpy chooses it.
+    All other fields are as webdataset collates them.
 
     - ``fields``: names in a dict, places in a tuple.
     - ``value``: what fills, or a dict of it by field; what it leaves out is filled with 0.
     - ``edges``: L is the first of these that the longest fits into, so that there are few shapes; beyond the last it is the longest.
 
-    Raises ``TypeError`` and ``ValueError`` for arguments, ``ValueError`` for samples that do not have the field, or differ in other axes.
+    Raises ``TypeError`` and ``ValueError`` for arguments, ``ValueError`` for samples that do not have the field, that differ in other axes,
+    that have a field called as the mask, or whose dtype cannot hold ``value``.
     """
     for field in fields:
         if not isinstance(field, (str, int)):
@@ -69,6 +71,11 @@ class PadCollation:
         for row in rows[1:]:
             if row.keys() != rows[0].keys():
                 raise ValueError(f"samples of one batch have different fields: {_listed(names)}, and {_listed(row)}")
+        own = [f"{field}_mask" for field in self._fields if field in rows[0] and f"{field}_mask" in rows[0]]
+        if own:
+            raise ValueError(
+                f"samples have a field {_listed(own)} of their own, and fb.padded's mask is called so: rename it, in a map before"
+            )
         columns, masks = {}, {}
         for name in names:
             values = [row[name] for row in rows]
@@ -113,13 +120,43 @@ class PadCollation:
         length = self._edges[place] if place < len(self._edges) else longest
         shape, fill = (len(arrays), length, *rests.pop()), self._fills.get(name, 0)
         if tensors:
-            made, mask = arrays[0].new_full(shape, fill), importlib.import_module("torch").zeros(shape[:2], dtype=bool)
+            made, mask = (
+                arrays[0].new_full(shape, fill, dtype=common_dtype(arrays)),
+                importlib.import_module("torch").zeros(shape[:2], dtype=bool),
+            )
         else:
-            made, mask = numpy.full(shape, fill, dtype=numpy.result_type(*arrays)), numpy.zeros(shape[:2], dtype=bool)
+            made, mask = numpy.full(shape, fill, dtype=common_dtype(arrays)), numpy.zeros(shape[:2], dtype=bool)
+        if "int" in str(made.dtype) and made.reshape(-1)[:1].tolist() not in ([], [fill]):
+            raise ValueError(f"{name!r} is padded with {fill!r}, which {made.dtype} cannot hold: say fb.padded(…, value=…)")
         for row, array in enumerate(arrays):
             made[row, : array.shape[0]] = array
             mask[row, : array.shape[0]] = True
         return made, mask
+
+
+def common_dtype(arrays: Sequence[Any]) -> Any:
+    """One that holds the values of all ``arrays``, or tensors: numpy's choice, of those that have values where any has.
+
+    Torch's own would be that of the floats, however large the integers beside them: 16777217 beside a float32 becomes 16777216.
+    """
+    numpy = importlib.import_module("numpy")
+    valued = [array for array in arrays if 0 not in array.shape] or arrays
+    if not hasattr(arrays[0], "new_full"):
+        return numpy.result_type(*(array.dtype for array in valued))
+    found = valued[0].dtype
+    for array in valued[1:]:
+        found = _of_both(found, array.dtype)
+    return found
+
+
+def _of_both(one: Any, other: Any) -> Any:
+    torch = importlib.import_module("torch")
+    both = torch.promote_types(one, other)
+    counting = next((each for each in (one, other) if not each.is_floating_point and each != torch.bool), None)
+    if not both.is_floating_point or counting is None:
+        return both
+    most = torch.iinfo(counting).max
+    return next((kind for kind in (both, torch.float32) if most * torch.finfo(kind).eps <= 1), torch.float64)
 
 
 def _listed(names: Iterable[Any]) -> str:

@@ -114,3 +114,11 @@ def test_how_a_batch_differs() -> None:
     known = BatchJoin(SIZE, pad)
     known.look(pad([{"x": torch.zeros(n)} for n in (1, 2, 3, 4)]))
     assert known.differs(pad([{"x": torch.zeros(n)} for n in (5, 6, 7, 8)])) == ""
+
+
+@pytest.mark.parametrize("longest", [2, 3])
+def test_parts_of_different_types(longest: int) -> None:
+    """Nothing behind the point is lost, padded on or not."""
+    pad = padded("x")
+    parts = [pad([{"x": torch.tensor([1, 2])}] * 2), pad([{"x": torch.full((longest,), 0.25)}] * 2)]
+    assert BatchJoin(2, pad)(parts)["x"][2:, :2].tolist() == [[0.25, 0.25]] * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -59,3 +60,41 @@ def test_mistaken_arguments(fields: Any, how: dict[str, Any]) -> None:
     """Refused where they are written."""
     with pytest.raises((TypeError, ValueError)):
         fb.padded(*fields, **how)
+
+
+KINDS = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+
+
+@pytest.mark.parametrize("kinds", list(itertools.permutations(KINDS, 2)), ids="-".join)
+@pytest.mark.parametrize("tensors", [True, False])
+def test_no_value_is_lost(kinds: tuple[str, str], tensors: bool) -> None:
+    """Whatever the first sample's dtype is: the greatest values of both come out as they went in, but of 64 bits beside a float."""
+    most = [True if kind == "bool" else float(numpy.finfo(kind).max) if "float" in kind else int(numpy.iinfo(kind).max) for kind in kinds]
+    rows = [{"x": numpy.array([value] * (2 + at), dtype=kind)} for at, (kind, value) in enumerate(zip(kinds, most, strict=True))]
+    rows = (
+        [{"x": torch.tensor(row["x"].tolist(), dtype=getattr(torch, kind))} for row, kind in zip(rows, kinds, strict=True)]
+        if tensors
+        else rows
+    )
+    found = fb.padded("x")(rows)["x"].tolist()
+    nearest = "int64" in kinds and any("float" in kind for kind in kinds)
+    assert [row[0] for row in found] == ([float(value) for value in most] if nearest else most)
+
+
+def test_an_empty_one_says_nothing_of_the_type() -> None:
+    """``torch.tensor([])`` is float32 whatever stands beside it."""
+    found = fb.padded("x")([{"x": torch.tensor([])}, {"x": torch.tensor([16777217, 5])}])["x"]
+    assert (found.tolist(), found.dtype) == ([[0, 0], [16777217, 5]], torch.int64)
+
+
+def test_a_field_that_is_called_as_the_mask() -> None:
+    """It would be replaced without a word."""
+    with pytest.raises(ValueError, match="a field x_mask of their own"):
+        fb.padded("x")([{"x": numpy.zeros(1), "x_mask": numpy.zeros(1)}] * 2)
+
+
+@pytest.mark.parametrize("value", [0.5, -1])
+def test_a_value_that_does_not_fit(value: float) -> None:
+    """It would be cut, or wrap around."""
+    with pytest.raises(ValueError, match="cannot hold"):
+        fb.padded("x", value=value)([{"x": torch.zeros(1, dtype=torch.uint8)}, {"x": torch.zeros(2, dtype=torch.uint8)}])
