@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import time
@@ -35,6 +36,7 @@ from forebay_proxy.node.runfile import RunDirectory
 __all__ = ["run"]
 
 _MOST_STARTS, _WITHIN_S = 5, 600.0  # one that dies at once dies of something that another start does not mend
+_SHELL = "/bin/sh"
 _OTHERS_S = 3.0  # whoever started a sidecar notices its end within a second, and a start takes another
 _SELDOM_S = 20.0  # between two looks whether one that was given up is back
 
@@ -246,6 +248,8 @@ def _run(command: tuple[str, ...], environ: Mapping[str, str], watch: _Watch | N
         notice(f"{command[0]}: command not found{f'; without the quotes: forebay run -- {command[0]}' if quoted else ''}")
         return ExitCode.NOT_FOUND, False
     except OSError as error:
+        if error.errno == errno.ENOEXEC and command[0] != _SHELL:  # a script without a first line "#!": whoever types it gets a shell
+            return _run((_SHELL, *command), environ, watch)
         notice(f"{command[0]}: cannot be run: {error.strerror}")
         return ExitCode.NOT_EXECUTABLE, False
 

@@ -380,3 +380,12 @@ def test_its_log_is_private(node: Node) -> None:
     """Beside the run file, 0600."""
     node.forebay("run", "--", "true")
     assert (node.path / "forebay.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_script_without_a_first_line_is_the_shells(node: Node, tmp_path: Path) -> None:
+    """As it is where a person types its name."""
+    script = tmp_path / "train"
+    script.write_text("echo $1; exit 3\n")
+    script.chmod(0o755)
+    done = node.forebay("run", "--quiet", "--", str(script), "told")
+    assert (done.returncode, done.stdout) == (3, "told\n")
