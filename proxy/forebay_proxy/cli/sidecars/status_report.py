@@ -45,6 +45,7 @@ def status_rows(status: Table) -> list[Row]:
         ("errors", f"{status['errors']}{', the last ones below' if status.get('recent_errors') else ''}"),
         *_told("log", status.get("log")),
     ]
+    rows += [("ranks", f"{each['job']}: {each['unequal']}") for each in status.get("meters", ()) if each.get("unequal")]
     rows += [("ranks", text) for text in _uneven(status.get("meters", ()))]
     rows += [("trouble", text) for text in status.get("troubles", ())]
     for each in status.get("sets", ()):
