@@ -180,6 +180,7 @@ def _bytes(counted: Table) -> str:
     return (
         f"{format_size(counted['sent'])}, {format_size(counted['hit'])} hit{share}, "
         f"{format_size(counted['origin'])} from origins, {format_size(counted['saved'])} saved"
+        + (f", {format_size(counted['opened'])} opened to read samples of it" if counted.get("opened") else "")
     )
 
 
