@@ -18,11 +18,15 @@ ATTRIBUTES = {
     "PageView": 14,  # one a word, or a text, of a page of the meter
     "Arguments": 27,  # one an argument of wds.WebDataset
     "SkipPass": 13,
+    "MeterBody": 15,  # one a field of what a training process tells
+    "StallBooks": 14,
+    "StallClock": 15,
+    "MeterTicks": 13,
     "Row": 14,  # one a field of an index row
     "SimulatedOutcome": 13,  # one a figure of a replay
     "Track": 18,  # one a fact of a film's track, in the order of its boxes
 }
-METHODS: dict[str, int] = {}
+METHODS: dict[str, int] = {"StallClock": 22}
 
 
 def classes(source: str) -> Iterator[tuple[str, int, int]]:

@@ -15,7 +15,7 @@ from typing import Any
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.requests import MeterTold
 from forebay_proxy.core.shard import shown_set
-from forebay_proxy.telemetry.unequal_steps import LoaderStand, unequal_steps
+from forebay_proxy.telemetry.unequal_steps import RankStand, unequal_steps
 from forebay_proxy.wire.protocol.meter_body import MeterBody
 from forebay_proxy.wire.protocol.plan import ReaderName
 
@@ -88,9 +88,9 @@ class MeterBoard:
     def _unequal(self) -> dict[ReaderName, str]:
         """Sentences on ranks that stand in a step, since others have ended; of a rank's processes the one heard last counts."""
         last = {(reader.job, reader.rank): (reader, meter) for reader, meter in self._meters.items()}
-        now, jobs = self._clock(), dict[str, dict[ReaderName, LoaderStand]]()
+        now, jobs = self._clock(), dict[str, dict[ReaderName, RankStand]]()
         for reader, meter in last.values():
-            jobs.setdefault(reader.job, {})[reader] = LoaderStand(meter.last, now - meter.heard_at)
+            jobs.setdefault(reader.job, {})[reader] = RankStand(meter.last, now - meter.heard_at)
         return dict(found for stands in jobs.values() if (found := unequal_steps(stands)))
 
     def _shown(self, job: str | None) -> Iterator[tuple[ReaderName, _MeteredProcess]]:

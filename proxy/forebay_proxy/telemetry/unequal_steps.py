@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from forebay_proxy.wire.protocol.meter_body import MeterBody
 from forebay_proxy.wire.protocol.plan import ReaderName
 
-__all__ = ["LoaderStand", "unequal_steps"]
+__all__ = ["RankStand", "unequal_steps"]
 
 STOOD_S = 10.0
 TIMES_A_STEP = 5
@@ -29,7 +29,7 @@ NOW_S = 25.0  # what was told longer ago is not so now
 
 
 @dataclass(frozen=True, slots=True)
-class LoaderStand:
+class RankStand:
     """What one process told last, ``silent_s`` ago."""
 
     told: MeterBody
@@ -56,13 +56,13 @@ class LoaderStand:
         ended_s = self.told.ended_s
         return 0.0 if ended_s is None or ended_s + self.silent_s < ENDED_S else ended_s + self.silent_s
 
-    def has_left(self, other: LoaderStand) -> bool:
+    def has_left(self, other: RankStand) -> bool:
         """Whether it has ended, with fewer batches than ``other`` has, which stands."""
         same = self.told.loader == other.told.loader and self.passes >= other.passes
         return same and bool(self.ended_s and other.stood_s) and self.steps < other.steps
 
 
-def unequal_steps(stands: Mapping[ReaderName, LoaderStand]) -> tuple[ReaderName, str] | None:
+def unequal_steps(stands: Mapping[ReaderName, RankStand]) -> tuple[ReaderName, str] | None:
     """Of one job's ranks: who stands for longest, and a sentence on it; None where nobody waits for a rank that has ended."""
     pairs = [(reader, left) for reader, stand in stands.items() for left, other in stands.items() if other.has_left(stand)]
     if not pairs:
