@@ -25,6 +25,7 @@ from forebay_loader.samples.indexed_shards import IndexedShards
 from forebay_loader.samples.indexed_stream import indexed_samples
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.webdataset_openers import open_source
+from forebay_proxy.cli.sidecars.status_report import status_rows
 
 pytestmark = pytest.mark.usefixtures("fresh_loader")
 
@@ -95,6 +96,24 @@ def test_random_access_gives_webdatasets_samples(sidecar: Sidecar, shards: Path)
             for number in (len(shard), -len(shard) - 1):
                 with pytest.raises(IndexError):
                     shard[number]
+
+
+def test_what_is_read_is_what_is_counted(sidecar: Sidecar, shards: Path) -> None:
+    """Of two samples their bytes, of a range what lies in it, of a whole pass the shard once: not the shard each time that it is opened."""
+    fetched(sidecar, shards, 0)
+    before, (url,) = sidecar.status()["bytes"], urls(shards, 0)
+    length = (shards / "0.tar").stat().st_size
+    for _ in range(3):  # as workers do
+        with IndexedShard(url) as shard:
+            assert shard.mapped
+            read = sum(len(data) for number in (3, 40) for name, data in shard[number].items() if not name.startswith("__"))
+    assert counters()["bytes_proxy"] == 3 * read
+    with IndexedShard(url) as shard:
+        assert len(list(shard.samples())) == SAMPLES
+    assert 0.7 * length < counters()["bytes_proxy"] - 3 * read <= length
+    after = sidecar.status()["bytes"]
+    assert (after["sent"] - before["sent"], after["opened"]) == (0, 4 * length)
+    assert f"{4 * length / 1e6:.1f} MB opened to read samples of it" in dict(status_rows(sidecar.status()))["read"]
 
 
 def test_many_shards_are_one_sequence(sidecar: Sidecar, shards: Path) -> None:

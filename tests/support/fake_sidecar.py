@@ -136,6 +136,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._hold()
         elif self.path in answers:
             self._json(answers[self.path])
+        elif self.path.startswith("/v1/index/"):
+            self._problem(409, "its sample index is made once all of it is here")
         else:
             self._problem(404, f"no such path {self.path}")
 

@@ -27,7 +27,7 @@ NAMES = (
     "skipped_decode",  # samples that a handler passed over: they could not be decoded
     "skipped_map",  # samples that a handler passed over in any later stage, webdataset's or a user's
     "skips_unwritten",  # of all these: those that are not in the file of skips, for it is full or cannot be written
-    "bytes_proxy",  # of a shard that came as a descriptor: all of it; what had to go on over HTTP counts again
+    "bytes_proxy",  # of a shard that came as a descriptor: all of it, but for samples by number; what had to go on over HTTP counts again
     "bytes_direct",
     "plans_sent",
     "plans_failed",

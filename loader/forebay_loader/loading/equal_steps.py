@@ -88,7 +88,7 @@ def in_step(
     that this rank had come to the end of its own already.
     """
     epoch = ballot.begin()
-    if said is not None and epoch == 1:
+    if said is not None and epoch == 0:
         ballot.words.say(said)
     ballot.post(GOES_ON, fresh=True, number=number, digest=digest, common=common)
     verdict = _verdict(ballot, 0)

@@ -69,7 +69,7 @@ class StepVote:
         distributed = sys.modules["torch.distributed"]
         self.ranks = sorted(distributed.get_process_group_ranks(distributed.group.WORLD if group is None else group))
         self.rank = distributed.get_rank(group)  # among those of the group
-        self.epoch = 0
+        self.epoch = -1  # the first is 0, as trainers count; counted by this process, so that a resumed one begins at 0 again
         self.voted = 0  # within the epoch
         self._timeout_s = timeout_s
         self._store = _store_of(distributed, self.ranks)
@@ -249,7 +249,7 @@ class StepVote:
         """Where each rank was last heard of."""
         found = []
         for rank in range(len(self.ranks)):
-            text = self._store.get(f"at/{rank}").decode() if self._store.check([f"at/{rank}"]) else "0 0 the beginning"
+            text = self._store.get(f"at/{rank}").decode() if self._store.check([f"at/{rank}"]) else "-1 0 the beginning"
             epoch, voted, place = text.split(" ", 2)
             found.append(_Place(int(epoch), int(voted), place))
         return found

@@ -49,7 +49,9 @@ class IndexedShard:
         self._source = source = shard_source(url)
         self._limits = limits
         self._pid = os.getpid()
-        self._opened: Optional[Descriptor] = open_descriptor(source, reader_name(), version=version) if select_files is None else None
+        self._opened: Optional[Descriptor] = (
+            open_descriptor(source, reader_name(), version=version, parts=True) if select_files is None else None
+        )
         try:
             self._indexed = self._index(source, version)
         except BaseException:

@@ -26,11 +26,14 @@ from forebay_proxy.wire.protocol.fd import FdAnswer, InvalidFdAnswer, InvalidFdR
 __all__ = ["open_descriptor"]
 
 
-def open_descriptor(source: Source, reader: str, go_on: Optional[GoOn] = None, version: str = "") -> Optional[Descriptor]:
+def open_descriptor(
+    source: Source, reader: str, go_on: Optional[GoOn] = None, version: str = "", *, parts: bool = False
+) -> Optional[Descriptor]:
     """The shard, if the sidecar has all of it here; None: over HTTP. ``reader`` is ``job/rank/worker/opener``.
 
     ``go_on`` is asked for a stream where the file cannot be read any further; without it reading raises ``OSError`` then. ``version``: the
     ETag that is meant; the sidecar asks no origin about that, and what comes may be of another one where it has none of it.
+    ``parts``: samples of it are read, and not all of it, so that what is read is counted.
     """
     path = None if HUNG.known() else DOORS.path()
     if path is None:
@@ -38,7 +41,7 @@ def open_descriptor(source: Source, reader: str, go_on: Optional[GoOn] = None, v
     activity = here()
     activity.wait(UNTOLD, shown(source), 0)  # for the origin's first answer too; where no descriptor comes, HTTP's answer tells
     try:
-        found = _opened(path, source, reader, go_on, version)
+        found = _opened(path, source, reader, go_on, version, parts)
         activity.over()
         if found is not None:
             activity.tell(PROXY)
@@ -53,13 +56,13 @@ def open_descriptor(source: Source, reader: str, go_on: Optional[GoOn] = None, v
         activity.over()
 
 
-def _opened(path: str, source: Source, reader: str, go_on: Optional[GoOn], version: str) -> Optional[Descriptor]:
+def _opened(path: str, source: Source, reader: str, go_on: Optional[GoOn], version: str, parts: bool) -> Optional[Descriptor]:
     text, headers = source.url.text(), safe_headers(source)
     turning = _Turning(shown(source, text), reader)
     while True:
         asking = _taken(path, turning)
         number = asking.number()
-        line = encode_request(text, reader, headers, number, version)
+        line = encode_request(text, reader, headers, number, version, parts=parts)
         try:
             asking.ask(line, turning)
             with unforked():
@@ -71,7 +74,8 @@ def _opened(path: str, source: Source, reader: str, go_on: Optional[GoOn], versi
     CONNECTIONS.put(asking)
     INSTANCES.heard(reader, answer.instance)
     if opened is not None:
-        COUNTS.by_descriptor(answer.size)
+        opened.in_parts = parts
+        COUNTS.by_descriptor(0 if parts else answer.size)
     return opened
 
 

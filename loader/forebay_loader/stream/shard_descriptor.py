@@ -45,6 +45,7 @@ class Descriptor(io.BufferedIOBase):
         self, asking: Optional[FdClient], number: int, file: int, answer: FdAnswer, name: str, go_on: Optional[GoOn] = None
     ) -> None:
         self.name = name
+        self.in_parts = False  # what is read counts, else all of it was counted when it came
         self.etag = answer.etag
         self.size = answer.size
         self._asking = asking
@@ -116,7 +117,10 @@ class Descriptor(io.BufferedIOBase):
         activity = here()
         activity.wait(DISK, self.name, at)
         try:
-            return os.preadv(self._file, [room[:wanted]], at) or file_ends(at, self.size)
+            got = os.preadv(self._file, [room[:wanted]], at) or file_ends(at, self.size)
+            if self.in_parts:
+                COUNTS.add("bytes_proxy", got)
+            return got
         finally:
             activity.over()
 
@@ -135,6 +139,8 @@ class Descriptor(io.BufferedIOBase):
                 while len(data) < size:  # the kernel gives 2 GiB at most
                     data += os.pread(file, size - len(data), at + len(data)) or file_ends(at + len(data), self.size)
                 found.append(data)
+            if self.in_parts:
+                COUNTS.add("bytes_proxy", sum(size for _, size in spans))
             return found
         finally:
             activity.over()
@@ -143,7 +149,11 @@ class Descriptor(io.BufferedIOBase):
         """``size`` bytes from ``at``; None where reading on in order tells more: it is closed, or cannot be read."""
         try:
             data = os.pread(self._file, size, at)
-            return data if len(data) == size else self.at(at, size)
+            if len(data) < size:
+                return self.at(at, size)
+            if self.in_parts:
+                COUNTS.add("bytes_proxy", size)
+            return data
         except OSError:
             return None
 

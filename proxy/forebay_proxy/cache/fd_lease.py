@@ -57,6 +57,7 @@ class FdLease:
     segments: int
     began: int  # the moment of ``OptimumMeter``
     _books: _Books
+    in_parts: bool = False  # samples of it are read, and nobody hears how much that is
     asked_at: float = 0.0  # on the door's clock
     answered_s: float = 0.0  # from then on
 

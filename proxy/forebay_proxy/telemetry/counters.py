@@ -38,6 +38,7 @@ class JobCounters:
     requests: dict[str, int] = field(default_factory=lambda: {outcome.value: 0 for outcome in RequestOutcome})
     sent_bytes: int = 0
     hit_bytes: int = 0
+    opened_bytes: int = 0
     reader_wait_s: float = 0
     errors: int = 0
     no_tars: int = 0
@@ -47,13 +48,14 @@ class JobCounters:
             self.requests[fact.outcome.value] += 1
             self.sent_bytes += fact.bytes_sent
             self.hit_bytes += fact.hit_bytes
+            self.opened_bytes += fact.opened_bytes
         if fact.code >= 400 and fact.code not in ORDINARY and not fact.expected:
             self.errors += 1
 
     def snapshot(self) -> dict[str, object]:
         return {
             "requests": dict(self.requests),
-            "bytes": {"sent": self.sent_bytes, "hit": self.hit_bytes},
+            "bytes": {"sent": self.sent_bytes, "hit": self.hit_bytes, "opened": self.opened_bytes},
             "reader_wait_s": self.reader_wait_s,
             "errors": self.errors,
             "no_tars": self.no_tars,
@@ -105,7 +107,8 @@ class Counters:
         """The keys ``requests``, ``bytes``, ``reader_wait_s``, ``errors``, ``no_tars``, ``jobs`` and ``anonymous`` of ``/v1/status``.
 
         ``bytes.optimal`` is the least that any schedule could have fetched for the readings that have ended. ``bytes.saved`` is what the
-        origin did not have to send: bytes sent less origin bytes, at least 0 (prefetch runs ahead of readers).
+        origin did not have to send: bytes sent less origin bytes, at least 0 (prefetch runs ahead of readers). ``bytes.opened``: lengths of
+        the shards that were passed as files of which samples are read; what is read of them nobody hears, and ``sent`` has none of it.
         """
         total = self._total
         saved = max(0, total.sent_bytes - self._origin_bytes)
@@ -114,6 +117,7 @@ class Counters:
             "bytes": {
                 "sent": total.sent_bytes,
                 "hit": total.hit_bytes,
+                "opened": total.opened_bytes,
                 "origin": self._origin_bytes,
                 "optimal": self._optimal_bytes,
                 "saved": saved,

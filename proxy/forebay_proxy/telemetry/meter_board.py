@@ -15,6 +15,7 @@ from typing import Any
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.requests import MeterTold
 from forebay_proxy.core.shard import shown_set
+from forebay_proxy.telemetry.unequal_steps import RankStand, unequal_steps
 from forebay_proxy.wire.protocol.meter_body import MeterBody
 from forebay_proxy.wire.protocol.plan import ReaderName
 
@@ -76,8 +77,21 @@ class MeterBoard:
         self._events.emit(MeterTold(reader, body.since(before)))
 
     def rows(self, job: str | None = None) -> list[dict[str, Any]]:
-        """One object a process (of ``job``) that is not silent, in the order of jobs and ranks. ``lately``: the last minute's sums."""
-        return [self._row(reader, meter) for reader, meter in sorted(self._shown(job), key=lambda each: _place(each[0]))]
+        """One object a process (of ``job``) that is not silent, in the order of jobs and ranks.
+
+        ``lately``: the last minute's sums; ``unequal``: a sentence where it seems to wait for ranks that have ended, else None.
+        """
+        unequal = self._unequal()
+        shown = sorted(self._shown(job), key=lambda each: _place(each[0]))
+        return [{**self._row(reader, meter), "unequal": unequal.get(reader)} for reader, meter in shown]
+
+    def _unequal(self) -> dict[ReaderName, str]:
+        """Sentences on ranks that stand in a step, since others have ended; of a rank's processes the one heard last counts."""
+        last = {(reader.job, reader.rank): (reader, meter) for reader, meter in self._meters.items()}
+        now, jobs = self._clock(), dict[str, dict[ReaderName, RankStand]]()
+        for reader, meter in last.values():
+            jobs.setdefault(reader.job, {})[reader] = RankStand(meter.last, now - meter.heard_at)
+        return dict(found for stands in jobs.values() if (found := unequal_steps(stands)))
 
     def _shown(self, job: str | None) -> Iterator[tuple[ReaderName, _MeteredProcess]]:
         now = self._clock()

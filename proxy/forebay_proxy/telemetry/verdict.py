@@ -20,11 +20,14 @@ def verdict(
     waits: Waits, board: OriginBoard, *, readers: int, disk_state: str, disk_reason: str, in_flight: Mapping[str, int],
     refused: tuple[str, float] | None = None, meters: Sequence[Mapping[str, Any]] = (),
 ) -> str:  # fmt: skip
-    """What a person should know first: why training waits, who waits for what, the cache disk; else that all is well.
+    """What a person should know first: a rank that waits for one without batches, why training waits, who waits for what, the cache disk;
+    else that all is well.
 
     ``refused``: the last error that a client was given, and how many seconds ago, if that was lately. ``meters``: the rows of
     ``MeterBoard``. Readers' waits that training does not feel are hidden by prefetch, and it is said that they are.
     """
+    if unequal := next((row["unequal"] for row in meters if row.get("unequal")), ""):
+        return f"training stands: {unequal}"
     readers_wait = _readers(waits, board, readers, disk_state, disk_reason, in_flight, refused)
     share, said = max(map(_stall, meters), default=(0.0, ""), key=lambda each: each[0])
     if not said:

@@ -84,7 +84,7 @@ def test_the_dropped_number_is_right(tmp_path: Path) -> None:
     urls = ["s3://bucket/000.tar", "s3://bucket/003.tar", "s3://bucket/005.tar"]  # 9 + 3 samples against 1
     ends = run_ranks(2, lambda rank: epochs(loader(dataset(urls, batch=1, shardshuffle=False)), 1), tmp_path)
     assert steps(ends) == [[1], [1]]
-    said = "equal steps: epoch 1 ends after 1 batches, because another rank has no more; rank 0 drops 11 of its own"
+    said = "equal steps: epoch 0 ends after 1 batches, because another rank has no more; rank 0 drops 11 of its own"
     assert [line.partition(". ")[0] for line in ends[0].said if "equal" in line] == [said]
 
 
@@ -253,14 +253,14 @@ def test_an_empty_rank_cannot_repeat(tmp_path: Path) -> None:
     """tail="repeat": there is nothing it could go on with, and an epoch without a step would look like one."""
     ends = run_ranks(2, lambda rank: list(loader(dataset(["s3://bucket/000.tar"], empty_check=False), tail="repeat")), tmp_path)
     assert "this rank has no batch at all" in ends[1].error
-    assert ends[0].error.startswith("StepsError: rank 1 failed while it read step 1 of epoch 1")
+    assert ends[0].error.startswith("StepsError: rank 1 failed while it read step 1 of epoch 0")
 
 
 def test_an_empty_rank_that_may_not_be(tmp_path: Path) -> None:
     """The rank without a shard raises its own error, the other one is told which rank it was."""
     ends = run_ranks(2, lambda rank: list(loader(dataset(["s3://bucket/000.tar"]), workers=1)), tmp_path)
     assert "rank 1 of 2" in ends[1].error
-    assert ends[0].error.startswith("StepsError: rank 1 failed while it read step 1 of epoch 1")
+    assert ends[0].error.startswith("StepsError: rank 1 failed while it read step 1 of epoch 0")
 
 
 @pytest.mark.parametrize("stay", [False, True])
@@ -324,8 +324,8 @@ def test_a_rank_that_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(step_vote, "NOTICE_S", 0.5)
     ends = run_ranks(2, rank_of, tmp_path)
     assert re.search(r"rank 0 has waited \d+ s for a vote\. No vote from rank 1 \(last heard", "".join(ends[0].said))
-    assert "StepsError: rank 0: the vote on step 3 of epoch 1 failed" in ends[0].error
-    assert "No vote from rank 1 (last heard of rank 1: step 2 of epoch 1; it left the loop after 1 batches)" in ends[0].error
+    assert "StepsError: rank 0: the vote on step 3 of epoch 0 failed" in ends[0].error
+    assert "No vote from rank 1 (last heard of rank 1: step 2 of epoch 0; it left the loop after 1 batches)" in ends[0].error
 
 
 def test_only_one_rank_iterates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,7 +403,7 @@ def test_a_worker_fails(stay: bool, tmp_path: Path) -> None:
     ends = run_ranks(2, rank_of, tmp_path)
     assert not [end.error for end in ends if end.error]
     assert ends[0].value[0][0].startswith("ValueError: Caught ValueError in DataLoader worker process 0.")
-    assert ends[1].value[0] == ["StepsError: rank 0 failed while it read step 4 of epoch 1"]
+    assert ends[1].value[0] == ["StepsError: rank 0 failed while it read step 4 of epoch 0"]
     assert len(ends[0].value) == len(ends[1].value) == 2
 
 
@@ -527,4 +527,4 @@ def test_who_stays_behind_is_sent_on(tmp_path: Path) -> None:
     ends = run_ranks(2, rank_of, tmp_path)
     each = steps(ends)
     assert each[1] == [2, each[0][1]]  # the step whose vote was on its way already, and not one more
-    assert "rank 1 ends epoch 1 after 2 batches, because another rank has begun the next" in "".join(ends[1].said)
+    assert "rank 1 ends epoch 0 after 2 batches, because another rank has begun the next" in "".join(ends[1].said)

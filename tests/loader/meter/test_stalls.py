@@ -136,6 +136,53 @@ def test_each_loader_has_its_own() -> None:
     assert both.wall_s < found.wall_s + other.wall_s
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_threads_that_wait_side_by_side_are_booked_once(workers: int) -> None:
+    """For the process no more than the time that passed, asked in between or not; each loader has its own wait whole."""
+    made = [loader(Numbers(16, 0.02), num_workers=workers) for _ in range(4)]
+    threads = [threading.Thread(target=list, args=(each,)) for each in made]
+    for each in threads:
+        each.start()
+    while any(each.is_alive() for each in threads):
+        assert (found := fb.stalls()).total_stall_s <= found.wall_s + 0.001
+        time.sleep(0.05)
+    found = settled(lambda found: not found.pending_s)
+    assert 0.3 < found.total_stall_s <= found.wall_s + 0.001
+    assert all(loader_totals(each).total_stall_s > 0.3 for each in made)
+
+
+def test_where_the_trainer_stands() -> None:
+    """Between two batches, after the end, in the next pass; nowhere while it waits, and once it has left the loop."""
+    first, second = loader(Numbers(8), num_workers=0), loader(Numbers(4), num_workers=0, persistent_workers=False)
+    assert CLOCK.stand() is None
+    batches = iter(first)
+    next(batches)
+    time.sleep(0.02)
+    stand = CLOCK.stand()
+    assert stand is not None
+    assert stand[:4] == (0, 1, 1, False)
+    assert stand.for_s >= 0.02
+    assert len(list(batches)) == 1
+    assert (CLOCK.stand() or ())[:4] == (0, 1, 2, True)
+    for _ in second:
+        assert (CLOCK.stand() or ())[:4] == (1, 1, 1, False)
+    assert (CLOCK.stand() or ())[:4] == (1, 1, 1, True)
+    for _ in first:
+        assert (CLOCK.stand() or ())[:4] == (0, 2, 3, False)
+        break
+
+
+def test_a_trainer_that_waits_for_a_batch_stands_nowhere() -> None:
+    """Whatever loader had been asked before."""
+    list(loader(Numbers(4), num_workers=0))
+    waiting = threading.Thread(target=list, args=(loader(Numbers(4, 0.1), num_workers=0),))
+    waiting.start()
+    time.sleep(0.1)
+    assert CLOCK.stand() is None
+    waiting.join()
+    assert CLOCK.stand() is not None
+
+
 def test_the_clock_stands_between_two_passes() -> None:
     """An epoch's end is no stall, and no time of a loader's."""
     batches = iter(loader(Numbers(4), num_workers=0))

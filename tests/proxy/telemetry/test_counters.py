@@ -32,14 +32,14 @@ def test_everything_starts_at_zero() -> None:
     """All keys are there before the first request."""
     assert _counters() == {
         "requests": {"hit": 0, "collapsed": 0, "partial": 0, "miss": 0, "bypass": 0, "relayed": 0},
-        "bytes": {"sent": 0, "hit": 0, "origin": 0, "optimal": 0, "saved": 0},
+        "bytes": {"sent": 0, "hit": 0, "opened": 0, "origin": 0, "optimal": 0, "saved": 0},
         "reader_wait_s": 0,
         "errors": 0,
         "no_tars": 0,
         "jobs": {},
         "anonymous": {
             "requests": {"hit": 0, "collapsed": 0, "partial": 0, "miss": 0, "bypass": 0, "relayed": 0},
-            "bytes": {"sent": 0, "hit": 0},
+            "bytes": {"sent": 0, "hit": 0, "opened": 0},
             "reader_wait_s": 0,
             "errors": 0,
             "no_tars": 0,
@@ -55,7 +55,7 @@ def test_saved_is_what_the_origin_did_not_send() -> None:
         _request(RequestOutcome.COLLAPSED, 100),
         _request(RequestOutcome.HIT, 100, hit=100),
     )
-    assert seen["bytes"] == {"sent": 300, "hit": 100, "origin": 100, "optimal": 0, "saved": 200}
+    assert seen["bytes"] == {"sent": 300, "hit": 100, "opened": 0, "origin": 100, "optimal": 0, "saved": 200}
     assert seen["requests"] == {"hit": 1, "collapsed": 1, "partial": 0, "miss": 1, "bypass": 0, "relayed": 0}
 
 
@@ -104,7 +104,7 @@ def test_a_job_sees_its_own_share() -> None:
         Aborted("origin_failed", job="b"),
     )
     assert seen["bytes"]["sent"] == 70
-    assert seen["jobs"]["a"]["bytes"] == {"sent": 10, "hit": 10}
+    assert seen["jobs"]["a"]["bytes"] == {"sent": 10, "hit": 10, "opened": 0}
     assert (seen["jobs"]["a"]["reader_wait_s"], seen["jobs"]["b"]["reader_wait_s"], seen["reader_wait_s"]) == (0, 1.5, 1.5)
     assert (seen["jobs"]["a"]["errors"], seen["jobs"]["b"]["errors"]) == (0, 1)
     assert seen["jobs"]["b"]["requests"]["miss"] == 1
@@ -148,7 +148,7 @@ def test_who_names_no_reader_is_told_apart() -> None:
         _request(None, code=404),
         ReaderWaited("", 0.5),
     )["anonymous"]
-    assert seen["bytes"] == {"sent": 80, "hit": 60}
+    assert seen["bytes"] == {"sent": 80, "hit": 60, "opened": 0}
     assert (sum(seen["requests"].values()), seen["errors"], seen["reader_wait_s"]) == (3, 2, 0.5)
 
 

@@ -96,6 +96,56 @@ def test_a_shard_is_shown_without_what_may_be_a_secret(node: Node) -> None:
         assert len(shown) <= 201
 
 
+# What two ranks of a job told last, and whether rank 0 waits for rank 1: the loader, its passes and steps, then step_s or ended_s.
+STOOD = {"loader": 0, "loader_passes": 1, "loader_steps": 10, "step_s": 40.0}
+ENDED = {"loader": 0, "loader_passes": 1, "loader_steps": 9, "ended_s": 40.0}
+
+
+@pytest.mark.parametrize(
+    ("stood", "ended", "waits"),
+    [
+        ({}, {}, True),
+        ({"loader_steps": 19, "loader_passes": 2}, {"loader_steps": 18, "loader_passes": 2}, True),
+        ({"loader_steps": 9}, {}, False),  # slow, and has no batch more
+        ({"step_s": 9.0}, {}, False),  # not for long
+        ({"loader": 1}, {}, False),  # validates
+        ({"loader_passes": 2}, {}, False),  # is in another pass, as after a restart
+        ({"step_s": None}, {}, False),  # waits for a batch
+        ({}, {"ended_s": 4.0}, False),  # about to begin its next pass
+        ({}, {"ended_s": None, "step_s": 40.0}, False),  # left its loop, or stands too
+        ({"loader": None}, {"loader": None, "ended_s": None}, False),
+    ],
+)
+def test_a_rank_that_waits_for_one_without_batches_is_told(node: Node, stood: dict[str, Any], ended: dict[str, Any], waits: bool) -> None:
+    """Only where it has more batches of the same loader than the other ever had, and neither of them moves."""
+    node.tell(1, 0, rank="1", **ENDED | ended)
+    node.tell(50, 0, rank="0", **STOOD | stood)
+    told = {row["rank"]: row["unequal"] for row in node.board.rows()}
+    assert (told["0"] is not None, told["1"]) == (waits, None)
+
+
+def test_a_rank_that_has_ended_may_be_gone(node: Node) -> None:
+    """Its last word counts when it is shown no longer; another job's ranks, and steps as long as this one, do not."""
+    node.tell(1, 0, rank="1", **ENDED)
+    node.clock.advance(SILENCE_S + 500)
+    node.tell(540, 0, rank="2", **STOOD | {"step_s": 500.0, "loader_steps": 11})
+    node.tell(540, 0, rank="0", **STOOD | {"step_s": 500.0})
+    told = [row["unequal"] for row in node.board.rows()]
+    assert [text is None for text in told] == [False, True] or [text is None for text in told] == [True, False]
+    text = next(filter(None, told))
+    assert "rank 1 has had no more batches for 600 s, after 9;" in text
+    assert "(and 1 more) stands in step 1" in text
+    node.board.take(ReaderName("other", "0", "main", "9.0"), MeterBody(50.0, dict.fromkeys(CAUSES, 0.0), 10, **STOOD))
+    assert node.board.rows("other")[0]["unequal"] is None
+
+
+def test_long_steps_are_no_standing(node: Node) -> None:
+    """Of a training whose steps take half a minute."""
+    node.tell(300, 0, rank="1", **ENDED)
+    node.board.take(ReaderName("train", "0", "main", "7.0"), MeterBody(300.0, dict.fromkeys(CAUSES, 0.0), 10, **STOOD))
+    assert [row["unequal"] for row in node.board.rows()] == [None, None]
+
+
 def test_a_bounded_number_is_kept(node: Node) -> None:
     """The one unheard for longest makes room."""
     for number in range(MOST_METERS + 5):

@@ -53,6 +53,11 @@ class StallBooks:
         self._workers: OrderedDict[int, WaitedWorker] = OrderedDict()
         self._pages: Dict[int, SeenPage] = {}
         self._waited_ns: List[int] = [0] * len(CAUSES)  # of workers that have ended
+        self.number = self.passes = 0  # a loader's: which it is, in the order of their first pass; passes begun
+
+    @property
+    def steps(self) -> int:
+        return self._steps
 
     def opened(self, one: object, now_ns: int) -> None:
         """A pass over a loader is on."""

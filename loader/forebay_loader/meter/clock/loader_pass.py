@@ -121,7 +121,7 @@ class LoaderCall:
         self.books = books
         self.batched = batched
         self.is_open = False
-        self.start_ns = self.inner_ns = 0
+        self.start_ns = self.inner_ns = self.answered_ns = 0
         self.sums = CallSums()
         self._cause, self._left = cause, left
         self._booked = CallSums()
@@ -149,6 +149,9 @@ class LoaderCall:
                 book.stall({"transfer": now.brief_ns - told.brief_ns})
             if now.long_ns > told.long_ns:
                 book.stall({self._cause(): now.long_ns - told.long_ns})
+        if now.aside_ns > told.aside_ns:
+            for book in self.books[1:]:
+                book.stall({self._cause(): now.aside_ns - told.aside_ns})
 
     def long_ns(self, now_ns: int, brief_ns: int, inside_ns: int) -> int:
         """What the call that is on, if any, has taken besides torch's loader, which is inside ``next`` for ``inside_ns``; 0 where brief."""
@@ -158,15 +161,19 @@ class LoaderCall:
 
 
 class CallSums:
-    """Of calls so far: what was given, the last batch's size, and the time of those that were ``brief``, and of the ``long`` ones."""
+    """Of calls so far: what was given, the last batch's size, and the time of those that were ``brief``, of the ``long`` ones, and of those
+    ``aside`` of another thread's wait, which is booked for the process."""
 
-    __slots__ = ("batch_size", "brief_ns", "long_ns", "samples", "steps")
+    __slots__ = ("aside_ns", "batch_size", "brief_ns", "long_ns", "samples", "steps")
 
-    def __init__(self, steps: int = 0, samples: int = 0, batch_size: int = 0, brief_ns: int = 0, long_ns: int = 0) -> None:
-        self.steps, self.samples, self.batch_size, self.brief_ns, self.long_ns = steps, samples, batch_size, brief_ns, long_ns
+    def __init__(
+        self, steps: int = 0, samples: int = 0, batch_size: int = 0, brief_ns: int = 0, long_ns: int = 0, aside_ns: int = 0
+    ) -> None:
+        self.steps, self.samples, self.batch_size = steps, samples, batch_size
+        self.brief_ns, self.long_ns, self.aside_ns = brief_ns, long_ns, aside_ns
 
     def copy(self) -> CallSums:
-        return CallSums(self.steps, self.samples, self.batch_size, self.brief_ns, self.long_ns)
+        return CallSums(self.steps, self.samples, self.batch_size, self.brief_ns, self.long_ns, self.aside_ns)
 
 
 def _next_due(tasks: Mapping[int, Any], first: int, status: Any) -> Any:

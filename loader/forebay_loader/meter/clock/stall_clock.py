@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import Any, Callable, Dict, Optional, Set, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Set, Tuple
 
 from forebay_loader.meter.clock.batch_samples import samples_in
 from forebay_loader.meter.clock.books import BriefSums, StallBooks
@@ -30,6 +30,17 @@ BRIEF_NS = 500_000  # a stall that short is the handing over of a batch that was
 BRIEF_ALONE_NS = 40_000_000
 SETTLE_NS = 1_000_000_000  # whoever asks settles too; soon enough for the ring of a page, which lasts for six seconds at least
 _KNOWN = "_forebay_pass"  # of an iterator of torch's: what we know of it
+
+
+class LoaderStand(NamedTuple):
+    """Where the trainer stands with the loader that it asked last, while it asks for no batch: ``passes`` begun and ``steps`` given by
+    loader ``number`` so far; it has the last batch, or (``ended``) has been told that there is no other, for ``for_s``."""
+
+    number: int
+    passes: int
+    steps: int
+    ended: bool
+    for_s: float
 
 
 class StallClock:
@@ -50,7 +61,9 @@ class StallClock:
         self._now_in: Dict[int, LoaderPass] = {}  # by thread: whose next it is in
         self._around: Dict[int, LoaderCall] = {}  # by thread: what called that, where a loader of ours did
         self._queue = StallQueue()
-        self._settled_ns = 0
+        self._settled_ns = self._loaders_seen = 0
+        self._booked_ns = 0  # of this process's waits, until then: threads may wait side by side
+        self._ended: Optional[Tuple[StallBooks, int]] = None  # the loader whose pass ended last, and when
         self.workers: Optional[int] = None  # of the loader that was asked last
 
     def __repr__(self) -> str:
@@ -70,7 +83,9 @@ class StallClock:
             self._leave_off(iterator)
         one = self._opened(iterator, start_ns)
         with self._lock:
-            for book in one.books:
+            since_ns = self._unbooked_since(start_ns, start_ns, now_ns)
+            self._books.stall({"start": now_ns - since_ns})
+            for book in one.books[1:]:
                 book.stall({"start": now_ns - start_ns})
             around = self._around.get(threading.get_ident())
             if around is not None and around.start_ns:
@@ -117,6 +132,7 @@ class StallClock:
             self._took(one, now_ns, one.worker if batch is NO_BATCH else one.given_by(iterator), ended=ended)
             if ended:
                 self._close(one, now_ns)
+                self._ended = one.books[-1], now_ns
             one.start_ns = now_ns
             if now_ns - self._settled_ns > SETTLE_NS:
                 self._settle(now_ns)
@@ -141,13 +157,17 @@ class StallClock:
     def answered(self, call: LoaderCall, batch: Any) -> None:
         """It has given ``batch``, which is a step; or raised (``NO_BATCH``)."""
         rest_ns, sums = time.monotonic_ns() - call.start_ns - call.inner_ns, call.sums
-        if rest_ns < BRIEF_NS:
+        if self._now_in:  # another thread waits
+            call.start_ns = 0
+            sums.aside_ns += rest_ns
+        elif rest_ns < BRIEF_NS:
             call.start_ns = 0
             sums.brief_ns += rest_ns
         else:
             with self._lock:  # who asks meanwhile has it once
                 call.start_ns = 0
                 sums.long_ns += rest_ns
+        call.answered_ns = time.monotonic_ns()
         if batch is not NO_BATCH:
             sums.batch_size = samples_in(batch, batched=call.batched)
             sums.samples += sums.batch_size
@@ -157,7 +177,7 @@ class StallClock:
         """Of this process, or of one loader of torch's."""
         with self._lock:
             now_ns = time.monotonic_ns()  # here: wall time that went back would be a meter that began anew
-            for one in tuple(self._now_in.values()):
+            for one in sorted(self._now_in.values(), key=lambda each: each.called_ns):
                 if now_ns > one.start_ns:
                     self._took(one, now_ns, one.worker)
                     one.start_ns = now_ns
@@ -171,10 +191,12 @@ class StallClock:
             if books is None:
                 return StallTotals()
             pending_ns = self._queue.stall_ns(books)
+            rests_ns = [0]
             for thread, around in tuple(self._around.items()):
-                if books in around.books:
-                    inside = self._now_in.get(thread)
-                    pending_ns += around.long_ns(now_ns, BRIEF_NS, now_ns - inside.called_ns if inside is not None else 0)
+                inside = self._now_in.get(thread)
+                if books in around.books and (books is not self._books or len(self._now_in) == (inside is not None)):
+                    rests_ns.append(around.long_ns(now_ns, BRIEF_NS, now_ns - inside.called_ns if inside is not None else 0))
+            pending_ns += max(rests_ns)
             return books.totals(now_ns, pending_ns)
 
     def waiting(self) -> Optional[TrainerWait]:
@@ -185,6 +207,21 @@ class StallClock:
                 return None
             page = one.page_of(one.worker)
             return TrainerWait(one.called_ns, one.worker, one.pid_of(one.worker), page.view() if page is not None else None)
+
+    def stand(self) -> Optional[LoaderStand]:
+        """Where the trainer stands with the loader that it asked last; None while it waits for a batch, and once it has left the loop."""
+        with self._lock:
+            now_ns = time.monotonic_ns()
+            if self._now_in or any(call.start_ns for call in self._calls):
+                return None
+            self._settle(now_ns)
+            had = [(one.start_ns, one.books[-1], False) for one in self._passes if one.is_open]
+            had += [(call.answered_ns, call.books[-1], False) for call in self._calls if call.is_open]
+            had += [(ended_ns, books, True) for books, ended_ns in filter(None, [self._ended])]
+            since_ns, books, ended = max(had, key=lambda each: each[0], default=(0, self._books, False))
+            if books is self._books:
+                return None
+            return LoaderStand(books.number, books.passes, books.steps, ended, (now_ns - since_ns) / 1e9)
 
     def thread(self) -> Optional[int]:
         """The thread that makes batches in this very process now: what its observer looks at."""
@@ -202,6 +239,7 @@ class StallClock:
                 weakref.finalize(iterator, _gone, one, self._left, os.getpid()).atexit = False
             self._forget_left()
             one.is_open = True
+            one.books[-1].passes += 1
             for book in one.books:
                 book.opened(one, now_ns)
         if not one.workers:
@@ -209,7 +247,13 @@ class StallClock:
         return one
 
     def _books_of(self, loader: Any) -> Tuple[StallBooks, ...]:
-        return (self._books,) if loader is None else (self._books, self._of_loader.setdefault(loader, StallBooks()))
+        if loader is None:
+            return (self._books,)
+        books = self._of_loader.get(loader)
+        if books is None:
+            books = self._of_loader[loader] = StallBooks()
+            books.number, self._loaders_seen = self._loaders_seen, self._loaders_seen + 1
+        return (self._books, books)
 
     def _forget_left(self) -> None:
         while self._left:
@@ -235,16 +279,30 @@ class StallClock:
 
     def _took(self, one: LoaderPass, now_ns: int, worker: int, *, ended: bool = False) -> None:
         """Its call has lasted from ``start_ns`` until now."""
-        stall_ns, brief = now_ns - one.start_ns, one.brief
+        since_ns = self._unbooked_since(one.called_ns, one.start_ns, now_ns)
+        if since_ns > one.start_ns:  # for the process, another thread's wait has that time
+            is_all = since_ns == now_ns
+            self._queue.add(Stall(one, one.start_ns, since_ns, since_ns - one.start_ns, worker, one.books[1:], ended and is_all))
+            if is_all:
+                return
+        stall_ns, brief = now_ns - since_ns, one.brief
         if stall_ns < (BRIEF_NS if one.workers else BRIEF_ALONE_NS):
             if not brief.stall_ns:
-                brief.start_ns = one.start_ns
+                brief.start_ns = since_ns
             brief.stall_ns += stall_ns
             brief.end_ns = now_ns
         else:
             if not one.workers:
                 self._fold(one)  # the oldest first
-            self._queue.add(Stall(one, one.start_ns, now_ns, stall_ns, worker, ended))
+            self._queue.add(Stall(one, since_ns, now_ns, stall_ns, worker, one.books, ended))
+
+    def _unbooked_since(self, called_ns: int, start_ns: int, now_ns: int) -> int:
+        """From when on the time from ``start_ns`` to now is this process's to book, for a wait that began at ``called_ns``: it is booked to
+        the thread that has waited longest, once; ``now_ns`` where that is another one."""
+        if any(other.called_ns < called_ns for other in tuple(self._now_in.values())):
+            return now_ns
+        since_ns, self._booked_ns = min(max(start_ns, self._booked_ns), now_ns), max(self._booked_ns, now_ns)
+        return since_ns
 
     def _fold(self, one: LoaderPass) -> None:
         """Book its sums."""
@@ -255,7 +313,7 @@ class StallClock:
             if one.workers and brief.stall_ns:
                 book.stall({"transfer": brief.stall_ns})
         if not one.workers and brief.stall_ns:
-            self._queue.add(Stall(one, brief.start_ns, brief.end_ns, brief.stall_ns, -1))
+            self._queue.add(Stall(one, brief.start_ns, brief.end_ns, brief.stall_ns, -1, one.books))
 
     def _settle(self, now_ns: int) -> None:
         self._settled_ns = now_ns

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections import deque
-from typing import Deque, Dict, List, NamedTuple, Optional
+from typing import Deque, Dict, List, NamedTuple, Optional, Tuple
 
 from forebay_loader.meter.clock.books import PageAccount, SeenPage, StallBooks
 from forebay_loader.meter.clock.loader_pass import LoaderPass
@@ -23,13 +23,17 @@ _REST = "other"
 
 
 class Stall(NamedTuple):
-    """A wait for a batch of ``worker``: all of the time from ``start_ns`` to ``end_ns``, or ``stall_ns`` of it in several short waits."""
+    """A wait for a batch of ``worker``: all of the time from ``start_ns`` to ``end_ns``, or ``stall_ns`` of it in several short waits.
+
+    ``books``: whose it is; a process's has the time once, however many threads wait in it.
+    """
 
     one: LoaderPass
     start_ns: int
     end_ns: int
     stall_ns: int
     worker: int
+    books: Tuple[StallBooks, ...]
     ended: bool = False  # there was no batch: the pass has ended
 
 
@@ -50,7 +54,7 @@ class StallQueue:
 
     def stall_ns(self, books: StallBooks) -> int:
         """What is not booked yet, of these books'."""
-        return sum(stall.stall_ns for stall in self._waiting if books in stall.one.books)
+        return sum(stall.stall_ns for stall in self._waiting if books in stall.books)
 
     def settle(self, now_ns: int) -> None:
         """Book what the pages tell by now, the oldest first."""
@@ -84,7 +88,7 @@ def _book(page: Optional[SeenPage], stalls: List[Stall]) -> None:
         by_cause = attributed(stall.start_ns, stall.end_ns, told, ended=stall.ended)
         if stall.stall_ns < stall.end_ns - stall.start_ns:
             by_cause = stretched(by_cause, stall.stall_ns)
-        for book in stall.one.books:
+        for book in stall.books:
             book.stall(by_cause)
             if page is not None:
                 book.waited_for(page.pid, stall.worker, stall.stall_ns, shard)

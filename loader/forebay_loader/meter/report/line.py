@@ -36,7 +36,7 @@ def log_line(view: NodeView, cores: Optional[CoreUse] = None) -> str:
     if rank is None:
         return ""
     body = view.ranks[rank]
-    parts = [f"stall {100 * stall_share(body):.1f} %{_causes(body)}", f"{step_times(body)}{_samples(view)}"]
+    parts = [*filter(None, [view.unequal]), f"stall {100 * stall_share(body):.1f} %{_causes(body)}", f"{step_times(body)}{_samples(view)}"]
     if stall_share(body) >= NAMED:
         parts += _told("slowest", _slowest(rank, body, len(view.ranks)))
     parts += _told("uneven:", view.uneven)

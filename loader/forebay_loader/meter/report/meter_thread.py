@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from typing import Callable, Mapping, Optional
+from typing import Callable, Mapping, Optional, Tuple
 
 from forebay_loader.base.notices import notice_once
 from forebay_loader.identity.reader_name import ensure_job, rank_of
@@ -48,6 +48,7 @@ class MeterTicks:
         self._watchdog = Watchdog(watchdog_s) if watchdog_s else None
         self._client, self._cores = MeterClient(), CoreLooks()
         self._told: Optional[MeterBody] = None
+        self._warned: Tuple[Optional[int], Optional[int]] = None, None  # of the loader and its step, that others have ended before it
         self._tell_at_s = time.monotonic()
         self._line_at_s = time.monotonic() + line_s
         self._before = NodeSums({}), time.monotonic()  # of the line before: sums, and when
@@ -78,6 +79,7 @@ class MeterTicks:
         if now_s >= self._tell_at_s:
             self._tell_at_s = now_s + self._tell_s
             self.tell(waits=waiting is not None)
+            self._warn_of_ranks()
         if self._line_s and now_s >= self._line_at_s:
             self._line_at_s = now_s + self._line_s
             if rank_of(os.environ) == 0:
@@ -89,6 +91,17 @@ class MeterTicks:
         if totals != self._told or waits:
             self._client.tell(_name(), totals)
             self._told = totals
+
+    def _warn_of_ranks(self) -> None:
+        """Once for each step in which this rank seems to wait for one that has no more batches, as the sidecar finds."""
+        told = self._told
+        if self._watchdog is None or told is None or (told.step_s or 0.0) < TELL_S or self._warned == (told.loader, told.loader_steps):
+            return
+        node = self._client.node(ensure_job())
+        text = node.unequal.get(_name()) if node is not None else None
+        if text:
+            self._warned = told.loader, told.loader_steps
+            say(logging.WARNING, text)
 
     def end(self) -> None:
         """``run`` returns soon."""
@@ -113,7 +126,7 @@ class MeterTicks:
     def _sums(self) -> NodeSums:
         """Of all ranks of the node, this one's as of now; of this one alone where no sidecar answers."""
         found, own = self._client.node(ensure_job()), {_name(): self._totals()}
-        return NodeSums(own) if found is None else NodeSums({**found.ranks, **own}, found.sidecar)
+        return NodeSums(own) if found is None else replace(found, ranks={**found.ranks, **own})
 
 
 def say(level: int, text: str) -> None:
@@ -169,7 +182,7 @@ class MeterThread:
 def _made() -> Optional[MeterTicks]:
     if in_worker():  # its trainer's thread speaks for it
         return None
-    totals = OwnTotals(CLOCK.totals, lambda: CLOCK.workers)
+    totals = OwnTotals(CLOCK.totals, lambda: CLOCK.workers, CLOCK.stand)
     return MeterTicks(totals, CLOCK.waiting, line_s=line_s(), watchdog_s=watchdog_s())
 
 

@@ -51,12 +51,14 @@ class SidecarSums:
 class NodeSums:
     """The totals of the processes of this node, by their names (``job/rank/main/opener``), and of the sidecar; None: none answers.
 
-    ``skipped``: of processes that were heard of before, too, the one heard last at the end.
+    ``skipped``: of processes that were heard of before, too, the one heard last at the end. ``unequal``: of processes that seem to wait
+    for ranks without batches, the sidecar's sentence.
     """
 
     ranks: Mapping[str, MeterBody]
     sidecar: Optional[SidecarSums] = None
     skipped: Mapping[str, int] = field(default_factory=dict)
+    unequal: Mapping[str, str] = field(default_factory=dict)
 
     def after(self, earlier: NodeSums, most: int = MOST_KEPT) -> NodeSums:
         """With what was skipped by processes that only ``earlier`` knows: one that is silent has skipped it all the same."""
@@ -75,17 +77,21 @@ class NodeSums:
                 found[name.split("/")[1]] = grown
         skipped = sum(self.after(earlier).skipped.values())
         sidecar = self.sidecar and self.sidecar.since(earlier.sidecar)
-        return NodeView(found, seconds, skipped, sidecar)
+        return NodeView(found, seconds, skipped, sidecar, next(iter(self.unequal.values()), ""))
 
 
 @dataclass(frozen=True)
 class NodeView:
-    """What came in ``seconds``: of each rank, by its number, and of the sidecar. ``skipped``: ever, of all ranks heard of."""
+    """What came in ``seconds``: of each rank, by its number, and of the sidecar. ``skipped``: ever, of all ranks heard of.
+
+    ``unequal``: which rank has ended and which one waits for it, "" where none does.
+    """
 
     ranks: Mapping[str, MeterBody] = field(default_factory=dict)
     seconds: float = 0.0
     skipped: int = 0
     sidecar: Optional[SidecarSums] = None
+    unequal: str = ""
 
     @property
     def slowest(self) -> Optional[str]:
@@ -127,7 +133,9 @@ def read_node(page: Any) -> NodeSums:
         None if told["lead_shards"] is None else float(told["lead_shards"]),
         None if told["lead_bytes"] is None else int(told["lead_bytes"]),
     )
-    return NodeSums({str(row["reader"]): _rank(row) for row in page["ranks"]}, sidecar)
+    ranks = page["ranks"]
+    unequal = {str(row["reader"]): str(row["unequal"]) for row in ranks if row.get("unequal")}
+    return NodeSums({str(row["reader"]): _rank(row) for row in ranks}, sidecar, unequal=unequal)
 
 
 def _rank(row: Any) -> MeterBody:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Callable, Dict, Mapping, Optional, Tuple
 
+from forebay_loader.meter.clock.stall_clock import LoaderStand
 from forebay_loader.meter.totals import StallTotals
 from forebay_proxy.wire.protocol.meter import CAUSES
 from forebay_proxy.wire.protocol.meter_body import MeterBody
@@ -35,20 +36,21 @@ class Window:
 
 
 class OwnTotals:
-    """``totals`` and ``workers`` (how many this process's loader has; None: not known) as one message."""
+    """``totals``, ``workers`` (how many this process's loader has; None: not known) and where the trainer stands as one message."""
 
     def __init__(
         self,
         totals: Callable[[], StallTotals],
         workers: Callable[[], Optional[int]],
+        stand: Callable[[], Optional[LoaderStand]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._totals, self._workers = totals, workers
-        self._window = Window(SLOWEST_S, clock)
+        self._stand, self._window = stand, Window(SLOWEST_S, clock)
 
     def __call__(self) -> MeterBody:
         totals = self._totals()
-        slowest = self._window.recent(totals).slowest
+        slowest, stand = self._window.recent(totals).slowest, self._stand()
         return MeterBody(
             wall_s=totals.wall_s,
             stall_s=_every_cause(totals.stall_s),
@@ -60,6 +62,11 @@ class OwnTotals:
             workers=self._workers(),
             slowest_worker=None if slowest is None or slowest.worker < 0 else slowest.worker,
             slowest_shard=None if slowest is None or not slowest.shard else slowest.shard,
+            loader=stand and stand.number,
+            loader_passes=stand and stand.passes,
+            loader_steps=stand and stand.steps,
+            step_s=stand.for_s if stand is not None and not stand.ended else None,
+            ended_s=stand.for_s if stand is not None and stand.ended else None,
         )
 
 

@@ -158,7 +158,7 @@ class ObjectClip:
         if self._version is not None:
             return self._version.length
         if self._opened is None:
-            self._opened = open_descriptor(self._source, reader_name())
+            self._opened = open_descriptor(self._source, reader_name(), parts=True)
         if self._opened is not None:
             return self._opened.size
         self._version = PinnedReads(self._limits).version(self._source, alone=True)

@@ -47,7 +47,7 @@ _size, _count = quantity(total_bytes), click.IntRange(min=1)
 @click.option("--sizes", metavar="PATH", help="Samples of each shard by file name, as 'forebay index' and OpenCLIP write them.")
 @click.option("--samples", type=click.IntRange(min=0), metavar="N", help="Samples of every shard, where nothing else tells.")
 @click.option("--shard-size", callback=_size, metavar="SIZE", help="Length of every shard, instead of asking the origin.")
-@click.option("--ask", type=_count, metavar="N", default=_SAMPLE, show_default=True, help="Of how many shards the origin is asked.")
+@click.option("--ask", type=_count, metavar="N", default=_SAMPLE, show_default=True, help="Of how many shards the length is asked.")
 @click.option("--cache-size", callback=_size, metavar="SIZE", help="What the cache may hold.  [default: the running sidecar's]")
 @one_setting(SETTINGS[0])
 @one_setting(SETTINGS[1])
@@ -67,7 +67,8 @@ def doctor(seams: Seams, /, urls: tuple[str, ...], lists: tuple[str, ...], as_js
           --shard-size 400MB --ranks 8 --workers 8 --json
 
     URLS are URLs, brace patterns, 'pipe:' commands, or files of them. Samples are counted by --sizes, else by the sample indexes of the
-    running sidecar ('forebay index' makes them). Lengths are asked of the origin (HEAD). No shard is fetched.
+    running sidecar ('forebay index' makes them). Lengths are asked of that sidecar, which asks the origin (HEAD) for shards that it does
+    not hold; without one, of the origin. No shard is fetched.
 
     The table says what becomes of an epoch's samples in each way of sharing them out: the steps of the ranks with the fewest and the most,
     samples that are lost or come twice, and those lost where the last batch must be full. Exit code 1: a rule is broken, and the row says

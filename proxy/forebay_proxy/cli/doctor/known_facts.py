@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +24,18 @@ from forebay_proxy.wire.commands.sources import Source
 __all__ = ["known_facts"]
 
 _GIVEN_UP = 16  # shards in a row without an index: a set that was never counted is not asked for to its end
+_COMPRESSED = ("it has the encoding", "(gzip)", "(bzip2)", "(xz)", "(zstd)")  # such a tar is read all the same, and only cannot be counted
 _NOTICED = 5_000  # more requests than these take seconds
 
 
 def known_facts(sources: Sequence[Source], settings: Settings, seams: Seams, flags: dict[str, Any]) -> SetFacts:
     """Of the shards of ``sources``. Raises ``ConfigError`` for a flag that cannot be what it says; what else is not known is said there."""
     sidecar, why = _sidecar(flags["url"])
-    counts, counted_by = _counts(sources, flags, sidecar, why)
-    lengths, measured_by = _lengths(sources, settings, seams, flags)
+    broken = dict[str, str]()
+    counts, counted_by = _counts(sources, flags, sidecar, why, broken)
+    lengths, measured_by = _lengths(sources, settings, seams, flags, sidecar)
     names = [Shard.of(source.url, source.headers).name for source in sources]
-    return SetFacts(names, counts, counted_by, lengths, measured_by, _cache_bytes(flags, settings, sidecar))
+    return SetFacts(names, counts, counted_by, lengths, measured_by, _cache_bytes(flags, settings, sidecar), broken)
 
 
 def _sidecar(url: str | None) -> tuple[SidecarClient | None, str]:
@@ -43,7 +47,10 @@ def _sidecar(url: str | None) -> tuple[SidecarClient | None, str]:
         return None, str(error)
 
 
-def _counts(sources: Sequence[Source], flags: dict[str, Any], sidecar: SidecarClient | None, why: str) -> tuple[list[int | None], str]:
+def _counts(
+    sources: Sequence[Source], flags: dict[str, Any], sidecar: SidecarClient | None, why: str, broken: dict[str, str]
+) -> tuple[list[int | None], str]:
+    """Samples of each, and who counted them; into ``broken``: shards that have no samples to count, and why."""
     if flags["samples"] is not None:
         return [flags["samples"]] * len(sources), "as given"
     if flags["sizes"] is not None:
@@ -53,7 +60,7 @@ def _counts(sources: Sequence[Source], flags: dict[str, Any], sidecar: SidecarCl
     if sidecar is None:
         return [None] * len(sources), why
     try:
-        found = _indexed(sources, sidecar)
+        found = _indexed(sources, sidecar, broken)
     except SidecarUnreachable as error:
         return [None] * len(sources), str(error)
     return found, _partly(found, "the sidecar's sample indexes")
@@ -63,48 +70,71 @@ def _partly(found: Sequence[int | None], where: str) -> str:
     known = sum(count is not None for count in found)
     if not known:
         return f"{where} know{'' if where.endswith('s') else 's'} none of these shards"
-    return where if known == len(found) else f"{where}, {known:,} of {len(found):,} shards; the others taken for the mean"
+    return where if known == len(found) else f"{where}, {known:,} of {len(found):,} shards"
 
 
-def _indexed(sources: Sequence[Source], sidecar: SidecarClient) -> list[int | None]:
+def _indexed(sources: Sequence[Source], sidecar: SidecarClient, broken: dict[str, str]) -> list[int | None]:
     """Raises ``SidecarUnreachable``."""
     if len(sources) > _NOTICED:
         notice(f"asking the sidecar for the counts of {many(len(sources), 'shard')}; --sizes is quicker")
     found = list[int | None]()
     for source in sources:
-        if len(found) == _GIVEN_UP and not any(count is not None for count in found):
+        if len(found) == _GIVEN_UP and not broken and not any(count is not None for count in found):
             break
         try:
             found.append(sidecar.samples(source.url.proxy_path(), source.headers)[0])
-        except SidecarRefused:  # it has no index (yet): the row says of how many that is so
+        except SidecarRefused as error:
             found.append(None)
+            if error.status == HTTPStatus.NOT_FOUND and not any(
+                kind in str(error) for kind in _COMPRESSED
+            ):  # else it has none yet, or cannot be asked now
+                broken[Shard.of(source.url, source.headers).name] = str(error)
     return found + [None] * (len(sources) - len(found))
 
 
-def _lengths(sources: Sequence[Source], settings: Settings, seams: Seams, flags: dict[str, Any]) -> tuple[list[int], str]:
-    """Raises ``ConfigError`` where the settings do not let an origin be asked: its next step names the flag."""
+def _lengths(
+    sources: Sequence[Source], settings: Settings, seams: Seams, flags: dict[str, Any], sidecar: SidecarClient | None
+) -> tuple[list[int], str]:
+    """Of the running sidecar, which may hold them and knows what it may ask; else of the origins, as the settings allow it.
+
+    Raises ``ConfigError`` where the settings do not let an origin be asked: its next step names the flag.
+    """
     if flags["shard_size"] is not None:
         return [flags["shard_size"]], "as given"
+    refused = ""
+    if sidecar is not None:
+        distinct = list({Shard.of(source.url, source.headers).name: source for source in sources}.items())
+        asked = distinct[:: max(1, -(-len(distinct) // flags["ask"]))]
+        try:
+            held = [_length(name, source, sidecar) for name, source in asked]
+            return held, "asked of the sidecar" if len(asked) == len(distinct) else f"{len(asked)} of {len(distinct)} shards asked"
+        except ForebayError as error:
+            refused = error_line(error)
     shards = list({shard.name: shard for shard in (Shard.of(source.url, source.headers) for source in sources)}.values())
     try:
         found = seams.survey(shards, settings, flags["ask"])
-    except ConfigError:
-        raise
     except ForebayError as error:
-        return [], error_line(error)
+        if isinstance(error, ConfigError) and not refused:
+            raise
+        return [], refused or error_line(error)
     how = "asked of the origin" if found.asked == found.total else f"{found.asked} of {found.total} shards asked"
     return list(found.lengths.values()), how
 
 
+def _length(name: str, source: Source, sidecar: SidecarClient) -> int:
+    """Of one that it holds, without asking the origin. Raises ``ForebayError``."""
+    held = next((row["length_bytes"] for row in sidecar.shards(name) if row["length_bytes"] is not None), None)
+    length = sidecar.length(source.url.proxy_path(), source.headers) if held is None else int(held)
+    if length is None:
+        raise ConfigError(f"{name}: its origin tells no length", next_step="give --shard-size")
+    return length
+
+
 def _cache_bytes(flags: dict[str, Any], settings: Settings, sidecar: SidecarClient | None) -> int:
-    """As given, else what the running sidecar has; 0 where nobody says."""
+    """As given, else what the running sidecar's disk lets it have, else what a sidecar would be given; 0 where nobody says."""
     if flags["cache_size"] is not None:
         return int(flags["cache_size"])
-    if isinstance(settings.cache_size, TotalBytes):
-        return settings.cache_size.count
-    if sidecar is None:
-        return 0
-    try:
-        return int(sidecar.status()["cache"]["capacity_bytes"])
-    except ForebayError:  # it ended between two questions; the rule is left out, as without a sidecar
-        return 0
+    if sidecar is not None:
+        with suppress(ForebayError):  # it ended between two questions: as without a sidecar
+            return int(sidecar.status()["cache"]["effective_bytes"])
+    return settings.cache_size.count if isinstance(settings.cache_size, TotalBytes) else 0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from forebay_proxy.cli.doctor.epoch_shares import EpochShare, Readers
@@ -51,6 +51,7 @@ class SetFacts:
     """What is known of a set. ``names`` of its shards as listed; ``counts``: samples of each, None where not known, and ``counted_by``.
 
     ``lengths``: bytes of those shards that were asked, and ``measured_by``; ``cache_bytes``: what the cache may hold, 0 where nobody said.
+    ``broken``: shards of which no sample can be counted, and why.
     """
 
     names: Sequence[str]
@@ -59,6 +60,7 @@ class SetFacts:
     lengths: Sequence[int] = ()
     measured_by: str = ""
     cache_bytes: int = 0
+    broken: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def known(self) -> list[int]:
@@ -66,10 +68,11 @@ class SetFacts:
 
     @property
     def all_counts(self) -> list[int]:
-        """Of all shards: those that are not known as long as the mean of the others. Empty where none is known."""
+        """Of all shards: broken ones have none, others that are not known as many as the mean. Empty where none is known."""
         known = self.known
         mean = round(sum(known) / len(known)) if known else 0
-        return [mean if count is None else count for count in self.counts] if known else []
+        names = zip(self.names, self.counts, strict=True)
+        return [(0 if name in self.broken else mean) if count is None else count for name, count in names] if known else []
 
     @property
     def total_bytes(self) -> int:
@@ -78,7 +81,15 @@ class SetFacts:
 
 def findings(facts: SetFacts, readers: Readers, shares: Sequence[EpochShare]) -> list[RuleFinding]:
     """One a rule, in the order in which a person would mend them. ``shares``: of ``epoch_shares``, empty where nothing is counted."""
-    return [*_listed(facts), *_samples(facts), _per_worker(facts, readers), *_even(readers, shares), _bytes(facts), *_cache(facts, readers)]
+    return [
+        *_listed(facts),
+        *_broken(facts),
+        *_samples(facts),
+        _per_worker(facts, readers),
+        *_even(readers, shares),
+        _bytes(facts),
+        *_cache(facts, readers),
+    ]
 
 
 def _listed(facts: SetFacts) -> Iterator[RuleFinding]:
@@ -86,6 +97,16 @@ def _listed(facts: SetFacts) -> Iterator[RuleFinding]:
     if twice:
         text = f"{many(len(twice), 'shard')} listed more than once: {_some(twice)}"
         yield RuleFinding("list", Level.ADVICE, text, "their samples come as often in each epoch; name each once unless that is meant")
+
+
+def _broken(facts: SetFacts) -> Iterator[RuleFinding]:
+    """A row for each of the first: their causes differ."""
+    step = "fetch or write it again, or leave it out ('forebay check' reads one); it counts as 0 samples here"
+    for at, (name, why) in enumerate(facts.broken.items()):
+        if at == _NAMED:
+            yield RuleFinding("broken shards", Level.FAULT, f"and {len(facts.broken) - _NAMED} more: {_some(list(facts.broken)[_NAMED:])}")
+            return
+        yield RuleFinding("broken shard", Level.FAULT, why if name in why else f"{name}: {why}", step)
 
 
 def _samples(facts: SetFacts) -> Iterator[RuleFinding]:
@@ -102,6 +123,10 @@ def _samples(facts: SetFacts) -> Iterator[RuleFinding]:
         yield RuleFinding("samples a shard", Level.ADVICE, f"{text}: the largest has {uneven:.2f} times the mean", step)
     else:
         yield RuleFinding("samples a shard", Level.OK, text)
+    unknown = [name for name, count in zip(facts.names, facts.counts, strict=True) if count is None and name not in facts.broken]
+    if unknown:
+        text = f"{many(len(unknown), 'shard')} taken for the mean: {_some(unknown)}"
+        yield RuleFinding("not counted", Level.UNKNOWN, text, "'forebay index' with these URLs counts them")
     empty = [name for name, count in zip(facts.names, facts.counts, strict=True) if count == 0]
     if empty:
         text = f"{many(len(empty), 'shard')} without a sample: {_some(empty)}"

@@ -74,8 +74,9 @@ def _told(spent: Figures, origin: float | None) -> str:
     sent, hit = spent["sent"], spent["hit"]
     share = f" ({100 * hit / sent:.0f} %)" if sent else ""
     fetched = "" if origin is None else f", {format_size(origin)} from origins, {format_size(max(0, sent - origin))} saved"
+    opened = f", {format_size(spent['opened'])} opened to read samples of it" if spent["opened"] else ""
     return (
-        f"{format_size(sent)} read, {format_size(hit)} hit{share}{fetched}; "
+        f"{format_size(sent)} read, {format_size(hit)} hit{share}{fetched}{opened}; "
         f"readers waited {format_duration(spent['wait_s'])}; {spent['errors']:.0f} error{'' if spent['errors'] == 1 else 's'}"
     )
 
@@ -110,7 +111,7 @@ def _figures(counters: Table) -> Figures:
     return {
         "requests": sum(counters.get("requests", {}).values()),
         "bypass": counters.get("requests", {}).get("bypass", 0),
-        **{name: counted.get(name, 0) for name in ("sent", "hit")},
+        **{name: counted.get(name, 0) for name in ("sent", "hit", "opened")},
         "wait_s": counters.get("reader_wait_s", 0.0),
         "errors": counters.get("errors", 0),
         "no_tars": counters.get("no_tars", 0),

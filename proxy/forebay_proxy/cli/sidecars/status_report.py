@@ -45,6 +45,7 @@ def status_rows(status: Table) -> list[Row]:
         ("errors", f"{status['errors']}{', the last ones below' if status.get('recent_errors') else ''}"),
         *_told("log", status.get("log")),
     ]
+    rows += [("ranks", f"{each['job']}: {each['unequal']}") for each in status.get("meters", ()) if each.get("unequal")]
     rows += [("ranks", text) for text in _uneven(status.get("meters", ()))]
     rows += [("trouble", text) for text in status.get("troubles", ())]
     for each in status.get("sets", ()):
@@ -179,6 +180,7 @@ def _bytes(counted: Table) -> str:
     return (
         f"{format_size(counted['sent'])}, {format_size(counted['hit'])} hit{share}, "
         f"{format_size(counted['origin'])} from origins, {format_size(counted['saved'])} saved"
+        + (f", {format_size(counted['opened'])} opened to read samples of it" if counted.get("opened") else "")
     )
 
 

@@ -102,6 +102,7 @@ class RequestDone:
     job: str = ""  # of the reader that asked; "" for an anonymous one
     served: Served | None = None  # None where no shard was named
     error: str = ""  # why not, in words that people and logs may see
+    opened_bytes: int = 0  # of a shard that was passed as a file to be read in parts: all of it, and none of bytes_sent
     expected: bool = False  # an answer of 400 or above that is no error: "there is none" to the question whether there is
 
 

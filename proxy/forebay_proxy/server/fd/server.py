@@ -196,9 +196,10 @@ class FdServer:
             encode_answer(reading.position, reading.entry.shown_version.etag(reading.entry.shown_key), self._instance),
         )
         self.clients.leases += 1
+        fd_lease.in_parts = asked.parts
         fd_lease.asked_at, fd_lease.answered_s = started, self._clock() - started
         self.later(fd_lease.passed)
-        self._events.emit(DoorAnswered("passed"))  # a hit, with all its bytes: how many of them are read nobody hears
+        self._events.emit(DoorAnswered("passed"))
         self._events.emit(_done(fd_lease, fd_lease.answered_s, None))
 
     def took_back(self, fd_lease: FdLease) -> None:
@@ -262,8 +263,11 @@ def _shard(pass_headers: frozenset[str], text: str, headers: tuple[tuple[str, st
 
 
 def _done(fd_lease: FdLease, seconds: float, served: Served | None) -> RequestDone:
+    """A hit: with all its bytes, which a stream reads; of one that is read in parts none are known."""
     size, reader = fd_lease.reading.position, fd_lease.reading.reader
-    return RequestDone("GET", 200, RequestOutcome.HIT, size, fd_lease.answered_s, seconds, size, reader.job if reader else "", served)
+    read, opened = (0, size) if fd_lease.in_parts else (size, 0)
+    job = reader.job if reader else ""
+    return RequestDone("GET", 200, RequestOutcome.HIT, read, fd_lease.answered_s, seconds, read, job, served, opened_bytes=opened)
 
 
 def _turn_away(client: socket.socket, line: bytes) -> None:

@@ -57,7 +57,8 @@ class FdRequest:
     """``shard`` is an origin URL with its options, ``headers`` what proves who asks; both may hold secrets. ``reader`` None: anonymous.
 
     ``lease``: the client's number for the lease, by which it may end the lease before the connection ends; None: only with the connection.
-    ``version``: the ETag of the one that is meant; "": of the one that the shard has now.
+    ``version``: the ETag of the one that is meant; "": of the one that the shard has now. ``parts``: whether samples of it are read, and
+    not all of it.
     """
 
     shard: str = field(repr=False)
@@ -65,6 +66,7 @@ class FdRequest:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     lease: Optional[int] = None
     version: str = ""
+    parts: bool = False
 
 
 class FdAnswer(NamedTuple):
@@ -83,7 +85,13 @@ def door_path(socket_path: str) -> str:
 
 
 def encode_request(
-    shard: str, reader: str, headers: Iterable[tuple[str, str]] = (), lease: Optional[int] = None, version: str = ""
+    shard: str,
+    reader: str,
+    headers: Iterable[tuple[str, str]] = (),
+    lease: Optional[int] = None,
+    version: str = "",
+    *,
+    parts: bool = False,
 ) -> bytes:
     """The line that asks for ``shard``; ``reader`` is ``job/rank/worker/opener`` or "". Raises ``InvalidFdRequest``: HTTP must do."""
     told = f'{{"shard": {_text(shard)}'
@@ -93,6 +101,8 @@ def encode_request(
         told += f', "reader": {_text(reader)}'
     if version:
         told += f', "version": {_text(version)}'
+    if parts:
+        told += ', "parts": true'
     carried = [[name, value] for name, value in headers]
     if carried:
         told += f', "headers": {json.dumps(carried)}'
@@ -118,7 +128,7 @@ def decode_request(line: bytes) -> FdRequest:
     version = told.get("version", "")
     if not isinstance(version, str):
         raise InvalidFdRequest("version is an ETag, with its quotes")
-    return FdRequest(shard, _reader(reader), tuple((name, value) for name, value in headers), lease, version)
+    return FdRequest(shard, _reader(reader), tuple((name, value) for name, value in headers), lease, version, told.get("parts") is True)
 
 
 def encode_end(lease: int) -> bytes:

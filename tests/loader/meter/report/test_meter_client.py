@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from support.sidecar import running
 
 import forebay_loader as fb
 from forebay_loader.meter.report.meter_client import MeterClient
+from forebay_proxy.cli.sidecars.status_report import status_rows
 from forebay_proxy.wire.protocol.meter import CAUSES
 from forebay_proxy.wire.protocol.meter_body import MeterBody, decode_meter
 
@@ -81,3 +83,20 @@ def test_a_real_sidecar_tells_it_all_again(client: MeterClient, tmp_path: Path, 
         assert [row["rank"] for row in sidecar.status()["meters"]] == ["0", "1"]
         assert "training waited 10 % of the last minute, 100 % of that for decode" in sidecar.status()["verdict"]
         assert json.loads(sidecar.ask("/v1/meter/other"))["ranks"] == []
+
+
+def test_a_rank_that_waits_for_one_without_batches_is_named(client: MeterClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To that rank, in the sidecar's status, in fb.status() and in forebay status."""
+    with running(tmp_path, "--cache-size", "50MB") as sidecar:
+        monkeypatch.setenv("FOREBAY_URL", sidecar.url)
+        assert client.tell("job-1/1/main/7.0", replace(totals(0.01), loader=0, loader_passes=1, loader_steps=9, ended_s=30.0))
+        assert client.tell(NAME, replace(totals(30.02), loader=0, loader_passes=1, loader_steps=10, step_s=30.0))
+        node = client.node("job-1")
+        assert node is not None
+        assert list(node.unequal) == [NAME]
+        text = node.unequal[NAME]
+        assert "after 9; rank 0 stands in step 10 for at least 30 s" in text
+        status = sidecar.status()
+        assert status["verdict"].startswith("training stands: rank 1 has had no more batches for 3")
+        assert "rank 0 stands in step 10" in str(fb.status())
+        assert any(name == "ranks" and "rank 0 stands in step 10" in said for name, said in status_rows(status))

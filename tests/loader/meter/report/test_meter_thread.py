@@ -11,7 +11,7 @@ import pytest
 from support.fake_proxy import FakeServer
 
 from forebay_loader.meter.report.meter_client import MeterClient
-from forebay_loader.meter.report.meter_thread import LOG, MeterThread, MeterTicks, say
+from forebay_loader.meter.report.meter_thread import LOG, MeterThread, MeterTicks, _name, say
 from forebay_loader.meter.report.node_view import NodeSums, SidecarSums
 from forebay_proxy.wire.protocol.meter import CAUSES
 from forebay_proxy.wire.protocol.meter_body import MeterBody, decode_meter
@@ -110,3 +110,19 @@ def test_a_rank_that_is_silent_has_skipped_what_it_skipped(monkeypatch: pytest.M
     answers.insert(1, NodeSums({"job/1/main/1.0": replace(totals(), skipped=7)}, SidecarSums()))
     monkeypatch.setattr(MeterClient, "node", lambda client, job: answers.pop(0))
     assert ["| skipped 7" in line for line in three_lines(caplog)] == [True] * 3
+
+
+def test_ranks_without_batches_lead_the_line_and_warn_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The warning is the waiting rank's alone: once for each step in which it stands."""
+    step = replace(totals(), loader=0, loader_passes=1, loader_steps=10, step_s=30.0)
+    monkeypatch.setattr(MeterClient, "tell", lambda client, name, body: True)
+    ticks = ticks_of(lambda: step, line_s=30.0, watchdog_s=60.0)
+    found = NodeSums({}, SidecarSums(), unequal={_name(): "rank 1 has had no more batches for 31 s"})
+    for each in (NodeSums({}, unequal={"job/5/main/7.0": "rank 1 has"}), None, found, found):
+        monkeypatch.setattr(MeterClient, "node", lambda client, job, node=each: node)
+        ticks._tell_at_s = 0.0
+        ticks.look()
+    assert [record.getMessage() for record in caplog.records] == ["forebay: rank 1 has had no more batches for 31 s"]
+    with caplog.at_level(logging.INFO, "forebay.meter"):
+        ticks._write_line(time.monotonic() + 30.0)
+    assert caplog.records[-1].getMessage().startswith("forebay: rank 1 has had no more batches for 31 s | stall ")

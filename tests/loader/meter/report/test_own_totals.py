@@ -20,7 +20,7 @@ class Process:
 
     def __init__(self, totals: StallTotals) -> None:
         self.now_s, self.totals = 0.0, totals
-        self.own = OwnTotals(lambda: self.totals, lambda: 4, lambda: self.now_s)
+        self.own = OwnTotals(lambda: self.totals, lambda: 4, lambda: None, lambda: self.now_s)
         self.postfix = Postfix(lambda: self.totals, lambda: self.now_s)
 
     def passed(self, seconds: float, **stall_s: float) -> None:

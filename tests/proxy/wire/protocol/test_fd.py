@@ -45,6 +45,7 @@ def test_a_request_needs_no_reader() -> None:
 
 def test_a_lease_is_numbered_and_ended() -> None:
     """The number of the question is the number of its end; no question is an end, nor the other way round."""
+    assert decode_request(encode_request(SHARD, "", parts=True)) == FdRequest(SHARD, parts=True)
     line = encode_request(SHARD, "", lease=12)
     assert decode_request(line) == FdRequest(SHARD, lease=12)
     assert (decode_end(line), decode_end(encode_end(12)), decode_end(b'{ "end":12 }')) == (None, 12, 12)
