@@ -107,7 +107,7 @@ class SharedMemoCounts:
         return {"file": None if context.get_spawning_popen() is None else reduction.DupFd(self._file)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        global _SHARED  # noqa: PLW0603  # the one of this process, from now on
+        global _SHARED  # the one of this process, from now on
         if state["file"] is None:
             self._file = share_memo_counts()._file
         else:

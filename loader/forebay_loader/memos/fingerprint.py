@@ -11,7 +11,9 @@ import dis
 import functools
 import importlib.metadata
 import json
+import os
 import sys
+import sysconfig
 import types
 from hashlib import blake2b
 from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Optional, Tuple, Union
@@ -30,6 +32,7 @@ _BYTES = KEY_BYTES - SAMPLE_BYTES
 _GIVE = "give fb.memo(…, version=…), a text or number that you change with the code"
 _PLAIN = (type(None), bool, int, float, str, bytes)
 _CACHED = type(functools.lru_cache(len))
+_INSTALLED = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _MOST_BYTES = 64 << 20  # of arrays that a transform holds: they are looked at for each sample, some 10 GB a second
 
 
@@ -115,7 +118,8 @@ class _Print:
         if isinstance(made, str):
             return ["named", made, _full_name(what), _version_of(getattr(what, "__module__", None) or "")]
         function, arguments, state, items, pairs = (*made, None, None, None)[:5]
-        function = kind if function in (copyreg.__newobj__, copyreg._reconstructor) else function
+        if getattr(function, "__module__", "") == "copyreg":
+            function, arguments = kind, arguments[1:]
         try:
             return ["object", [self.of(one) for one in (function, arguments, state, list(items or ()), list(pairs or ()))]]
         except MemoRefused as error:
@@ -133,11 +137,10 @@ class _Print:
         return ["function", *self._code(what, [code, _constants(named)]), held, defaults, _constants(vars(what))]
 
     def _class(self, what: type) -> Any:
-        return ["class", *self._code(what, [] if self._version is not None else [_constants(vars(what)), self._methods(what)])]
-
-    def _methods(self, what: type) -> Any:
-        found = [(word, one) for word, held in sorted(vars(what).items()) for one in _functions(held)]
-        return [[word, self.of(one)] for word, one in found]
+        if self._version is not None or _is_installed(what.__module__):
+            return ["class", *self._code(what, [])]
+        methods = [[word, self.of(one)] for word, held in sorted(vars(what).items()) for one in _functions(held)]
+        return ["class", *self._code(what, [_constants(vars(what)), methods])]
 
     def _code(self, what: Any, code: Any) -> List[Any]:
         """``version`` stands in place of the code."""
@@ -186,6 +189,13 @@ def _compiled(code: types.CodeType) -> Tuple[str, FrozenSet[str]]:
             constants.append(f"frozenset {sorted(map(repr, one))}" if isinstance(one, frozenset) else f"{type(one).__name__} {one!r}")
     told = (constants, code.co_names, code.co_varnames, code.co_freevars, code.co_flags, getattr(code, "co_exceptiontable", b"").hex())
     return blake2b(code.co_code + json.dumps(told).encode(), digest_size=16).hexdigest(), frozenset(words)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_installed(module: str) -> bool:
+    """Whether the version of its distribution, or of Python, stands for its code."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return module in sys.builtin_module_names or (file is not None and os.path.abspath(file).startswith(_INSTALLED))
 
 
 _VERSIONS: Dict[str, str] = {"forebay_loader": VERSION}
