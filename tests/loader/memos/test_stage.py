@@ -225,7 +225,7 @@ def test_a_member_that_key_does_not_name_is_passed_on(tmp_path: Path, old: Any, 
         found = function({"__key__": "a", "png": b"picture", "label": label, "changed": []})
         assert (repr(found["label"]), found["changed"]) == (repr(label), [7])
         written(tmp_path / "m")
-    assert COUNTS.snapshot()["memo_hits"] > 0 or len(CALLS) == 3
+    assert len(CALLS) == (3 if type(old) in (int, tuple) or repr(old) == "'a'" else 1)
 
 
 @pytest.mark.parametrize("key", ["png", ["n", "png"]])
