@@ -5,10 +5,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
 import threading
+from multiprocessing import context, reduction
+from typing import Any, Optional
 
-__all__ = ["COUNTS", "SKIPPED", "LoaderCounts", "counters"]
+from forebay_loader.base.shared_memory import nameless_file, training_pid
+
+__all__ = ["COUNTS", "SKIPPED", "LoaderCounts", "SharedMemoCounts", "counters", "share_memo_counts"]
 
 NAMES = (
     "opened",  # shards opened through the sidecar
@@ -47,7 +53,7 @@ NAMES = (
     "memo_hits",  # results that were kept, and were given instead of making them
     "memo_made",  # results that were made, because they were not kept
     "memo_kept",  # of whichever process made them: written by this one
-    "memo_dropped",  # results that were not kept, for the queue to the writer was full
+    "memo_dropped",  # results that were not kept: the queue to the writer was full, or the transform changed while it ran
     "memo_no_room",  # results that were not kept, for nothing that is needed later could leave
     "memo_evicted",  # kept results that left for others
     "memo_damaged",  # kept results that were not as they were written: made again
@@ -63,12 +69,15 @@ class LoaderCounts:
         self.reset()
 
     def reset(self) -> None:
+        """All are zero, as in a new process."""
         self._lock = threading.Lock()  # a new one: after a fork the old one may be held by a thread that is not here
         self._values = dict.fromkeys(NAMES, 0)
 
     def add(self, name: str, amount: int = 1) -> None:
         with self._lock:
             self._values[name] += amount
+            if _SHARED is not None and name in MEMOS:
+                _SHARED.add(name, amount)
 
     def by_descriptor(self, size: int) -> None:
         """A shard of ``size`` bytes was opened as a descriptor."""
@@ -83,13 +92,71 @@ class LoaderCounts:
             return dict(self._values)
 
 
+MEMOS = tuple(name for name in NAMES if name.startswith("memo_"))
+_ROW = struct.Struct(f"{1 + len(MEMOS)}q")  # whose workers, and their counts
+_MOST = 256  # rows: ranks that were forked from one process
+
+
+class SharedMemoCounts:
+    """What the memos of all workers of a training process counted, in memory that they share. Pickles for one that is started."""
+
+    def __init__(self) -> None:
+        self._file = nameless_file("forebay-memo")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"file": None if context.get_spawning_popen() is None else reduction.DupFd(self._file)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        global _SHARED  # the one of this process, from now on
+        if state["file"] is None:
+            self._file = share_memo_counts()._file
+        else:
+            self._file, _SHARED = state["file"].detach(), self
+
+    def add(self, name: str, amount: int) -> None:
+        """Where this process is a worker. Counts of a full table are left out."""
+        owner = training_pid()
+        if owner == os.getpid():
+            return
+        fcntl.lockf(self._file, fcntl.LOCK_EX)  # a process's, whose threads have the counters' lock
+        try:
+            rows = list(_ROW.iter_unpack(os.pread(self._file, _MOST * _ROW.size, 0)))
+            at = next((at for at, row in enumerate(rows) if row[0] == owner), len(rows))
+            row = [*rows[at]] if at < len(rows) else [owner, *([0] * len(MEMOS))]
+            row[1 + MEMOS.index(name)] += amount
+            if at < _MOST:
+                os.pwrite(self._file, _ROW.pack(*row), at * _ROW.size)
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN)
+
+    def of_workers(self) -> dict[str, int]:
+        """Those of this process's."""
+        data = os.pread(self._file, _MOST * _ROW.size, 0)
+        return next((dict(zip(MEMOS, row[1:])) for row in _ROW.iter_unpack(data) if row[0] == os.getpid()), {})  # noqa: B905
+
+
+_SHARED: Optional[SharedMemoCounts] = None
+
+
+def share_memo_counts() -> SharedMemoCounts:
+    """Those of this process, and of the workers that it is going to have."""
+    global _SHARED  # noqa: PLW0603  # one a process
+    if _SHARED is None:
+        _SHARED = SharedMemoCounts()
+    return _SHARED
+
+
 COUNTS = LoaderCounts()
 os.register_at_fork(after_in_child=COUNTS.reset)
 
 
 def counters() -> dict[str, int]:
-    """Counts of this process since it started: name -> events, or bytes for ``bytes_*``. Each DataLoader worker has its own.
+    """Counts of this process since it started: name -> events, or bytes for ``bytes_*``. Each DataLoader worker has its own; those of
+    ``fb.memo`` are with those of this process's workers, the ended ones too.
 
     Example: ``fb.counters()["fallback_total"]``, shards that lost their sidecar: the one to alarm on. Never raises.
     """
-    return COUNTS.snapshot()
+    found = COUNTS.snapshot()
+    for name, count in ({} if _SHARED is None else _SHARED.of_workers()).items():
+        found[name] += count
+    return found

@@ -27,6 +27,7 @@ class DecodeStage(EpochStage):
     def __init__(self, args: Sequence[Any], how: Mapping[str, Any]) -> None:
         self._args = tuple(args)
         self._how = dict(how)
+        self.handler = how.get("handler")
         self._began: Dict[int, Tuple[int, int, Optional[int], int]] = {}  # by thread: what is known of its next pass
 
     def __repr__(self) -> str:

@@ -17,5 +17,5 @@ class MemoPipeline(DataPipeline):
     def compose(self, *args: Any) -> Any:
         """webdataset's: the same pipeline with these stages behind its own."""
         made = super().compose(*args)
-        made.pipeline = folded(made.pipeline)
+        made.pipeline = folded(made.pipeline, getattr(self, "_handler", None))
         return made

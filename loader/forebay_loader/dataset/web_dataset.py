@@ -165,8 +165,8 @@ class WebDataset(MemoPipeline, compat.WebDataset):
         names = ("select_files", "rename_files", "on_tar_fault", "views")
         files = {name: getattr(asked, name) for name in names}
         # Ours does the same; webdataset's keeps the exception in a frame of its traceback, and with it the data set and its descriptor.
-        handler = None if asked.handler is reraise_exception else asked.handler
-        return TarSamples(ShardOpenings(handler, reading, asked.limits, file_cache(asked)), files)
+        self._handler = None if asked.handler is reraise_exception else asked.handler
+        return TarSamples(ShardOpenings(self._handler, reading, asked.limits, file_cache(asked)), files)
 
     def _stages(self, asked: Arguments, urls: list[str], nodes: Any, tars: TarSamples) -> list[Any]:
         self._shards = shards = ShardList(urls, ShardOrder(self.seed, asked.shuffles, asked.draws), self._epochs, self.world)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["MemoError", "MemoRefused"]
+__all__ = ["MemberMissing", "MemoError", "MemoRefused"]
 
 
 class MemoError(RuntimeError):
@@ -11,3 +11,7 @@ class MemoError(RuntimeError):
 
 class MemoRefused(TypeError):
     """A transform or a value of which nothing exact can be kept: says which, and what to give instead."""
+
+
+class MemberMissing(LookupError):
+    """A sample without a member that ``fb.memo(key=…)`` names: the sample's error, which handlers are asked about."""

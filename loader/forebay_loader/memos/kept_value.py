@@ -12,19 +12,23 @@ import json
 import sys
 from array import array
 from dataclasses import dataclass, fields
-from typing import Any, Callable, Dict, List, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import numpy
+import xxhash
 
 from forebay_loader.memos.errors import MemoRefused
 from forebay_loader.samples.shard_name import VisitedShard
 from forebay_loader.videos.clip_info import ClipInfo
 
-__all__ = ["KeptValue", "put_together", "taken_apart"]
+__all__ = ["KeptValue", "digest_of", "mark_of", "put_together", "taken_apart"]
 
 _KINDS = "biufcSUmM"  # of numpy: all that is plain bytes; objects and records are not
 _TORCH = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64", "complex128")
 _SHARED = (bytes, str, VisitedShard, int, float, bool, type(None))  # nobody can have changed them since
+_OWN = (list, dict, numpy.ndarray)  # made anew each time: the same one came in, and not one that is shared
+_LONG = 1024  # bytes of a text: a shorter one may stand in the code, or in a table, from which both came
 _MOST_DEEP = 64
 
 
@@ -36,15 +40,18 @@ class KeptValue:
     arrays: Sequence[Any]
 
 
-def taken_apart(value: Any, *, given: Mapping[str, Any] | None = None, views: bool = False) -> KeptValue:
+def taken_apart(
+    value: Any, *, given: Mapping[str, Any] | None = None, marks: Mapping[str, str] | None = None, views: bool = False
+) -> KeptValue:
     """``value`` as text and arrays; it must not change while they are used, for nothing is copied that need not be.
 
-    What stands in a dict ``value`` under the name that it had in ``given``, is the same object and cannot be changed, is only referred to.
+    What stands in a dict ``value`` under the name that it had in ``given``, is the same object and was not changed, is only referred to.
+    ``marks``: of the members of ``given`` that ``key=`` does not name, their marks before; None where all count.
     ``views``: memory that was handed out as a view counts as its bytes, for digests. Raises ``MemoRefused``.
     """
     parts = _PartsTaken(views)
     if given is not None and type(value) is dict:
-        pairs = [[parts.node(name, 1), _same(name, one, given) or parts.node(one, 1, f"[{name!r}]")] for name, one in value.items()]
+        pairs = [[parts.node(name, 1), _same(name, one, given, marks) or parts.node(one, 1, f"[{name!r}]")] for name, one in value.items()]
         node: Any = {"d": pairs}
     else:
         node = parts.node(value, 0)
@@ -53,17 +60,45 @@ def taken_apart(value: Any, *, given: Mapping[str, Any] | None = None, views: bo
 
 
 def put_together(kept: KeptValue, given: Mapping[str, Any] | None = None) -> Any:
-    """What was taken apart; its arrays are those of ``kept``. Raises ``ValueError`` or ``KeyError`` where the text is not of ours, or
-    refers to something that ``given`` has not."""
+    """What was taken apart; its arrays are those of ``kept``. Raises ``ValueError`` where the text is not of ours, ``KeyError`` where it
+    refers to something that ``given`` has not, or has otherwise."""
     return _value(json.loads(kept.text)["value"], kept.arrays, given or {})
 
 
-def _same(name: Any, value: Any, given: Mapping[str, Any]) -> Any:
-    """A reference to ``given``; None where it is another object, or one that may have changed."""
+def mark_of(value: Any) -> Optional[str]:
+    """What tells a value from others; None for one that cannot be kept."""
+    try:
+        return digest_of(taken_apart(value, views=True)).hex()
+    except MemoRefused:
+        return None
+
+
+def digest_of(kept: KeptValue, size: int = 16) -> bytes:
+    """Of ``size`` bytes."""
+    digest = blake2b(kept.text, digest_size=size)
+    for one in kept.arrays:
+        digest.update(xxhash.xxh3_128_digest(one.reshape(-1).view("u1")) if one.nbytes else b"")
+    return digest.digest()
+
+
+def _same(name: Any, value: Any, given: Mapping[str, Any], marks: Mapping[str, str] | None) -> Any:
+    """A reference to ``given``; None where it is another object, or one that may have changed.
+
+    That a small number or text is the same object proves nothing: Python has one 7 for all, and the transform may have made it. It is
+    referred to with its mark, so that a sample which has another one there is made anew.
+    """
     if type(name) is not str or name not in given or given[name] is not value:
         return None
     shared = type(value) in _SHARED or (type(value) is memoryview and value.readonly)
-    return {"g": name} if shared else None
+    if marks is None or (shared and name.startswith("__")):  # where a sample lies: its shard, its key
+        return {"g": name} if shared else None
+    mark = marks.get(name)
+    if mark is None or mark != mark_of(value):
+        return None
+    torch = sys.modules.get("torch")
+    own = type(value) in _OWN or (torch is not None and type(value) is torch.Tensor)
+    long = type(value) in (bytes, str, memoryview) and len(value) >= _LONG
+    return {"g": name} if own or long else {"g": name, "as": mark}
 
 
 class _PartsTaken:
@@ -162,6 +197,13 @@ def _tensor(node: Any, arrays: Sequence[Any], given: Mapping[str, Any]) -> Any:
     return made.view(torch.bfloat16) if node["of"] == "bfloat16" else made
 
 
+def _given(node: Any, given: Mapping[str, Any]) -> Any:
+    found = given[node["g"]]
+    if "as" in node and mark_of(found) != node["as"]:
+        raise KeyError(node["g"])
+    return found
+
+
 _MADE: Dict[str, Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]] = {
     "i": lambda node, arrays, given: int(node["i"], 16),
     "f": lambda node, arrays, given: _float(node["f"]),
@@ -173,6 +215,6 @@ _MADE: Dict[str, Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]] = {
     "n": lambda node, arrays, given: arrays[node["n"]][()],
     "y": _typed,
     "p": _tensor,
-    "g": lambda node, arrays, given: given[node["g"]],
+    "g": lambda node, arrays, given: _given(node, given),
     "clip": lambda node, arrays, given: ClipInfo(**{name: _value(one, arrays, given) for name, one in node["clip"].items()}),
 }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple, Union
 
-from forebay_loader.base.counters import COUNTS
+from forebay_loader.base.counters import COUNTS, SharedMemoCounts
+from forebay_loader.base.notices import notice_once
 from forebay_loader.memos.chance import drawn_since, generators_now
 from forebay_loader.memos.errors import MemoRefused
-from forebay_loader.memos.fingerprint import Fingerprint
-from forebay_loader.memos.kept_value import put_together, taken_apart
+from forebay_loader.memos.fingerprint import fingerprint_of, name_of
+from forebay_loader.memos.kept_value import mark_of, put_together, taken_apart
 from forebay_loader.memos.opened_memo import MemoPlace
 from forebay_loader.memos.sample_name import Naming, name_of_sample
 
@@ -19,10 +20,12 @@ __all__ = ["MemoResults", "Missed"]
 
 @dataclass(frozen=True)
 class Missed:
-    """A result that has to be made. ``given``: the members that went in, as they were."""
+    """A result that has to be made. ``given``: the members that went in; ``marks``: of those that ``key=`` does not name, as they were."""
 
-    key: bytes
+    transform: bytes
+    sample: bytes
     given: Optional[Dict[str, Any]]
+    marks: Optional[Dict[str, str]]
     generators: Optional[Dict[str, Any]]
 
 
@@ -31,32 +34,51 @@ class MemoResults:
     """``keeps_draws``: a transform may draw, and what it drew first stays."""
 
     place: MemoPlace
-    transform: Fingerprint
+    transform: Any
+    version: Union[str, int, None]
     naming: Naming
     keeps_draws: bool
+    counts: SharedMemoCounts  # travels to workers
+
+    def transform_now(self) -> bytes:
+        """What the transform is now: what it holds may have been set since the pipeline was put together. Raises ``MemoRefused``."""
+        return fingerprint_of(self.transform, self.version, self.naming)
 
     def find(self, sample: Any) -> Tuple[Any, Optional[Missed]]:
-        """The result for ``sample`` and None, or what tells that it has to be made. Raises ``MemoRefused``, ``MemoError``."""
-        key = self.transform.key(name_of_sample(sample, self.naming))
-        kept = self.place.opened().get(key)
+        """The result for ``sample`` and None, or what tells that it has to be made. Raises ``MemoRefused``, ``MemoError``, and
+        ``MemberMissing``."""
+        name, transform = name_of_sample(sample, self.naming), self.transform_now()
+        kept = self.place.opened().get(transform + name)
         given = dict(sample) if isinstance(sample, Mapping) else None
         if kept is not None:
             try:
                 found = put_together(kept, given)
-            except (KeyError, ValueError):  # it refers to a member that key= does not name, and this sample has not
+            except KeyError:  # it passed on a member that key= does not name, of which this sample has another one
+                pass
+            except ValueError:
                 COUNTS.add("memo_damaged")
             else:
                 COUNTS.add("memo_hits")
                 return found, None
-        return None, Missed(key, given, None if self.keeps_draws else generators_now())
+        marks = None if self.naming is None or given is None else {one: mark_of(given[one]) or "" for one in given}
+        return None, Missed(transform, name, given, marks, None if self.keeps_draws else generators_now())
 
     def keep(self, missed: Missed, value: Any) -> None:
         """What the transform made. Raises ``MemoRefused`` where it drew random numbers, or made what cannot be kept."""
         drawn = drawn_since(missed.generators) if missed.generators is not None else []
         if drawn:
             raise MemoRefused(
-                f"{self.transform.name} drew random numbers ({', '.join(drawn)}), and a memo would give what it drew first for ever: let "
-                "what is random be a stage behind the memo, or say fb.memo(…, random='keep')"
+                f"{name_of(self.transform)} drew random numbers ({', '.join(drawn)}), and a memo would give what it drew first for ever: "
+                "let what is random be a stage behind the memo, or say fb.memo(…, random='keep')"
             )
         COUNTS.add("memo_made")
-        self.place.opened().keep(missed.key, taken_apart(value, given=missed.given))
+        if self.transform_now() != missed.transform:
+            name = name_of(self.transform)
+            notice_once(
+                f"memo changes {name}",
+                f"{name} changed what it holds (its attributes, or what it captured) while it ran: fb.memo does not keep such results, for "
+                "nobody could tell which values they are of. Let it hold what it needs before it is called, and counters elsewhere",
+            )
+            COUNTS.add("memo_dropped")
+            return
+        self.place.opened().keep(missed.transform + missed.sample, taken_apart(value, given=missed.given, marks=missed.marks))

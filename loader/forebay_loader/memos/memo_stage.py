@@ -8,9 +8,12 @@ import threading
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
 from forebay_loader.base.epoch_stage import EpochStage
+from forebay_loader.memos.errors import MemberMissing
 from forebay_loader.memos.memo_results import MemoResults
+from forebay_loader.meter.skips.recorded_handler import Handler, Place, RecordedHandler, asked, passes_over
 from forebay_loader.meter.skips.skip_pass import SkipPass, current, making
-from forebay_loader.meter.skips.stock_stages import recorded_stage
+from forebay_loader.meter.skips.stock_stages import handler_of, recorded_stage
+from forebay_loader.samples.open_sample import reraise
 
 __all__ = ["MemoFunction", "MemoStage"]
 
@@ -23,9 +26,10 @@ class MemoStage(EpochStage):
 
     state_kind = "one"
 
-    def __init__(self, stage: Any, results: MemoResults) -> None:
-        self.stage = stage
+    def __init__(self, results: MemoResults, handler: Optional[Handler] = None) -> None:
+        self.stage = results.transform
         self.results = results
+        self._handler = handler  # the data set's
         self._began: Dict[int, Told] = {}  # by thread: what is known of its next pass
 
     def __repr__(self) -> str:
@@ -49,9 +53,17 @@ class MemoStage(EpochStage):
         the sample out: the slot is empty, so its pass ends there, and another is begun for the next that is not kept."""
         slot = _Slot()
         made: Optional[Iterator[Any]] = None
+        handler = handler_of(self.stage) or self._handler or reraise
+        if skips is not None and passes_over(handler):
+            handler = RecordedHandler(handler, skips)
         try:
             for sample in samples:
-                found, missed = self.results.find(sample)
+                try:
+                    found, missed = self.results.find(sample)
+                except MemberMissing as error:
+                    if not asked(handler, error, Place("map", "sample", sample.get("__url__", ""), sample.get("__key__", ""), "memo")):
+                        break
+                    continue
                 if missed is not None:
                     made = self._begun(slot, told, skips) if made is None else made
                     slot.sample = sample
@@ -94,14 +106,12 @@ class _Slot:
 
 
 class MemoFunction:
-    """``function`` of one sample, asked for what is not kept. What it is, is told when it is first called: it may use what is defined below
-    it. Pickles by its name, as a function does."""
+    """``results.transform``, a function of one sample, asked for what is not kept. Pickles by its name, as a function does."""
 
-    def __init__(self, function: Callable[[Any], Any], results: Callable[[Any], MemoResults]) -> None:
-        functools.update_wrapper(self, function)
-        self._function = function
-        self._make = results
-        self._results: Optional[MemoResults] = None
+    def __init__(self, results: MemoResults) -> None:
+        functools.update_wrapper(self, results.transform)
+        self._function = results.transform
+        self._results = results
 
     def __repr__(self) -> str:
         return f"<MemoFunction {self._function!r}>"
@@ -109,15 +119,13 @@ class MemoFunction:
     def __reduce__(self) -> Any:
         name = getattr(self._function, "__qualname__", "")
         module = sys.modules.get(getattr(self._function, "__module__", None) or "")
-        return name if getattr(module, name, None) is self else (MemoFunction, (self._function, self._make))
+        return name if getattr(module, name, None) is self else (MemoFunction, (self._results,))
 
     def memo_print(self, of: Callable[[Any], Any]) -> Any:
         """A memo of what calls it is one of the function too."""
         return of(self._function)
 
     def __call__(self, sample: Any) -> Any:
-        if self._results is None:
-            self._results = self._make(self._function)
         found, missed = self._results.find(sample)
         if missed is not None:
             found = self._function(sample)

@@ -13,6 +13,7 @@ from forebay_loader.base.notices import warn_node
 from forebay_loader.memos.entry import EntryDamaged, packed
 from forebay_loader.memos.kept_value import KeptValue
 from forebay_loader.memos.stores.choice import opened_store
+from forebay_loader.memos.stores.memo_store import MemoStore
 from forebay_loader.memos.writer.memo_writer import ENTRY, GONE, USED, MemoWriter
 
 __all__ = ["MemoPlace", "OpenedMemo"]
@@ -23,19 +24,18 @@ _USES = 64  # told to the writer together
 
 @dataclass(frozen=True)
 class MemoPlace:
-    """Which store lies where, and how many bytes it may take. Pickles."""
+    """Which store lies where, and how many bytes it may take. Pickles. ``folder``: its real path."""
 
     store: str
     folder: str
     size_bytes: int
 
     def opened(self) -> "OpenedMemo":
-        """The one of this process. Raises ``MemoError`` where the folder is of something else, and ``OSError``."""
-        path = os.path.realpath(self.folder)
-        found = _OPEN.get(path)
+        """The one of this process. Raises ``MemoError`` where the folder is of something else."""
+        found = _OPEN.get(self.folder)
         if found is None:
             with _OPENING.lock:
-                found = _OPEN.get(path) or _OPEN.setdefault(path, OpenedMemo(self))
+                found = _OPEN.get(self.folder) or _OPEN.setdefault(self.folder, OpenedMemo(self))
         return found
 
 
@@ -44,10 +44,17 @@ class OpenedMemo:
 
     def __init__(self, place: MemoPlace) -> None:
         self._place = place
-        self._store = opened_store(place.store, place.folder, place.size_bytes)
-        self.writer = MemoWriter(place.folder, self._store, place.size_bytes)
         self._uses: List[bytes] = []
         self._reads = True
+        try:
+            self._store: MemoStore = opened_store(place.store, place.folder, place.size_bytes)
+        except OSError as error:
+            self._reads = False
+            COUNTS.add("memo_off")
+            warn_node(
+                f"forebay: the memo in {place.folder} cannot be opened ({error}), so all is made again, and nothing kept. Training goes on"
+            )
+        self.writer = MemoWriter(place.folder, self._store if self._reads else None, place.size_bytes)
         Finalize(self, self.writer.end, (_PATIENCE_S,), exitpriority=10)  # a worker of torch's ends without atexit
 
     def __repr__(self) -> str:

@@ -7,13 +7,11 @@ renamed, signed anew or packed anew is the same.
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
-import xxhash
-
-from forebay_loader.memos.errors import MemoRefused
-from forebay_loader.memos.kept_value import taken_apart
+from forebay_loader.base.shown_text import shown_source
+from forebay_loader.memos.errors import MemberMissing, MemoRefused
+from forebay_loader.memos.kept_value import digest_of, taken_apart
 
 __all__ = ["SAMPLE_BYTES", "Naming", "name_of_sample"]
 
@@ -23,7 +21,7 @@ Naming = Union[None, str, Sequence[str], Callable[[Any], Any]]  # what ``fb.memo
 
 def name_of_sample(sample: Any, naming: Naming) -> bytes:
     """16 bytes. ``naming``: None for all that the sample holds, the names of some of its members, or a function that answers with what
-    tells samples apart. Raises ``MemoRefused`` for what no digest can be made of, ``KeyError`` for a member that is not there."""
+    tells samples apart. Raises ``MemoRefused`` for what no digest can be made of, ``MemberMissing``."""
     if callable(naming):
         told = naming(sample)
     elif isinstance(sample, Mapping):
@@ -36,10 +34,7 @@ def name_of_sample(sample: Any, naming: Naming) -> bytes:
         kept = taken_apart(told, views=True)
     except MemoRefused as error:
         raise MemoRefused(f"a memo finds what it kept by a digest of the sample, which cannot be made: {error}; or give key=") from error
-    digest = blake2b(kept.text, digest_size=SAMPLE_BYTES)
-    for one in kept.arrays:
-        digest.update(xxhash.xxh3_128_digest(one.reshape(-1).view("u1")) if one.nbytes else b"")
-    return digest.digest()
+    return digest_of(kept, SAMPLE_BYTES)
 
 
 def _members(sample: Mapping[str, Any], naming: Optional[Union[str, Sequence[str]]]) -> Any:
@@ -47,4 +42,10 @@ def _members(sample: Mapping[str, Any], naming: Optional[Union[str, Sequence[str
     if naming is None:
         return [[name, one] for name, one in sample.items() if name == "__key__" or not str(name).startswith("__")]
     names = [naming] if isinstance(naming, str) else list(naming)
+    missing = [name for name in names if name not in sample]
+    if missing:
+        raise MemberMissing(
+            f"the sample {sample.get('__key__')!r} of {shown_source(sample.get('__url__') or 'a shard that is not known')} has no "
+            f"{', '.join(map(repr, missing))}, which fb.memo(key=…) names; it has {', '.join(map(repr, sample))}"
+        )
     return [sample.get("__key__"), *([name, sample[name]] for name in names)]

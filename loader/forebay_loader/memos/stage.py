@@ -6,8 +6,11 @@ import inspect
 import os
 import re
 from dataclasses import dataclass
+from multiprocessing import parent_process
 from typing import Any, Callable, List, Sequence, Union
 
+from forebay_loader.base.counters import share_memo_counts
+from forebay_loader.base.notices import notice_once
 from forebay_loader.memos.errors import MemoRefused
 from forebay_loader.memos.stores.choice import check_store
 
@@ -15,6 +18,10 @@ __all__ = ["MemoAsked", "folded", "memo"]
 
 _UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30, "TI": 1 << 40}
 _LEAST = 1 << 20
+EDITS = (
+    "fb.memo looks at the function or class itself, and at what it holds: an edit elsewhere (a helper, a base class, another module, a "
+    "file) needs another version=, and where a sample lies (__url__) counts only if key= names it"
+)
 
 
 def memo(
@@ -40,20 +47,24 @@ def memo(
         dataset = dataset.map(flow)
 
     In an ``fb.WebDataset`` it keeps what the stage before it makes; called with a stage or a function, it keeps what that makes. A
-    result is found by a digest of the sample and one of the transform: name, arguments, captured values, source, and the versions of the
-    packages that it uses. So with another sample, argument or code it is made anew, and nothing stale is given. What is kept comes back
-    bit for bit; what cannot be kept so is refused by its name. Training never waits for a write, and never ends for a full disk.
+    result is found by a digest of the sample and one of the transform: its name, its own code, its arguments and captured values as they
+    are when it is used, and the version of its distribution. Only the function or class itself is looked at: an edit elsewhere (a helper,
+    a base class, another module, a file) needs another ``version=``, and where a sample lies (``__url__``) counts only if ``key=`` names
+    it. What is kept comes back bit for bit; what cannot be kept so is refused by its name. Training never waits for a write, and never
+    ends for a full disk.
 
-    - ``store``: ``"lmdb"``, ``"npz"``, ``"hdf5"`` or ``"diskcache"``.
+    - ``store``: ``"lmdb"``, ``"npz"`` or ``"hdf5"``.
     - ``folder``: of this store alone, on a local disk; without it one in ``$XDG_CACHE_HOME/forebay-memo``, or ``~/.cache``.
     - ``size``: how much it may take, in bytes or as ``"200GB"``.
     - ``key``: what of a sample tells its result: the name of a member, several names, or a function that answers with plain values; None
       for all members.
-    - ``version``: a text or number in place of the source, for code that has none, or objects that cannot be compared.
+    - ``version``: a text or number in place of the code, which you change with it; for objects that cannot be compared, too.
     - ``random``: ``"refuse"`` a transform that draws random numbers, or ``"keep"`` what it drew first.
 
     Raises ``TypeError`` and ``ValueError`` for arguments and for what cannot be kept, ``ModuleNotFoundError`` without the store's package;
-    while it is read ``RuntimeError`` where the folder is of something else. ``fb.counters()`` counts ``memo_hits`` and what went wrong.
+    while it is read ``RuntimeError`` where the folder is of something else or others could replace it, and ``LookupError``, about which
+    the stage's handler is asked, else the data set's, for a sample without a member that ``key=`` names. ``fb.counters()`` counts
+    ``memo_hits`` and what went wrong, of this process and its workers.
     """
     check_store(store)
     if random not in ("refuse", "keep"):
@@ -76,8 +87,9 @@ class MemoAsked:
     version: Union[str, int, None]
     keeps_draws: bool
 
-    def __call__(self, transform: Any) -> Any:
-        """``transform`` with a memory. Raises ``MemoRefused`` for what is neither a stage that gives one for one nor a function."""
+    def __call__(self, transform: Any, handler: Any = None) -> Any:
+        """``transform`` with a memory; ``handler`` is the data set's. Raises ``MemoRefused`` for what is neither a stage that gives one for
+        one nor a function."""
         from forebay_loader.memos.memo_stage import MemoFunction, MemoStage  # noqa: PLC0415  # numpy
         from forebay_loader.resume.known_stages import kind_of  # noqa: PLC0415  # webdataset
 
@@ -87,7 +99,9 @@ class MemoAsked:
                     f"{transform!r} draws by the epoch, and a memo would give what it drew first for ever: choose frames that do not "
                     "differ by epoch, or say fb.memo(…, random='keep')"
                 )
-            return MemoStage(transform, self.results(transform))
+            made = MemoStage(self.results(transform), handler)
+            made.results.transform_now()  # what is refused is refused here
+            return made
         if (
             kind_of(transform)
             or hasattr(transform, "state_kind")
@@ -103,26 +117,28 @@ class MemoAsked:
             raise MemoRefused(
                 f"{transform!r} is a generator, and may give more or fewer than one for one: write it as a function of one sample"
             )
-        return MemoFunction(transform, self.results)
+        return MemoFunction(self.results(transform))
 
     def results(self, transform: Any) -> Any:
-        """Where results of ``transform`` lie. Raises ``MemoRefused`` for what has no source."""
-        from forebay_loader.memos.fingerprint import fingerprint_of  # noqa: PLC0415  # numpy
-        from forebay_loader.memos.memo_results import MemoResults  # noqa: PLC0415
+        """Where results of ``transform`` lie."""
+        from forebay_loader.memos.memo_results import MemoResults  # noqa: PLC0415  # numpy
         from forebay_loader.memos.opened_memo import MemoPlace  # noqa: PLC0415
         from forebay_loader.memos.stores.memo_folder import default_folder  # noqa: PLC0415
 
-        place = MemoPlace(self.store, self.folder or default_folder(self.store), self.size_bytes)
+        place = MemoPlace(self.store, os.path.realpath(self.folder or default_folder(self.store)), self.size_bytes)
         naming = self.naming if callable(self.naming) or self.naming is None else tuple(_names(self.naming))
-        return MemoResults(place, fingerprint_of(transform, self.version, naming), naming, self.keeps_draws)
+        if self.version is None and parent_process() is None:
+            notice_once("memo-version", EDITS)
+        return MemoResults(place, transform, self.version, naming, self.keeps_draws, share_memo_counts())
 
 
-def folded(stages: Sequence[Any]) -> List[Any]:
-    """``stages`` with each ``fb.memo`` around the stage before it. Raises ``MemoRefused`` where there is none that gives one for one."""
+def folded(stages: Sequence[Any], handler: Any = None) -> List[Any]:
+    """``stages`` with each ``fb.memo`` around the stage before it; ``handler`` is the data set's. Raises ``MemoRefused`` where
+    there is none that gives one for one."""
     found: List[Any] = []
     for stage in stages:
         if isinstance(stage, MemoAsked):
-            found.append(stage(found.pop()))
+            found.append(stage(found.pop(), handler))
         else:
             found.append(stage)
     return found

@@ -41,7 +41,7 @@ class ClipStage(EpochStage, EpochDecoder):
         self.replaces = replace_corrupt
         self._epochs = Epochs(epoch)  # counts for pipelines that say nothing, over the workers of a DataLoader
         self._world = World()
-        self._handler = handler
+        self.handler = handler
         self._numbered = NumberedSkips()
         self._began: Dict[int, Began] = {}  # by thread: what is known of its next pass
 
@@ -83,7 +83,7 @@ class ClipStage(EpochStage, EpochDecoder):
     def __call__(self, *given: Any) -> Any:
         """``(samples)`` as a stage, an iterator of samples; ``(key, data)`` as a decoder, None for what is no clip."""
         if len(given) == 1:
-            handler = RecordedHandler(self._handler or reraise, current() or lone_pass())
+            handler = RecordedHandler(self.handler or reraise, current() or lone_pass())
             of = self._pass_of(self._began.pop(threading.get_ident(), None))
             return handler.counting(self._samples(iter(given[0]), of, handler))
         return self._decode(*given)
@@ -186,7 +186,7 @@ class ClipStage(EpochStage, EpochDecoder):
                         first = first or error
                     else:
                         yield self.replaced(healthy, _key(sample), str(error), of)
-                elif self._handler is None:
+                elif self.handler is None:
                     raise
                 elif not handler.at(error, place):
                     return

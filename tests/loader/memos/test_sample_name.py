@@ -7,7 +7,7 @@ from typing import Any
 import numpy
 import pytest
 
-from forebay_loader.memos.errors import MemoRefused
+from forebay_loader.memos.errors import MemberMissing, MemoRefused
 from forebay_loader.memos.sample_name import name_of_sample
 
 SAMPLE = {"__key__": "a", "__url__": "s3://b/0.tar", "mp4": b"clip", "json": {"n": [1, 2.5]}, "x": numpy.arange(3)}
@@ -31,8 +31,8 @@ def test_members_may_be_named() -> None:
     """Then the others do not count, the key does; one that is not there is an error."""
     assert name_of_sample({**SAMPLE, "json": 7}, ["mp4"]) == name_of_sample(SAMPLE, "mp4")
     assert name_of_sample({**SAMPLE, "__key__": "b"}, "mp4") != name_of_sample(SAMPLE, "mp4")
-    with pytest.raises(KeyError):
-        name_of_sample(SAMPLE, "flac")
+    with pytest.raises(MemberMissing, match=r"the sample 'a' of s3://b/0\.tar has no 'flac', which fb\.memo\(key=…\) names"):
+        name_of_sample(SAMPLE, ["mp4", "flac"])
 
 
 def test_a_function_tells_what_it_tells() -> None:

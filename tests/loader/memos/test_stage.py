@@ -21,6 +21,7 @@ from webdataset import filters
 
 import forebay_loader as fb
 from forebay_loader.base.counters import COUNTS
+from forebay_loader.base.notices import Notices
 from forebay_loader.memos import opened_memo
 from forebay_loader.memos.errors import MemoRefused
 from forebay_loader.memos.stores.choice import STORES
@@ -145,6 +146,154 @@ def test_a_transform_that_raises(tmp_path: Path) -> None:
         found = made(filters.map(failing, handler=wds.ignore_and_continue))(iter(samples()))
         assert [one["n"] for one in found] == [0, 2, 3, 4]
         written(tmp_path / "m")
+
+
+class Numbered:
+    """Gives its number, which may be set at any time."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, sample: Any) -> Any:
+        return {**sample, "y": self.number * sample["n"]}
+
+
+def test_a_value_set_after_the_pipeline_was_put_together_counts(tmp_path: Path) -> None:
+    """As a stage and as a function: never the results of the value before."""
+    for number, store in ((3, "a"), (5, "a"), (3, "a")):
+        held = Numbered(2)
+        stage, function = fb.memo(folder=tmp_path / store)(filters.map(held)), fb.memo(folder=tmp_path / store)(held)
+        held.number = number
+        assert [one["y"] for one in stage(iter(samples(3)))] == [0, number, 2 * number] == [function(one)["y"] for one in samples(3)]
+        held.number = 7
+        assert [one["y"] for one in stage(iter(samples(3)))] == [0, 7, 14] == [function(one)["y"] for one in samples(3)]
+        written(tmp_path / store)
+    assert COUNTS.snapshot()["memo_hits"] > 0
+
+
+class Counting(Numbered):
+    """Changes what it holds."""
+
+    def __call__(self, sample: Any) -> Any:
+        self.number += 1
+        return {**sample, "y": self.number}
+
+
+def test_a_transform_that_changes_itself_is_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody could tell which values a result is of: said once, counted, and each is made."""
+    function = fb.memo(folder=tmp_path / "m")(Counting(0))
+    assert [function(samples(1)[0])["y"] for _ in range(3)] == [1, 2, 3]
+    assert COUNTS.snapshot()["memo_dropped"] == 3
+    assert caplog.text.count("changed what it holds") == 1
+
+
+def classified(sample: Any) -> Any:
+    CALLS.append(sample["__key__"])
+    return {**sample, "cls": LABELS[len(sample["png"])], "feature": numpy.ones(2)}
+
+
+LABELS = (None, True, 7, "a", "a longer label", b"x", 1.5, (1, 2), b"label")
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("length", range(len(LABELS)))
+def test_the_same_small_object_is_not_what_came_in(tmp_path: Path, store: str, length: int) -> None:
+    """With ``key=`` a label that was the transform's by chance is the transform's for another sample too, whose label is another one."""
+    function, png = fb.memo(store=store, folder=tmp_path / "m", key="png")(classified), b"p" * length
+    for label in (LABELS[length], 3):
+        assert function({"__key__": "a", "png": png, "cls": label})["cls"] == LABELS[length]
+        written(tmp_path / "m")
+
+
+def passing(sample: Any) -> Any:
+    CALLS.append(sample["__key__"])
+    sample["changed"].append(len(sample["png"]))
+    return {**sample, "feature": numpy.ones(2)}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (7, 3), ("a", "b"), ({"label": 1}, {"label": 2}), (numpy.zeros(2), numpy.ones(2)), (b"x" * 2000, b"y" * 2000), ("x" * 2000, "y"),
+        ((1,), (2,)),
+    ],
+)  # fmt: skip
+def test_a_member_that_key_does_not_name_is_passed_on(tmp_path: Path, old: Any, new: Any) -> None:
+    """Of the sample that asks, and not of the one that was kept; one that the transform changed in place is as it made it."""
+    function = fb.memo(folder=tmp_path / "m", key="png")(passing)
+    for label in (old, new, old):
+        found = function({"__key__": "a", "png": b"picture", "label": label, "changed": []})
+        assert (repr(found["label"]), found["changed"]) == (repr(label), [7])
+        written(tmp_path / "m")
+    assert len(CALLS) == (3 if type(old) in (int, tuple) or repr(old) == "'a'" else 1)
+
+
+@pytest.mark.parametrize("key", ["png", ["n", "png"]])
+def test_a_handler_is_asked_about_a_missing_member(tmp_path: Path, key: Any) -> None:
+    """The stage's, else the data set's; without one the error names shard, key and what is there."""
+    given = [{**one, **({"png": b"x"} if one["n"] % 2 else {})} for one in samples(4)]
+    ask = fb.memo(folder=tmp_path / "m", key=key)
+    for stage in (
+        ask(filters.map(squared, handler=wds.ignore_and_continue)),
+        ask(filters.map(squared), wds.ignore_and_continue),
+        filters.map(ask(squared), handler=wds.ignore_and_continue),
+    ):
+        assert [one["n"] for one in stage(iter(given))] == [1, 3]
+    for stage in (ask(filters.map(squared)), filters.map(ask(squared))):
+        with pytest.raises(
+            LookupError, match=r"the sample '0' of s3://b/0\.tar has no 'png', which fb\.memo\(key=…\) names; it has '__key__'"
+        ):
+            list(stage(iter(given)))
+
+
+def test_the_data_set_s_handler_is_asked_and_recorded(shard: str, tmp_path: Path) -> None:
+    """And what it passes over is counted as skipped."""
+    made = fb.WebDataset([shard], shardshuffle=False, handler=wds.ignore_and_continue)
+    assert list(made.decode().compose(fb.memo(folder=tmp_path / "m", key="flac"))) == []
+    assert COUNTS.snapshot()["skipped_map"] == 6
+
+
+def test_what_version_is_for_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """In a process, and where none is given."""
+    monkeypatch.setattr("forebay_loader.base.notices._NOTICES", Notices())
+    fb.memo(version=1)(squared)
+    assert "needs another version=" not in caplog.text
+    for _ in range(2):
+        fb.memo()(squared)
+    assert caplog.text.count("needs another version=") == 1
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_counters_are_summed_over_workers(shard: str, tmp_path: Path, context: str) -> None:
+    """Also when they have ended; each worker's own are its own."""
+    made = fb.WebDataset([shard] * 2, shardshuffle=False, empty_check=False).compose(filters.map(repeated), fb.memo(folder=tmp_path / "m"))
+    before = fb.counters()
+    for _ in range(2):
+        assert len(list(DataLoader(made, batch_size=None, num_workers=2, multiprocessing_context=context))) == 12
+    found = {name: fb.counters()[name] - before[name] for name in ("memo_hits", "memo_made")}
+    assert sum(found.values()) == 24
+    assert found["memo_hits"] > 0
+
+
+def repeated(sample: Any) -> Any:
+    return {**sample, "twice": sample["json"] * 2}
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), OSError(30, "Read-only file system")])
+def test_a_store_that_cannot_be_opened_ends_nothing(
+    tmp_path: Path, store: str, error: OSError, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All is made, a warning says why, and it is counted once."""
+
+    def fails(*given: Any, **how: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr("os.makedirs", fails)
+    stage = fb.memo(store=store, folder=tmp_path / "m")(filters.map(squared))
+    assert [len(list(stage(iter(samples())))) for _ in range(2)] == [5, 5]
+    assert (COUNTS.snapshot()["memo_off"], len(CALLS)) == (1, 10)
+    assert not caplog.text or error.strerror in caplog.text
 
 
 def test_a_generator_or_another_stage_is_refused() -> None:

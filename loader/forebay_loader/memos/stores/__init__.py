@@ -1,1 +1,1 @@
-"""Where entries lie: four formats behind one protocol."""
+"""Where entries lie: three formats behind one protocol."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["STORES", "check_store", "opened_store"]
 
-STORES = {"lmdb": "lmdb", "npz": "numpy", "hdf5": "h5py", "diskcache": "diskcache"}  # name -> the package that it needs
+STORES = {"lmdb": "lmdb", "npz": "numpy", "hdf5": "h5py"}  # name -> the package that it needs
 
 
 def check_store(kind: str) -> None:
@@ -36,10 +36,6 @@ def opened_store(kind: str, folder: str, size_bytes: int) -> "MemoStore":
         from forebay_loader.memos.stores.npz_store import NpzStore  # noqa: PLC0415
 
         return NpzStore(folder)
-    if kind == "hdf5":
-        from forebay_loader.memos.stores.hdf5_store import Hdf5Store  # noqa: PLC0415
+    from forebay_loader.memos.stores.hdf5_store import Hdf5Store  # noqa: PLC0415
 
-        return Hdf5Store(folder)
-    from forebay_loader.memos.stores.diskcache_store import DiskcacheStore  # noqa: PLC0415
-
-    return DiskcacheStore(folder)
+    return Hdf5Store(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 from typing import Any, ClassVar, Sequence, Tuple
 
 import numpy
@@ -24,11 +25,14 @@ class Hdf5Store(FileStore):
     SUFFIX: ClassVar[str] = "h5"
 
     def write(self, path: str, members: Sequence[Tuple[str, Any]]) -> None:
-        with h5py.File(path, "w", libver="latest") as file:
+        made = io.BytesIO()  # of a full disk HDF5 ends the process
+        with h5py.File(made, "w", libver="latest") as file:
             for name, value in members:
                 data = value if value.dtype.kind in _PLAIN else numpy.frombuffer(value.tobytes(), "u1")
                 how = {"chunks": True, "compression": "lzf"} if data.nbytes >= _SMALL and data.ndim else {}
                 file.create_dataset(name, data=data, **how)
+        with open(path, "wb") as out:
+            out.write(made.getbuffer())
 
     def read(self, path: str) -> "Hdf5Reading":
         try:

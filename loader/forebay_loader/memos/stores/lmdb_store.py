@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import struct
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import lmdb
@@ -26,7 +27,9 @@ _FIRST_MAP = 64 << 20
 _PART = 16 << 30  # no file of hundreds of GB: one can be looked at, copied and removed
 _MOST_PARTS = 64
 _MAGIC = 0xBEEFC0DE
-_HEAD = struct.Struct("=16x I I 8x 8x I")  # a page's head; magic, version, address, map size, size of a page
+_HEAD = struct.Struct("=16x I I 8x 8x I 92x Q Q")  # a page's head; magic, version, address, map size, size of a page; last page, turn
+_LOCK_BYTES = 128 << 10  # some 64 a reader; LMDB goes on with what it finds
+_REMOTE = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "fuse.sshfs", "fuse.glusterfs", "afs", "beegfs")
 _TURN = b"turn"
 _IN_PAGE = 2000  # a longer value has pages of its own
 
@@ -43,12 +46,19 @@ class LmdbStore:
         self._most = max(1 << 20, size_bytes // parts // mmap.PAGESIZE * mmap.PAGESIZE)
         self._moving = threading.Lock()  # the map moves when it grows: no transaction of this process may be open then
         self._parts: List[Any] = []
+        kind = _file_system(folder)
+        if kind in _REMOTE:
+            raise MemoError(
+                f"the folder {folder} lies on {kind}, and LMDB maps its file, which only a local disk bears: "
+                "give fb.memo(…, folder=…) one on a local disk, or store='npz'"
+            )
         with _mapped():
             for number in range(parts):
                 self._parts.append(self._opened(os.path.join(folder, f"{number:02}.mdb")))
 
     def _opened(self, path: str) -> Any:
         _check_head(path)
+        _allocate(f"{path}-lock", 0, _LOCK_BYTES)
         size = max(min(_FIRST_MAP, self._most), os.path.getsize(path) if os.path.exists(path) else 0)
         try:
             part = lmdb.open(path, size, subdir=False, mode=0o600, readahead=False, meminit=False, max_readers=1024)
@@ -145,19 +155,47 @@ def taken(length: int) -> int:
 
 
 def _check_head(path: str) -> None:
-    """LMDB tells another size of a page by reading what is not there. Raises ``MemoError``."""
+    """LMDB tells another size of a page, or that the file was cut, by reading what is not there. Raises ``MemoError``, ``OSError``."""
     try:
         with open(path, "rb") as file:
             head = file.read(_HEAD.size)
+            file.seek(mmap.PAGESIZE)
+            second = file.read(_HEAD.size)
+            length = file.seek(0, os.SEEK_END)
     except FileNotFoundError:
         return
     if not head:
         return
-    magic, _, page = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0, 0)
+    magic, _, page, last, turn = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0, 0, 0, 0)
     if magic != _MAGIC:
         raise MemoError(f"{path} is no LMDB of this machine's kind: remove it, what is in it is made again")
     if page != mmap.PAGESIZE:
         raise MemoError(f"{path} has pages of {page} bytes, and this machine has {mmap.PAGESIZE}: remove it, or give another folder")
+    if len(second) == _HEAD.size and _HEAD.unpack(second)[4] > turn:
+        last = _HEAD.unpack(second)[3]
+    if length < (last + 1) * page:
+        _allocate(path, length, (last + 1) * page)  # of zeros: what lay there is damaged, and is told by checksums
+
+
+def _allocate(path: str, start: int, end: int) -> None:
+    """A page of a map that has no block, or lies behind the end, ends the process where the disk has no room for it. Raises ``OSError``."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.posix_fallocate(file, start, end - start)
+    finally:
+        os.close(file)
+
+
+def _file_system(folder: str) -> str:
+    """Its type, as the kernel tells it; "" where it does not."""
+    found, longest = "", -1
+    with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            words = line.split(" ")
+            at = re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), words[4]).rstrip("/")
+            if f"{folder}/".startswith(f"{at}/") and len(at) >= longest:
+                found, longest = words[words.index("-") + 1], len(at)
+    return found
 
 
 @contextmanager

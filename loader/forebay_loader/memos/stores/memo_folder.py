@@ -30,6 +30,9 @@ def take_folder(path: str, made: Dict[str, Any]) -> Dict[str, Any]:
     state = os.stat(path)
     if state.st_uid != os.geteuid() or stat.S_IMODE(state.st_mode) & 0o022:
         raise MemoError(f"the folder {path} belongs to another user, or others may write to it: give fb.memo(…, folder=…)")
+    _check_above(path)
+    if stat.S_IMODE(state.st_mode) != 0o700:
+        os.chmod(path, 0o700)
     mark = os.path.join(path, _MARK)
     if not os.path.exists(mark):
         if any(not name.startswith(f".{_MARK}") for name in os.listdir(path)) and not os.path.exists(mark):
@@ -47,6 +50,19 @@ def take_folder(path: str, made: Dict[str, Any]) -> Dict[str, Any]:
             "give fb.memo(…, folder=…) another one, or remove it"
         )
     return dict(found)
+
+
+def _check_above(path: str) -> None:
+    """Whoever may write to a folder above may put another one in this one's place. Raises ``MemoError``."""
+    while path != os.path.dirname(path):
+        path = os.path.dirname(path)
+        state = os.stat(path)
+        if state.st_uid not in (0, os.geteuid()) or (state.st_mode & 0o022 and not state.st_mode & stat.S_ISVTX):
+            raise MemoError(
+                f"{path} (uid {state.st_uid}, mode {stat.S_IMODE(state.st_mode):o}) belongs to another user, or others may write to it, "
+                "and could put another folder in the memo's place: give fb.memo(…, folder=…) one below folders that are yours or root's "
+                "and that nobody else may write to, or that have the sticky bit (chmod +t)"
+            )
 
 
 def _write(mark: str, told: Dict[str, Any]) -> None:

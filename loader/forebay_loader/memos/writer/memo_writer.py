@@ -34,9 +34,9 @@ _OF_SIZE = 0.9  # of the size that was asked for: pages between entries, and wha
 
 
 class MemoWriter:
-    """Of one store in one process. ``kept_bytes``: of the store, what entries may take."""
+    """Of one store in one process; of None, which could not be opened, it takes nothing."""
 
-    def __init__(self, folder: str, store: MemoStore, size_bytes: int, queue_bytes: int = _QUEUE_BYTES) -> None:
+    def __init__(self, folder: str, store: Optional[MemoStore], size_bytes: int, queue_bytes: int = _QUEUE_BYTES) -> None:
         self._folder = folder
         self._store = store
         self._bound = int(size_bytes * _OF_SIZE)
@@ -46,6 +46,8 @@ class MemoWriter:
         self._listener: Optional[socket.socket] = None
         self._line: Optional[socket.socket] = None  # to the process that writes
         self._thread: Optional[threading.Thread] = None
+        if store is None:
+            self.queue.end()
 
     def __repr__(self) -> str:
         return f"<MemoWriter {self._folder}, {self._room or 'hands over'}>"
@@ -128,6 +130,7 @@ class MemoWriter:
             os.close(lock)
             return False
         self._lock = lock
+        assert self._store is not None
         clear = getattr(self._store, "clear_rests", None)
         if clear is not None:
             clear()
@@ -158,6 +161,7 @@ class MemoWriter:
 
     def _write(self, items: List[Tuple[bytes, bytes]]) -> None:
         assert self._room is not None
+        assert self._store is not None
         put: Dict[bytes, bytes] = {}
         leaving: Set[bytes] = set()
         evicted = 0

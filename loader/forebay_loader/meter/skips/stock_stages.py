@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 from forebay_loader.meter.skips.recorded_handler import Handler, RecordedHandler, note_stray, passes_over, recorded
 from forebay_loader.meter.skips.skip_pass import SkipPass, current, lone_pass, making
 
-__all__ = ["give_back", "has_handler", "put_in_place", "recorded_stage", "take", "take_early"]
+__all__ = ["give_back", "handler_of", "has_handler", "put_in_place", "recorded_stage", "take", "take_early"]
 
 _OPENS = ("url_opener", "cached_url_opener", "tar_file_expander")  # what they give is no sample yet
 _GIVES_SAMPLES = ("tarfile_samples", "cached_tarfile_samples", "group_by_keys")
@@ -195,6 +195,13 @@ def recorded_stage(stage: Any, data: Any, skips: SkipPass) -> Optional[Iterator[
     if "handler" in stage.kw:
         return handler.counting(stage.f(data, *stage.args, **{**stage.kw, "handler": handler}))
     return handler.counting(stage.f(data, *stage.args[:at], handler, *stage.args[at + 1 :], **stage.kw))
+
+
+def handler_of(stage: Any) -> Optional[Handler]:
+    """The handler that ``stage``, webdataset's or Forebay's, was given; None where it has none that passes anything over."""
+    found = _asked(stage)
+    given = getattr(stage, "handler", None) if found is None else found[0]
+    return given if passes_over(given) else None
 
 
 def has_handler(stage: Any) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import mmap
 import os
-import sqlite3
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from forebay_loader.memos.entry import EntryDamaged, packed
 from forebay_loader.memos.errors import MemoError
 from forebay_loader.memos.kept_value import put_together, taken_apart
 from forebay_loader.memos.stores.choice import STORES, check_store, opened_store
-from forebay_loader.memos.stores.lmdb_store import LmdbStore, parts_of
+from forebay_loader.memos.stores.lmdb_store import LmdbStore, _file_system, parts_of
 from forebay_loader.memos.stores.memo_store import StoreFull
 
 SIZE = 8 << 20
@@ -97,6 +99,39 @@ def test_a_folder_of_another_store_is_refused(tmp_path: Path, kind: str) -> None
         opened_store(kind, str(folder), SIZE)
 
 
+@pytest.mark.parametrize(("mode", "taken"), [(0o755, True), (0o1777, True), (0o777, False), (0o775, False)])
+@pytest.mark.parametrize("deep", [1, 2])
+def test_a_folder_that_others_could_replace_is_refused(tmp_path: Path, kind: str, mode: int, taken: bool, deep: int) -> None:
+    """At any height: others may write there without the sticky bit. The folder itself becomes private."""
+    above = tmp_path / "above"
+    folder = above.joinpath(*["in"] * (deep - 1), "memo")
+    folder.mkdir(parents=True, mode=0o755)
+    above.chmod(mode)
+    if taken:
+        opened_store(kind, str(folder), SIZE).close()
+        assert folder.stat().st_mode & 0o777 == 0o700
+        return
+    with pytest.raises(MemoError, match=rf"above \(uid \d+, mode {mode:o}\) belongs to another user, or others may write to it.*chmod \+t"):
+        opened_store(kind, str(folder), SIZE)
+
+
+def test_a_folder_below_another_user_s_is_refused(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """He may rename it."""
+    folder = tmp_path / "memo"
+    folder.mkdir(mode=0o700)
+    owned = os.stat(folder)
+    real = os.stat
+
+    def stat(path: Any, **how: Any) -> Any:
+        found = real(path, **how)
+        return os.stat_result([*found[:4], 12345, *found[5:10]]) if str(path) == str(tmp_path) else found
+
+    monkeypatch.setattr("forebay_loader.memos.stores.memo_folder.os.stat", stat)
+    with pytest.raises(MemoError, match="uid 12345"):
+        opened_store(kind, str(folder), SIZE)
+    assert owned.st_uid == os.geteuid()
+
+
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """With the extra that brings it."""
     import importlib.util  # noqa: PLC0415
@@ -159,6 +194,62 @@ def test_an_lmdb_of_another_kind_is_refused(tmp_path: Path, at: int, value: int,
         LmdbStore(str(tmp_path), SIZE, 1)
 
 
+CUT = """
+import os, sys
+from forebay_loader.memos.entry import EntryDamaged, packed
+from forebay_loader.memos.kept_value import taken_apart
+from forebay_loader.memos.stores.lmdb_store import LmdbStore
+folder, cut = sys.argv[1], int(sys.argv[2])
+key = lambda number: number.to_bytes(8, "little") * 3
+entry = lambda number: packed(key(number), taken_apart([number, bytes(300 + 37 * number % 9000)]))
+store = LmdbStore(folder, 8 << 20, 1)
+for number in range(300):
+    store.put([entry(number)])
+store.close()
+path = folder + "/00.mdb"
+os.truncate(path, max(os.path.getsize(path) - cut, 8192))
+try:
+    store = LmdbStore(folder, 8 << 20, 1)
+    for number in range(300):
+        try:
+            kept = store.get(key(number))
+            assert kept is None or packed(key(number), kept) == entry(number)
+        except EntryDamaged:
+            pass
+    store.put([entry(1)])
+except OSError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("cut", [1, 4096, 3 * 4096, 300_000, 1 << 30])
+def test_a_cut_lmdb_ends_no_process(tmp_path: Path, cut: int) -> None:
+    """What lay behind the cut is damaged or not there, or the store fails as a disk does: no signal, no wrong value."""
+    done = subprocess.run([sys.executable, "-c", CUT, str(tmp_path), str(cut)], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_lmdb_s_lock_file_has_its_blocks(tmp_path: Path) -> None:
+    """A disk that fills up later has none for its map."""
+    LmdbStore(str(tmp_path), SIZE, 1).close()
+    assert os.stat(tmp_path / "00.mdb-lock").st_blocks * 512 >= 66_000
+
+
+@pytest.mark.parametrize(
+    ("line", "refused"), [("/ / rw - ext4", False), (r"/x/a\040b / rw - nfs4", True), ("/x / rw - nfs", True), ("/xy / - nfs", False)]
+)
+def test_an_lmdb_on_a_network_is_refused(monkeypatch: pytest.MonkeyPatch, line: str, refused: bool) -> None:
+    """By the file system of the longest mount above; with what to give instead."""
+    at, _, rest = line.partition(" ")
+    mounts = f"1 1 0:1 / / rw - ext4 x rw\n2 1 0:2 / {at} rw - {rest.rpartition(' ')[2]} x rw\n"
+    monkeypatch.setattr("builtins.open", lambda *given, **how: io.StringIO(mounts))
+    if refused:
+        with pytest.raises(MemoError, match=r"lies on nfs4?, .*give fb\.memo\(…, folder=…\)"):
+            LmdbStore("/x/a b/memo", SIZE, 1)
+    else:
+        assert _file_system("/x/a b/memo") == "ext4"
+
+
 def test_a_damaged_value_of_an_lmdb_is_told(tmp_path: Path) -> None:
     """By its checksum: LMDB has none."""
     store = LmdbStore(str(tmp_path), SIZE, 1)
@@ -216,18 +307,6 @@ def test_what_a_killed_writer_left_of_a_file_is_no_entry(tmp_path: Path) -> None
     store.clear_rests()
     assert not rest.exists()
     assert path.exists()
-
-
-@pytest.mark.parametrize("change", ["mode = 4", "mode = 2", "filename = 'x'", "value = 'text'", "value = x'00'"])
-def test_a_crafted_row_is_damaged(tmp_path: Path, change: str) -> None:
-    """Whatever it asks diskcache to do: to unpickle, to open a file."""
-    store = opened_store("diskcache", str(tmp_path / "memo"), SIZE)
-    store.put([entry(1, "x")])
-    with sqlite3.connect(tmp_path / "memo" / "rows" / "cache.db") as connection:
-        connection.execute(f"UPDATE Cache SET {change}")
-    with pytest.raises(EntryDamaged):
-        store.get(key(1))
-    store.close()
 
 
 def test_the_mark_tells_the_parts(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ for number in itertools.cycle(range(400)):
 """
 
 
-@pytest.mark.parametrize("kind", ["lmdb", "npz", "hdf5", "diskcache"])
+@pytest.mark.parametrize("kind", ["lmdb", "npz", "hdf5"])
 def test_a_killed_writer_leaves_nothing_wrong(folder: str, kind: str) -> None:
     """kill -9 under load, again and again over one store: each entry that is there is the one that was put."""
     read = 0
