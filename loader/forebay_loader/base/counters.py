@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import struct
 import threading
-from multiprocessing import context, reduction
+from multiprocessing import context
 from typing import Any, Optional
 
-from forebay_loader.base.shared_memory import nameless_file, training_pid
+from forebay_loader.base.shared_memory import SharedPart, training_pid
 
 __all__ = ["COUNTS", "SKIPPED", "LoaderCounts", "SharedMemoCounts", "counters", "share_memo_counts"]
 
@@ -101,38 +100,38 @@ class SharedMemoCounts:
     """What the memos of all workers of a training process counted, in memory that they share. Pickles for one that is started."""
 
     def __init__(self) -> None:
-        self._file = nameless_file("forebay-memo")
+        self._part = SharedPart(_MOST * _ROW.size)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"file": None if context.get_spawning_popen() is None else reduction.DupFd(self._file)}
+        return {"part": None if context.get_spawning_popen() is None else self._part}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         global _SHARED  # the one of this process, from now on
-        if state["file"] is None:
-            self._file = share_memo_counts()._file
+        if state["part"] is None:
+            self._part = share_memo_counts()._part
         else:
-            self._file, _SHARED = state["file"].detach(), self
+            self._part, _SHARED = state["part"], self
 
     def add(self, name: str, amount: int) -> None:
         """Where this process is a worker. Counts of a full table are left out."""
         owner = training_pid()
         if owner == os.getpid():
             return
-        fcntl.lockf(self._file, fcntl.LOCK_EX)  # a process's, whose threads have the counters' lock
-        try:
-            rows = list(_ROW.iter_unpack(os.pread(self._file, _MOST * _ROW.size, 0)))
+        with self._part.locked():
+            rows = self._rows()
             at = next((at for at, row in enumerate(rows) if row[0] == owner), len(rows))
             row = [*rows[at]] if at < len(rows) else [owner, *([0] * len(MEMOS))]
             row[1 + MEMOS.index(name)] += amount
             if at < _MOST:
-                os.pwrite(self._file, _ROW.pack(*row), at * _ROW.size)
-        finally:
-            fcntl.lockf(self._file, fcntl.LOCK_UN)
+                self._part.write(_ROW.pack(*row), at * _ROW.size)
 
     def of_workers(self) -> dict[str, int]:
         """Those of this process's."""
-        data = os.pread(self._file, _MOST * _ROW.size, 0)
-        return next((dict(zip(MEMOS, row[1:])) for row in _ROW.iter_unpack(data) if row[0] == os.getpid()), {})  # noqa: B905
+        return next((dict(zip(MEMOS, row[1:])) for row in self._rows() if row[0] == os.getpid()), {})  # noqa: B905
+
+    def _rows(self) -> list[tuple[int, ...]]:
+        data = self._part.read(_MOST * _ROW.size)
+        return [row for row in _ROW.iter_unpack(data[: len(data) - len(data) % _ROW.size]) if row[0]]
 
 
 _SHARED: Optional[SharedMemoCounts] = None
