@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import tarfile
-from typing import Any
+from typing import Any, Union
 
 from forebay_loader.base.counters import COUNTS
-from forebay_loader.base.notices import warn_node
+from forebay_loader.base.notices import notice_once, warn_node
 from forebay_proxy.wire.tar.first_bytes import not_a_tar
 from forebay_proxy.wire.tar.members import BadTar
+from forebay_proxy.wire.tar.sample_index import faults_text
 
-__all__ = ["RULES", "TarFault", "bears", "fault_of", "named"]
+__all__ = ["RULES", "TarFault", "bears", "fault_of", "named", "tell_faults"]
 
 RULES = ("raise", "warn")
 _SILENT = {  # kind -> what webdataset does without a word
@@ -60,6 +61,13 @@ def bears(bad: BadTar, shard: str, rule: str, *, whole: bool) -> bool:
         return False
     warn_node(f"shard {shard}: {_SAID[bad.kind].format(at=bad.at, text=bad)}; its samples up to there are used (on_tar_fault='warn')")
     return True
+
+
+def tell_faults(shard: str, again: Union[int, str], left_out: Union[int, str], gone: str = "") -> TarFault:
+    """Say once in this process what is amiss with the samples of ``shard``; returns it for the list of skips. ``gone``: why links are."""
+    said = f"shard {shard}: {gone or faults_text(again, left_out)}"
+    notice_once("torn" if again else "links", f"{said}. Other shards may have the same fault: a process says this once")
+    return TarFault(said)
 
 
 def named(stream: Any, url: Any) -> str:

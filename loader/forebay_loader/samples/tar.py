@@ -18,20 +18,24 @@ import io
 import sys
 import tarfile
 import zlib
+from functools import partial
 from typing import Any, Callable, Dict, Iterable, Iterator, NamedTuple, Optional
 
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.base.errors import ProxyUnreachable
 from forebay_loader.base.notices import notice_once, warn_node
 from forebay_loader.meter.skips.recorded_handler import Handler, Place, RecordedHandler, asked
 from forebay_loader.samples.byte_window import Viewed, Window, window_over
 from forebay_loader.samples.decompress import unpacked
-from forebay_loader.samples.faults import RULES, TarFault, bears, fault_of, named
+from forebay_loader.samples.faults import RULES, TarFault, bears, fault_of, named, tell_faults
 from forebay_loader.samples.indexed_stream import indexed_samples
-from forebay_loader.samples.open_sample import LeaveReading, OpenSample, Sample, reraise
+from forebay_loader.samples.open_sample import MOST_KEYS, LeaveReading, OpenSample, Sample, reraise
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.shard_stream import ShardStream
 from forebay_proxy.wire.tar.header import ENCODING, EXPECTED, HEADER, TIMES, blocks, learn
+from forebay_proxy.wire.tar.links import Links, links_before
 from forebay_proxy.wire.tar.members import BadTar, Member, Walk
-from forebay_proxy.wire.tar.sample_name import RESERVED, is_meta
+from forebay_proxy.wire.tar.sample_name import RESERVED, is_meta, is_twin, split_name
 
 __all__ = ["SampleStart", "Samples", "TarFault", "check_rule", "samples_of"]
 
@@ -40,6 +44,10 @@ INDEX_FROM_BYTES = 4 << 20
 
 _KNOWN_MOST = 1 << 14  # suffixes; names of many dots make many
 
+_GONE = (
+    "hard or symbolic links are left out of their samples: the bytes that they point to have gone by, for the tar is compressed, or comes from "
+    "a command or past the sidecar; write the files themselves (GNU tar: --dereference --hard-dereference)"
+)
 _SUFFIXES: Dict[bytes, str] = {}  # behind the first dot of a name -> the sample's key for it
 
 
@@ -101,6 +109,11 @@ class Samples:
         self._rule = on_tar_fault
         self._views = views
         self._open = OpenSample(self._handler)
+        self._shown = ""  # the present shard
+        self._lost = False  # told of it: links are left out
+        self._again: Optional[Callable[[int, int], bytes]] = None  # reads its bytes by their place
+        self._links: Optional[Links] = None  # of it, once they are asked for
+        self._linked = False  # in a shard before: it is likely in the next
 
     def waits(self) -> bool:
         """Whether a sample is held back: files of the next shard may belong to it."""
@@ -167,7 +180,10 @@ class Samples:
             return
         shard, before = named(stream, url), self._open.sample
         try:
-            window = unpacked(Viewed(stream) if self._views and isinstance(stream, Descriptor) else window_over(stream))
+            again = reads_again(stream)
+            plain = Viewed(stream) if self._views and isinstance(stream, Descriptor) else window_over(stream)
+            window = unpacked(plain)
+            self._begin_shard(shard, url, again if window is plain else None)
             yield from self._walk(window, url, local_path, str(stream))
         except BadTar as bad:
             if not bears(bad, shard, self._rule, whole=_is_whole(stream)):
@@ -182,6 +198,11 @@ class Samples:
         if self._open.sample is before and self._select is None:
             _tell_empty(shard)
 
+    def _begin_shard(self, shard: str, url: Any, again: Optional[Callable[[int, int], bytes]]) -> None:
+        self._open.begin_shard(shard, url)
+        self._shown, self._again, self._lost = shard, again, False
+        self._links = Links() if self._linked and again is not None else None
+
     def _known(self, stream: Any, url: Any, local_path: Any) -> Optional[Iterator[Sample]]:
         """The samples of a shard that is here as a file, by its index if there is one: its maker walked the tar and found nothing amiss."""
         plain = self._markers and not self._views and self._select is None and self._rename is None and ENCODING == "utf-8"
@@ -193,9 +214,10 @@ class Samples:
         """One shard's samples but the last, which stays open. Local names only, no object for a member, no call that can be spared."""
         unpack, adler, expected, suffixes, times = HEADER.unpack_from, zlib.adler32, EXPECTED, _SUFFIXES, TIMES.match
         walk, opened = Walk(window.read), self._open
-        simple = self._select is None and self._rename is None and ENCODING == "utf-8" and not opened.odd
-        at = window.base
+        simple = self._select is None and self._rename is None and ENCODING == "utf-8" and not opened.odd and self._links is None
+        at, seen = window.base, opened.seen
         while True:
+            see = seen.add if len(seen) < MOST_KEYS else _forget
             sample: Any = opened.sample
             stem = opened.stem
             buffer: Any = window.buffer
@@ -238,12 +260,15 @@ class Samples:
                     sample[suffix] = values[data:end]
                     at = end + 511 & -512
                     continue
-                if not found or found[0] == 95 or (stem is None and sample is not None):  # 95: maybe __meta__
+                if not found or found[0] == 95 or found[-1] == 47 or (stem is None and sample is not None):  # maybe __meta__, or a/._twin
                     break
                 try:
                     key = found.decode()
                 except UnicodeDecodeError:
                     break
+                if found in seen:
+                    opened.again(key)
+                see(found)
                 done, stem = sample, found
                 sample = {"__key__": key, "__url__": url, suffix: values[data:end]}
                 if local_path is not None:
@@ -269,24 +294,51 @@ class Samples:
             if member is None:
                 return
             yield from self._take(member, window, url, local_path, shown)
-            simple = simple and not walk.globals and not opened.odd  # what a global header says holds for all members behind it
+            # What a global header says holds for all members behind it.
+            simple = simple and not walk.globals and not opened.odd and self._links is None
             at = member.end
 
     def _take(self, member: Member, window: Window, url: Any, local_path: Any, shown: str) -> Iterator[Sample]:
         """One member, as webdataset does it step by step."""
-        if not member.regular:
+        if not member.regular and not member.target:
             return
         try:
+            if self._links is not None:
+                self._links.place(member)
             name = self._wanted(member.name)
             if name is None:
                 return
-            value: Any = window.read(member.offset, member.size)
-            if len(value) < member.size:
-                raise tarfile.ReadError("unexpected end of data")
+            if member.regular:
+                value: Any = _all_of(window.read(member.offset, member.size), member.size)
+            else:
+                value = self._linked_bytes(member, name)
+            if value is None:
+                return
         except Exception as error:
             self._give_up(error, shown, url, member.name)
             return
         yield from self._open.add(name, memoryview(value) if self._views else value, url, local_path)
+
+    def _linked_bytes(self, member: Member, name: str) -> Optional[bytes]:
+        """Of a hard or symbolic link; None where it is no file of a sample, which has that file, or where its bytes are not to be had."""
+        key, suffix = split_name(name)
+        sample, place = self._open.sample, None
+        if key is None or (sample is not None and sample["__key__"] == key and suffix in sample):
+            return None
+        try:
+            if self._again is not None:
+                if self._links is None:
+                    self._links, self._linked = links_before(self._again, member.start), True
+                place = self._links.place(member)
+                if place is not None:
+                    return _all_of(self._again(*place), place[1])
+        except ProxyUnreachable:  # the shard itself goes on past the sidecar
+            self._again = None
+        COUNTS.add("links_left_out")
+        if not self._lost:
+            self._lost = True
+            self._open.tell(tell_faults(self._shown, 0, "some", "" if self._again is not None else _GONE), name)
+        return None
 
     def _give_up(self, error: Exception, shown: str, url: Any, name: str = "") -> None:
         """What is wrong with one member, for the handler."""
@@ -298,6 +350,8 @@ class Samples:
     def _wanted(self, name: str) -> Optional[str]:
         """The name a member goes by; None: it is left out."""
         if is_meta(name):
+            if is_twin(name):
+                notice_once("twins", f"shard {self._shown}: {name!r} and other files that a Mac put beside those it packed are left out")
             return None
         if ".." in name.split("/"):
             notice_once("dots", f"a tar member is named {name!r}; its key keeps the '..' as in webdataset, so build no path from keys")
@@ -324,6 +378,36 @@ def _learn_suffix(ending: bytes) -> str:
     if len(_SUFFIXES) < _KNOWN_MOST:
         _SUFFIXES[ending] = suffix = sys.intern(suffix)
     return suffix
+
+
+def _all_of(data: bytes, size: int) -> bytes:
+    if len(data) < size:
+        raise tarfile.ReadError("unexpected end of data")
+    return data
+
+
+def _forget(key: bytes) -> None:
+    """No more keys are compared with."""
+
+
+def reads_again(stream: Any) -> Optional[Callable[[int, int], bytes]]:
+    """Reads ``size`` bytes at ``at`` of ``stream``, which is at its first byte, and leaves its place; None where it cannot."""
+    again: Any = getattr(stream, "again", None)
+    if again is not None:
+        return again  # type: ignore[no-any-return]
+    try:
+        return partial(_sought, stream) if stream.seekable() and stream.tell() == 0 else None
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _sought(stream: Any, at: int, size: int) -> bytes:
+    place = stream.tell()
+    try:
+        stream.seek(at)
+        return bytes(stream.read(size))
+    finally:
+        stream.seek(place)
 
 
 def _is_whole(stream: Any) -> bool:
