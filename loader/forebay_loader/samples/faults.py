@@ -11,7 +11,7 @@ from forebay_proxy.wire.tar.first_bytes import not_a_tar
 from forebay_proxy.wire.tar.members import BadTar
 from forebay_proxy.wire.tar.sample_index import faults_text
 
-__all__ = ["RULES", "TarFault", "bears", "fault_of", "named", "tell_faults"]
+__all__ = ["MEND", "RULES", "TarFault", "bears", "cut_in", "fault_of", "named", "tell_faults"]
 
 RULES = ("raise", "warn")
 _SILENT = {  # kind -> what webdataset does without a word
@@ -19,12 +19,16 @@ _SILENT = {  # kind -> what webdataset does without a word
     "after-end": "webdataset would have left everything behind the marker unread, silently (tars joined by `cat`?)",
     "header": "webdataset would have ended the shard here and dropped the rest, silently",
 }
+MEND = (
+    "Compare its length with the file that it was copied from (`forebay check URL` says what the origin has), and upload it whole; a handler such "
+    "as wds.warn_and_continue goes on without the rest"
+)
 _SAID = {
     "no-end": "its tar ends at byte {at} without the end marker (two blocks of zeros): {text}",
     "after-end": "{text}, at byte {at}",
     "header": "unreadable tar header at byte {at}: {text}",
     "extended": "the header that an extended header or long name announced is unreadable, at byte {at}: {text}",
-    "cut": "{text}: its tar is cut off inside a member, at byte {at}",
+    "cut": "{text}: its tar is cut off inside a member, at byte {at}. " + MEND,
     "sparse": "{text} at byte {at}; sparse files are not read, write the tar without them (GNU tar: without --sparse)",
 }
 _NEXT = "on_tar_fault='warn' reads on as webdataset does"
@@ -61,6 +65,12 @@ def bears(bad: BadTar, shard: str, rule: str, *, whole: bool) -> bool:
         return False
     warn_node(f"shard {shard}: {_SAID[bad.kind].format(at=bad.at, text=bad)}; its samples up to there are used (on_tar_fault='warn')")
     return True
+
+
+def cut_in(shard: str, name: str, at: int, size: int, came: int) -> TarFault:
+    """The ``size`` bytes of member ``name`` begin at byte ``at``, and the shard ends ``came`` bytes later."""
+    text = f"its tar ends at byte {at + came}, inside {name!r}, of whose {size} bytes {came} are there"
+    return TarFault(f"shard {shard}: unexpected end of data: {text}. {MEND}")
 
 
 def tell_faults(shard: str, again: Union[int, str], left_out: Union[int, str], gone: str = "") -> TarFault:

@@ -27,7 +27,7 @@ from forebay_loader.base.notices import notice_once, warn_node
 from forebay_loader.meter.skips.recorded_handler import Handler, Place, RecordedHandler, asked
 from forebay_loader.samples.byte_window import Viewed, Window, window_over
 from forebay_loader.samples.decompress import unpacked
-from forebay_loader.samples.faults import RULES, TarFault, bears, fault_of, named, tell_faults
+from forebay_loader.samples.faults import MEND, RULES, TarFault, bears, cut_in, fault_of, named, tell_faults
 from forebay_loader.samples.indexed_stream import indexed_samples
 from forebay_loader.samples.open_sample import MOST_KEYS, LeaveReading, OpenSample, Sample, reraise
 from forebay_loader.stream.shard_descriptor import Descriptor
@@ -190,6 +190,8 @@ class Samples:
                 raise fault_of(bad, shard, window.read(0, 64) if bad.kind == "start" else b"") from None
             if bad.kind != "no-end" and isinstance(self._handler, RecordedHandler):  # every byte was read there: nothing is passed over
                 self._handler.note(fault_of(bad, shard), Place("read", "shard", url, function="on_tar_fault"))
+        except tarfile.ReadError as error:  # of compressed bytes; or ours
+            raise error if isinstance(error, TarFault) else TarFault(f"shard {shard}: {error}. {MEND}") from None
         except _NextShard:
             return
         finally:
@@ -309,7 +311,9 @@ class Samples:
             if name is None:
                 return
             if member.regular:
-                value: Any = _all_of(window.read(member.offset, member.size), member.size)
+                value: Any = window.read(member.offset, member.size)
+                if len(value) < member.size:
+                    raise cut_in(self._shown, member.name, member.offset, member.size, len(value))
             else:
                 value = self._linked_bytes(member, name)
             if value is None:
@@ -331,7 +335,10 @@ class Samples:
                     self._links, self._linked = links_before(self._again, member.start), True
                 place = self._links.place(member)
                 if place is not None:
-                    return _all_of(self._again(*place), place[1])
+                    found = self._again(*place)
+                    if len(found) < place[1]:
+                        raise cut_in(self._shown, member.target, *place, len(found))
+                    return found
         except ProxyUnreachable:  # the shard itself goes on past the sidecar
             self._again = None
         COUNTS.add("links_left_out")
@@ -342,7 +349,7 @@ class Samples:
 
     def _give_up(self, error: Exception, shown: str, url: Any, name: str = "") -> None:
         """What is wrong with one member, for the handler."""
-        if error.args:
+        if error.args and not isinstance(error, TarFault):
             error.args = (f"{error.args[0]} @ {shown}", *error.args[1:])
         if not asked(self._handler, error, Place("read", "file", url, name, "tar_file_iterator", no="shard")):
             raise _NextShard from None
@@ -378,12 +385,6 @@ def _learn_suffix(ending: bytes) -> str:
     if len(_SUFFIXES) < _KNOWN_MOST:
         _SUFFIXES[ending] = suffix = sys.intern(suffix)
     return suffix
-
-
-def _all_of(data: bytes, size: int) -> bytes:
-    if len(data) < size:
-        raise tarfile.ReadError("unexpected end of data")
-    return data
 
 
 def _forget(key: bytes) -> None:

@@ -28,10 +28,11 @@ _NOTICED = 5_000  # more requests than these take seconds
 def known_facts(sources: Sequence[Source], settings: Settings, seams: Seams, flags: dict[str, Any]) -> SetFacts:
     """Of the shards of ``sources``. Raises ``ConfigError`` for a flag that cannot be what it says; what else is not known is said there."""
     sidecar, why = _sidecar(flags["url"])
-    counts, counted_by = _counts(sources, flags, sidecar, why)
+    torn: dict[str, str] = {}
+    counts, counted_by = _counts(sources, flags, sidecar, why, torn)
     lengths, measured_by = _lengths(sources, settings, seams, flags)
     names = [Shard.of(source.url, source.headers).name for source in sources]
-    return SetFacts(names, counts, counted_by, lengths, measured_by, _cache_bytes(flags, settings, sidecar))
+    return SetFacts(names, counts, counted_by, lengths, measured_by, _cache_bytes(flags, settings, sidecar), torn)
 
 
 def _sidecar(url: str | None) -> tuple[SidecarClient | None, str]:
@@ -43,7 +44,9 @@ def _sidecar(url: str | None) -> tuple[SidecarClient | None, str]:
         return None, str(error)
 
 
-def _counts(sources: Sequence[Source], flags: dict[str, Any], sidecar: SidecarClient | None, why: str) -> tuple[list[int | None], str]:
+def _counts(
+    sources: Sequence[Source], flags: dict[str, Any], sidecar: SidecarClient | None, why: str, torn: dict[str, str]
+) -> tuple[list[int | None], str]:
     if flags["samples"] is not None:
         return [flags["samples"]] * len(sources), "as given"
     if flags["sizes"] is not None:
@@ -53,7 +56,7 @@ def _counts(sources: Sequence[Source], flags: dict[str, Any], sidecar: SidecarCl
     if sidecar is None:
         return [None] * len(sources), why
     try:
-        found = _indexed(sources, sidecar)
+        found = _indexed(sources, sidecar, torn)
     except SidecarUnreachable as error:
         return [None] * len(sources), str(error)
     return found, _partly(found, "the sidecar's sample indexes")
@@ -66,8 +69,8 @@ def _partly(found: Sequence[int | None], where: str) -> str:
     return where if known == len(found) else f"{where}, {known:,} of {len(found):,} shards; the others taken for the mean"
 
 
-def _indexed(sources: Sequence[Source], sidecar: SidecarClient) -> list[int | None]:
-    """Raises ``SidecarUnreachable``."""
+def _indexed(sources: Sequence[Source], sidecar: SidecarClient, torn: dict[str, str]) -> list[int | None]:
+    """What is amiss with samples goes to ``torn``. Raises ``SidecarUnreachable``."""
     if len(sources) > _NOTICED:
         notice(f"asking the sidecar for the counts of {many(len(sources), 'shard')}; --sizes is quicker")
     found = list[int | None]()
@@ -75,7 +78,10 @@ def _indexed(sources: Sequence[Source], sidecar: SidecarClient) -> list[int | No
         if len(found) == _GIVEN_UP and not any(count is not None for count in found):
             break
         try:
-            found.append(sidecar.samples(source.url.proxy_path(), source.headers)[0])
+            count, _, amiss = sidecar.samples(source.url.proxy_path(), source.headers)
+            found.append(count)
+            if amiss:
+                torn[Shard.of(source.url, source.headers).name] = amiss
         except SidecarRefused:  # it has no index (yet): the row says of how many that is so
             found.append(None)
     return found + [None] * (len(sources) - len(found))

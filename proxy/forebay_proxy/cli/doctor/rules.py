@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from forebay_proxy.cli.doctor.epoch_shares import EpochShare, Readers
@@ -51,6 +51,7 @@ class SetFacts:
     """What is known of a set. ``names`` of its shards as listed; ``counts``: samples of each, None where not known, and ``counted_by``.
 
     ``lengths``: bytes of those shards that were asked, and ``measured_by``; ``cache_bytes``: what the cache may hold, 0 where nobody said.
+    ``torn``: what is amiss with samples, by the names of shards.
     """
 
     names: Sequence[str]
@@ -59,6 +60,7 @@ class SetFacts:
     lengths: Sequence[int] = ()
     measured_by: str = ""
     cache_bytes: int = 0
+    torn: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def known(self) -> list[int]:
@@ -78,7 +80,7 @@ class SetFacts:
 
 def findings(facts: SetFacts, readers: Readers, shares: Sequence[EpochShare]) -> list[RuleFinding]:
     """One a rule, in the order in which a person would mend them. ``shares``: of ``epoch_shares``, empty where nothing is counted."""
-    return [*_listed(facts), *_samples(facts), _per_worker(facts, readers), *_even(readers, shares), _bytes(facts), *_cache(facts, readers)]
+    return [*_listed(facts), *_samples(facts), *_whole(facts), _per_worker(facts, readers), *_even(readers, shares), _bytes(facts), *_cache(facts, readers)]
 
 
 def _listed(facts: SetFacts) -> Iterator[RuleFinding]:
@@ -106,6 +108,14 @@ def _samples(facts: SetFacts) -> Iterator[RuleFinding]:
     if empty:
         text = f"{many(len(empty), 'shard')} without a sample: {_some(empty)}"
         yield RuleFinding("empty shards", Level.FAULT, text, "leave them out: a worker that gets only such shards raises, or ends at once")
+
+
+def _whole(facts: SetFacts) -> Iterator[RuleFinding]:
+    if facts.torn:
+        first, amiss = next(iter(facts.torn.items()))
+        said, _, step = amiss.partition("; ")
+        text = f"samples of {many(len(facts.torn), 'shard')} are not whole: {_some(list(facts.torn))}. {first}: {said}"
+        yield RuleFinding("whole samples", Level.FAULT, text, step)
 
 
 def _per_worker(facts: SetFacts, readers: Readers) -> RuleFinding:
