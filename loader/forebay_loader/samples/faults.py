@@ -20,8 +20,8 @@ _SILENT = {  # kind -> what webdataset does without a word
     "header": "webdataset would have ended the shard here and dropped the rest, silently",
 }
 MEND = (
-    "Compare its length with the file that it was copied from (`forebay check URL` says what the origin has), and upload it whole; a handler such "
-    "as wds.warn_and_continue goes on without the rest"
+    "Compare its length with the file that it was copied from (`forebay check URL` says what the origin has), and upload it whole; a "
+    "handler such as wds.warn_and_continue goes on without the rest"
 )
 _SAID = {
     "no-end": "its tar ends at byte {at} without the end marker (two blocks of zeros): {text}",

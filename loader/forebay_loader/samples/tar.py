@@ -37,16 +37,16 @@ from forebay_proxy.wire.tar.links import Links, links_before
 from forebay_proxy.wire.tar.members import BadTar, Member, Walk
 from forebay_proxy.wire.tar.sample_name import RESERVED, is_meta, is_twin, split_name
 
-__all__ = ["SampleStart", "Samples", "TarFault", "check_rule", "samples_of"]
+__all__ = ["LINKS_GONE", "SampleStart", "Samples", "TarFault", "check_rule", "reads_again", "samples_of"]
 
 # Asking for an index costs what walking 200 headers does; once it is known to this process, nothing.
 INDEX_FROM_BYTES = 4 << 20
 
 _KNOWN_MOST = 1 << 14  # suffixes; names of many dots make many
 
-_GONE = (
-    "hard or symbolic links are left out of their samples: the bytes that they point to have gone by, for the tar is compressed, or comes from "
-    "a command or past the sidecar; write the files themselves (GNU tar: --dereference --hard-dereference)"
+LINKS_GONE = (
+    "hard or symbolic links are left out of their samples: the bytes that they point to have gone by, for the tar is compressed, or comes "
+    "from a command or past the sidecar; write the files themselves (GNU tar: --dereference --hard-dereference)"
 )
 _SUFFIXES: Dict[bytes, str] = {}  # behind the first dot of a name -> the sample's key for it
 
@@ -344,7 +344,7 @@ class Samples:
         COUNTS.add("links_left_out")
         if not self._lost:
             self._lost = True
-            self._open.tell(tell_faults(self._shown, 0, "some", "" if self._again is not None else _GONE), name)
+            self._open.tell(tell_faults(self._shown, 0, "some", "" if self._again is not None else LINKS_GONE), name)
         return None
 
     def _give_up(self, error: Exception, shown: str, url: Any, name: str = "") -> None:

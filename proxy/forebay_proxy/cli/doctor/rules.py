@@ -80,7 +80,15 @@ class SetFacts:
 
 def findings(facts: SetFacts, readers: Readers, shares: Sequence[EpochShare]) -> list[RuleFinding]:
     """One a rule, in the order in which a person would mend them. ``shares``: of ``epoch_shares``, empty where nothing is counted."""
-    return [*_listed(facts), *_samples(facts), *_whole(facts), _per_worker(facts, readers), *_even(readers, shares), _bytes(facts), *_cache(facts, readers)]
+    return [
+        *_listed(facts),
+        *_samples(facts),
+        *_whole(facts),
+        _per_worker(facts, readers),
+        *_even(readers, shares),
+        _bytes(facts),
+        *_cache(facts, readers),
+    ]
 
 
 def _listed(facts: SetFacts) -> Iterator[RuleFinding]:

@@ -234,7 +234,8 @@ def _end(tally: CountTally, names: dict[str, str], sizes: str, *, as_json: bool)
     samples, shards = sum(tally.counts.values()), len(tally.counts)
     written = bool(sizes) and _written(tally, names, sizes)
     if as_json:
-        say_json({"event": "end", "shards": shards, "samples": samples, "without": len(tally.without), "amiss": tally.amiss, "sizes": sizes if written else None})
+        known = {"shards": shards, "samples": samples, "without": len(tally.without), "amiss": tally.amiss}
+        say_json({"event": "end", **known, "sizes": sizes if written else None})
         return written
     if not shards:
         say("no shard was counted")

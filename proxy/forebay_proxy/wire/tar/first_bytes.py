@@ -15,7 +15,9 @@ __all__ = ["LOOK_BYTES", "MAGIC_BYTES", "compression_of", "is_named_tar", "not_a
 LOOK_BYTES = 512  # one header
 MAGIC_BYTES = 10
 _TARS = (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst", *(f".tar.{packed}" for packed in ("gz", "bz2", "xz", "lzma", "zst")))
-_KINDS = {b"<": "a web page or an error answer", b"{": "JSON", b"\x1f\x8b": "gzip", b"PK\x03\x04": "a zip archive", b"PAR1": "Parquet"}
+_LFS = b"version https://git-lfs"
+_KINDS = {
+    _LFS: "the text with which Git LFS stands for the file; the file itself is elsewhere", b"<": "a web page or an error answer", b"{": "JSON", b"\x1f\x8b": "gzip", b"PK\x03\x04": "a zip archive", b"PAR1": "Parquet"}
 _SHOWN_BYTES = 32
 
 

@@ -1,7 +1,7 @@
 """Hard and symbolic links of an archive: whose bytes they stand for. Pure, stdlib only.
 
-A link has no data of its own; webdataset leaves it out in silence. Here it has the bytes of an earlier member, of the name it points to. The
-reader of samples and their index share the rule, so that both count alike, and no byte behind a link is looked at.
+A link has no data of its own, and webdataset leaves it out in silence. Here it has the bytes of the earlier member that it points to. The
+reader of samples and their index share the rule, so that both count alike.
 """
 
 from __future__ import annotations

@@ -76,11 +76,23 @@ class SampleIndex:
     The columns are for code that reads all of them fast, and are not to be changed: the members of sample n are those from ``firsts[n]`` to
     ``firsts[n + 1]``, its key ends in ``keys`` at ``key_ends[n]``, a member's suffix is ``suffixes[suffix_ids[member]]``. ``spelled`` says
     whether ``key.suffix`` is how the tar names the file; else the tar has suffixes with capitals. ``ordered``: no file lies before one of
-    an earlier sample. ``again``: samples whose key came before, so that they are parts of samples; ``left_out``: files that are left out, for
-    they are links to no earlier file.
+    an earlier sample. ``again``: samples whose key came before, so that they are parts of samples; ``left_out``: links to no earlier file.
     """
 
-    __slots__ = ("again", "firsts", "key_ends", "keys", "left_out", "length", "offsets", "ordered", "sizes", "spelled", "suffix_ids", "suffixes")
+    __slots__ = (
+        "again",
+        "firsts",
+        "key_ends",
+        "keys",
+        "left_out",
+        "length",
+        "offsets",
+        "ordered",
+        "sizes",
+        "spelled",
+        "suffix_ids",
+        "suffixes",
+    )
 
     def __init__(
         self,
@@ -249,8 +261,8 @@ def encode(index: SampleIndex) -> bytes:
     suffixes = [suffix.encode("utf-8", "surrogateescape") for suffix in index.suffixes]
     named = b"".join(suffixes)
     head = _HEAD.pack(
-        _MAGIC, 0, _SPELLED * index.spelled + _ORDERED * index.ordered, len(index), index.members, len(suffixes), index.again, index.left_out,
-        len(index.keys), len(named), index.length,
+        _MAGIC, 0, _SPELLED * index.spelled + _ORDERED * index.ordered, len(index), index.members, len(suffixes), index.again,
+        index.left_out, len(index.keys), len(named), index.length,
     )  # fmt: skip  # the checksum comes last
     arrays = (index.offsets, index.sizes, index.firsts, index.key_ends, index.suffix_ids, array("H", map(len, suffixes)))
     body = b"".join((head[_CRC_END:], *map(_little, arrays), index.keys, named))
@@ -297,8 +309,8 @@ def faults_text(again: Union[int, str], left_out: Union[int, str]) -> str:
         )
     if left_out:
         said.append(
-            f"{left_out} hard or symbolic links to no earlier file of the tar are left out of their samples; write the files themselves (GNU "
-            "tar: --dereference --hard-dereference)"
+            f"{left_out} hard or symbolic links to no earlier file of the tar are left out of their samples; write the files themselves "
+            "(GNU tar: --dereference --hard-dereference)"
         )
     return "; ".join(said)
 
