@@ -7,7 +7,7 @@ from typing import Any, Union
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import notice_once, warn_node
-from forebay_proxy.wire.tar.first_bytes import not_a_tar
+from forebay_proxy.wire.tar.first_bytes import next_step, not_a_tar
 from forebay_proxy.wire.tar.members import BadTar
 from forebay_proxy.wire.tar.sample_index import faults_text
 
@@ -48,7 +48,9 @@ class TarFault(tarfile.ReadError):
 def fault_of(bad: BadTar, shard: str, beginning: bytes = b"") -> TarFault:
     """``bad`` as an exception for a handler. ``beginning`` is the shard's first bytes, shown where it is no tar at all."""
     if bad.kind == "start":
-        return TarFault(f"shard {shard}: {not_a_tar(bad, beginning)}")
+        why = not_a_tar(bad, beginning)
+        step = next_step(why)
+        return TarFault(f"shard {shard}: {why}{f'; {step}' if step else ''}")
     said = f"shard {shard}: {_SAID[bad.kind].format(at=bad.at, text=bad)}"
     return TarFault(f"{said}; {_SILENT[bad.kind]}. {_NEXT}" if bad.kind in _SILENT else said)
 
