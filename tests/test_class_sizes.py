@@ -18,6 +18,8 @@ ATTRIBUTES = {
     "PageView": 14,  # one a word, or a text, of a page of the meter
     "Arguments": 27,  # one an argument of wds.WebDataset
     "SkipPass": 13,
+    "ShardStream": 14,
+    "IndexBuilder": 15,
     "Row": 14,  # one a field of an index row
     "SimulatedOutcome": 13,  # one a figure of a replay
     "Track": 18,  # one a fact of a film's track, in the order of its boxes

@@ -19,7 +19,7 @@ import sys
 import tarfile
 import zlib
 from functools import partial
-from typing import Any, Callable, Dict, Iterable, Iterator, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterable, Iterator, NamedTuple, Optional, Tuple
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.errors import ProxyUnreachable
@@ -301,51 +301,49 @@ class Samples:
             at = member.end
 
     def _take(self, member: Member, window: Window, url: Any, local_path: Any, shown: str) -> Iterator[Sample]:
-        """One member, as webdataset does it step by step."""
+        """One member, as webdataset does it step by step, and a link as the file that it points to."""
         if not member.regular and not member.target:
             return
         try:
-            if self._links is not None:
-                self._links.place(member)
+            place = self._place(member)
+            if place is None:
+                return self._leave_out(member)
             name = self._wanted(member.name)
-            if name is None:
+            if name is None or not (member.regular or self._lacks(name)):
                 return
-            if member.regular:
-                value: Any = window.read(member.offset, member.size)
-                if len(value) < member.size:
-                    raise cut_in(self._shown, member.name, member.offset, member.size, len(value))
-            else:
-                value = self._linked_bytes(member, name)
-            if value is None:
-                return
+            value: Any = window.read(*place) if member.regular or self._again is None else self._again(*place)
+            if len(value) < place[1]:
+                raise cut_in(self._shown, member.name, *place, len(value))
         except Exception as error:
             self._give_up(error, shown, url, member.name)
             return
         yield from self._open.add(name, memoryview(value) if self._views else value, url, local_path)
 
-    def _linked_bytes(self, member: Member, name: str) -> Optional[bytes]:
-        """Of a hard or symbolic link; None where it is no file of a sample, which has that file, or where its bytes are not to be had."""
-        key, suffix = split_name(name)
-        sample, place = self._open.sample, None
-        if key is None or (sample is not None and sample["__key__"] == key and suffix in sample):
-            return None
+    def _place(self, member: Member) -> Optional[Tuple[int, int]]:
+        """Where its bytes lie, and how many; None: of a link, they are not to be had."""
+        if self._again is None or (self._links is None and member.regular):
+            return (member.offset, member.size) if member.regular else None
         try:
-            if self._again is not None:
-                if self._links is None:
-                    self._links, self._linked = links_before(self._again, member.start), True
-                place = self._links.place(member)
-                if place is not None:
-                    found = self._again(*place)
-                    if len(found) < place[1]:
-                        raise cut_in(self._shown, member.target, *place, len(found))
-                    return found
+            if self._links is None:
+                self._links, self._linked = links_before(self._again, member.start), True
+            return self._links.place(member)
         except ProxyUnreachable:  # the shard itself goes on past the sidecar
             self._again = None
+            return None
+
+    def _lacks(self, name: str) -> bool:
+        """Whether ``name`` is a file of a sample, and not one that the present sample has by another spelling."""
+        key, suffix = split_name(name)
+        sample = self._open.sample
+        return key is not None and not (sample is not None and sample["__key__"] == key and suffix in sample)
+
+    def _leave_out(self, link: Member) -> None:
+        if is_meta(link.name) or not self._lacks(link.name):
+            return
         COUNTS.add("links_left_out")
         if not self._lost:
             self._lost = True
-            self._open.tell(tell_faults(self._shown, 0, "some", "" if self._again is not None else LINKS_GONE), name)
-        return None
+            self._open.tell(tell_faults(self._shown, 0, "some", "" if self._again is not None else LINKS_GONE), link.name)
 
     def _give_up(self, error: Exception, shown: str, url: Any, name: str = "") -> None:
         """What is wrong with one member, for the handler."""

@@ -45,7 +45,7 @@ class Links:
 
 def links_before(read: Callable[[int, int], bytes], at: int) -> Links:
     """Those of the members before byte ``at``, which was walked to already; ``read(offset, n)`` reads them again."""
-    links, walk, here = Links(), Walk(_Ahead(read, at)), 0
+    links, walk, here = Links(), Walk(_Pieces(read, at)), 0
     while here < at:
         member = walk.member(here)
         if member is None:
@@ -56,7 +56,7 @@ def links_before(read: Callable[[int, int], bytes], at: int) -> Links:
     return links
 
 
-class _Ahead:
+class _Pieces:
     """``read`` up to byte ``end``, a piece at a time."""
 
     def __init__(self, read: Callable[[int, int], bytes], end: int) -> None:
