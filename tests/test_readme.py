@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", ROOT / "docs" / "slow.md", ROOT / "docs" / "recipes.md", ROOT / "docs" / "settings.md"]
 FOREIGN = {
+    "--sort", "--dereference", "--hard-dereference",  # of GNU tar
     "--nproc-per-node", "--nnodes", "--nodes", "--ntasks-per-node", "--gpus-per-node",
     "--toml", "--user", "--now",
 }  # fmt: skip  # of torchrun, Slurm, settings_table, systemctl

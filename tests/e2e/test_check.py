@@ -12,6 +12,7 @@ from subprocess import CompletedProcess
 import pytest
 from support.scripted_origin import ScriptedOrigin
 from support.sidecar import Sidecar, forebay, running
+from support.tarmaking import written
 from support.tars import tar_shard
 
 from forebay_proxy.wire.tar.first_bytes import why_no_tar
@@ -74,6 +75,23 @@ async def test_what_the_loader_reads_is_a_tar(tmp_path: Path, origin: ScriptedOr
         origin.put(f"/{name}", data)
         done = await check(tmp_path, sidecar, "--json", origin.url(f"/{name}"))
         assert (done.returncode, json.loads(done.stdout)["kind"]) == (0, kind), (name, done.stdout)
+
+
+async def test_what_is_amiss_is_told(tmp_path: Path, origin: ScriptedOrigin, sidecar: Sidecar) -> None:
+    """Halves of samples, by ``check``, ``index`` and ``doctor``; Git LFS's text; an ETag of encoded bytes; a command's path."""
+    torn = written([(f"{number}.{end}", b"x") for end in "ab" for number in range(4)])
+    origin.put("/torn.tar", torn)
+    origin.put("/lfs.tar", b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n")
+    origin.put("/enc.tar", gzip.compress(torn), etag='"e1"', headers=(("Content-Encoding", "gzip"),))
+    url = origin.url("/torn.tar")
+    for verb in (["index", url, "--sizes", ""], ["check", url], ["doctor", url, "--ranks", "1", "--workers", "1"]):
+        done = await asyncio.to_thread(forebay, tmp_path, *verb, FOREBAY_URL=sidecar.url)
+        assert "4 of its samples have a key that came before" in " ".join((done.stdout + done.stderr).split()), verb
+    lfs = (await check(tmp_path, sidecar, origin.url("/lfs.tar"))).stdout
+    assert "git lfs pull" in lfs
+    assert "credential that travels" not in lfs
+    assert """the origin's ETag "e1" is of the encoded bytes""" in (await check(tmp_path, sidecar, origin.url("/enc.tar"))).stdout
+    assert "a path segment is '.' or '..'" in (await check(tmp_path, sidecar, "pipe:aws s3 cp s3://b/../a.tar -")).stderr
 
 
 @pytest.mark.parametrize(("status", "words"), [(403, "403"), (404, "404")])

@@ -9,6 +9,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from forebay_proxy.wire.tar.sample_name import is_twin
+
 __all__ = ["END", "archives", "hand_header", "names", "padded", "pax_block", "shards", "written"]
 
 END = bytes(1024)
@@ -25,8 +27,8 @@ _endings = st.sampled_from([".jpg", ".JPG", ".cls", ".json", ".seg.png", "", "."
 
 
 def names() -> st.SearchStrategy[str]:
-    """File names, also those that belong to no sample, are about the shard, or need a long name."""
-    return st.builds(lambda folder, key, ending: folder + key + ending, _folders, _keys, _endings)
+    """File names, also those that belong to no sample, are about the shard, or need a long name; no Mac's twins, which webdataset gives."""
+    return st.builds(lambda folder, key, ending: folder + key + ending, _folders, _keys, _endings).filter(lambda name: not is_twin(name))
 
 
 def padded(data: bytes) -> bytes:

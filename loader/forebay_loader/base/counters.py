@@ -27,6 +27,8 @@ NAMES = (
     "changed",  # ShardChanged raised
     "failed",  # ShardReadError and ProxyUnreachable raised
     "tar_faults",  # tars that end without their marker, go on after it, or hold an unreadable header
+    "torn_samples",  # samples whose key came before another key of the same shard: parts of samples
+    "links_left_out",  # hard and symbolic links to no earlier file of their tar, left out of their samples
     "skipped_open",  # shards that a handler passed over: they could not be opened
     "skipped_read",  # rests of shards, and files in them, that a handler passed over
     "skipped_decode",  # samples that a handler passed over: they could not be decoded

@@ -10,6 +10,7 @@ second is pulled, and nothing is pulled past an item that will not be opened thr
 from __future__ import annotations
 
 import os
+import sys
 from collections import deque
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Union
 
@@ -196,9 +197,10 @@ class _Reading:
         for source in self._sources():
             CLAIMS.forget(source.text, self._name)
         announcer, self._announcer = self._announcer, None  # it knows this reading by its method: a cycle
+        if announcer is None or sys.is_finalizing():  # a traceback kept the reading until the interpreter ends: nothing can be looked up
+            return
         try:
-            if announcer is not None:
-                announcer.withdraw()
+            announcer.withdraw()
         except Exception as error:
             _tell_unannounced(error)
 

@@ -11,6 +11,7 @@ from forebay_loader.base.errors import ShardReadError
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.identity.reader_name import reader_name
 from forebay_loader.samples.byte_window import Flowing
+from forebay_loader.samples.faults import tell_faults
 from forebay_loader.samples.index_client import Indexed, index_of, needed_index, source_in
 from forebay_loader.samples.index_samples import samples_in, starts_at
 from forebay_loader.samples.member_bytes import MemberBytes
@@ -18,6 +19,7 @@ from forebay_loader.samples.ranged_samples import RangedSamples, Sample, Select,
 from forebay_loader.stream.descriptor_request import open_descriptor
 from forebay_loader.stream.range_reads import read_range
 from forebay_loader.stream.shard_descriptor import Descriptor
+from forebay_loader.stream.shard_request import shown
 from forebay_proxy.wire.commands.sources import Source
 from forebay_proxy.wire.tar.sample_index import SampleIndex
 
@@ -60,6 +62,8 @@ class IndexedShard:
         if select_files is not None and not self._indexed.index.spelled:
             self.close()
             raise ShardReadError(f"{self!r}: names in its tar have suffixes with capitals, which the index does not keep; read it whole")
+        if self.index.again or self.index.left_out:
+            tell_faults(shown(source), self.index.again, self.index.left_out)
         read = partial(_read_span, source, self.etag, limits)
         self._ranges = RangedSamples(url, self.index, read, select_files)
 
@@ -134,6 +138,8 @@ class IndexedShard:
         """Samples ``start`` to ``stop``, in the order of the tar; both as in a slice, from behind where they are negative."""
         start, stop, _ = slice(start, stop).indices(len(self))
         opened = self._held()
+        if opened is not None and not self.index.ordered:
+            return map(self.__getitem__, range(start, stop))
         if opened is not None:
             first = starts_at(self.index, start)
             return samples_in(Flowing(_Cursor(self, first), first, lone=opened.lone), self.index.length, self.index, self.url, start, stop)

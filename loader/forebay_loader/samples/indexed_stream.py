@@ -19,13 +19,15 @@ def indexed_samples(
 ) -> Optional[Iterator[Sample]]:
     """Samples ``start`` to ``stop`` of what an opener gave (``{"url", "stream"[, "local_path"]}``), without reading what comes before.
 
-    None where that cannot be: it is a stream, or its index is not to be had (``only_kept``: or not made yet). The stream stays the
-    caller's to close.
+    None where that cannot be: it is a stream, or its index is not to be had (``only_kept``: or not made yet, or tells of what must be told
+    to who reads), or links lead back in the shard. The stream stays the caller's to close.
     """
     stream, url = opened["stream"], opened["url"]
     source = source_in(url) if isinstance(stream, Descriptor) and isinstance(url, str) else None
     found = index_of(source, stream.etag, limits, only_kept=only_kept) if source is not None else None
-    if found is None or found.index.length != stream.size:
+    if found is None or found.index.length != stream.size or not found.index.ordered:
+        return None
+    if only_kept and (found.index.again or found.index.left_out):
         return None
     window = Flowing(stream.readinto1, stream.skip(starts_at(found.index, start)), stream.skip, stream.lone)
     return samples_in(window, stream.size, found.index, url, start, stop, opened.get("local_path"))

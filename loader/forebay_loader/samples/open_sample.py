@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, Optional, Set
 
-from forebay_loader.meter.skips.recorded_handler import Handler, Place, asked
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.meter.skips.recorded_handler import Handler, Place, RecordedHandler, asked
+from forebay_loader.samples.faults import TarFault, tell_faults
 from forebay_proxy.wire.tar.sample_name import split_name
 
-__all__ = ["LeaveReading", "OpenSample", "Sample", "reraise"]
+__all__ = ["MOST_KEYS", "LeaveReading", "OpenSample", "Sample", "reraise"]
 
 Sample = Dict[str, Any]
+
+MOST_KEYS = 1 << 16  # of one shard that are compared with those behind them: some 6 MB
 
 
 class LeaveReading(Exception):
@@ -29,6 +33,25 @@ class OpenSample:
         self.stem: Optional[bytes] = None
         self.odd = False  # a member was named ….__bad__: webdataset drops such samples
         self._handler = handler
+        self.begin_shard("", "")
+
+    def begin_shard(self, shard: str, url: Any) -> None:
+        """Files of ``shard`` follow."""
+        self.seen: Set[Any] = set()  # keys of its samples, as the headers spell them where that is known
+        self._shard, self._url = shard, url
+        self._torn = False
+
+    def again(self, key: str) -> None:
+        """The sample ``key`` begins, and another one of that key came before."""
+        COUNTS.add("torn_samples")
+        if not self._torn:
+            self._torn = True
+            self.tell(tell_faults(self._shard, "some", 0), key)
+
+    def tell(self, fault: TarFault, key: Any) -> None:
+        """List ``fault`` of the present shard, which nobody passes over."""
+        if isinstance(self._handler, RecordedHandler):
+            self._handler.told(fault, Place("read", "file", self._url, key, "tar_file_iterator"))
 
     def add(self, name: Any, value: Any, url: Any, local_path: Any) -> Iterator[Sample]:
         """One file; the sample before it, where that is complete now. Raises ``LeaveReading``."""
@@ -41,6 +64,7 @@ class OpenSample:
         if self.sample is None or key != self.sample["__key__"]:
             yield from self.flush()
             self.sample = {"__key__": key, "__url__": url}
+            self._see(key)
         if suffix in self.sample:
             text = f"{name}: duplicate file name in tar file {suffix} {self.sample.keys()}"
             return self._refuse(ValueError(text), key, url)
@@ -49,6 +73,13 @@ class OpenSample:
         if local_path is not None:
             self.sample["__local_path__"] = local_path
         self.stem = _stem_of(key)  # from its first file on, which brings the path: the hot loop only adds files
+
+    def _see(self, key: str) -> None:
+        stem = _stem_of(key) or key
+        if stem in self.seen:
+            self.again(key)
+        elif len(self.seen) < MOST_KEYS:
+            self.seen.add(stem)
 
     def _refuse(self, error: Exception, key: Any, url: Any) -> None:
         error.args = (*error.args, key, url)  # webdataset has the place for them, and leaves it empty
@@ -67,9 +98,9 @@ class OpenSample:
 
 
 def _stem_of(key: str) -> Optional[bytes]:
-    """How the headers spell ``key`` if that is plain text, and no member with it can be about the shard (``__key.x__`` is)."""
+    """How the headers spell ``key`` if that is plain text, and no member with it can be about the shard (``__key.x__`` is), or a twin."""
     try:
-        return None if key.startswith("__") else key.encode()
+        return None if key.startswith("__") or key.endswith("/") else key.encode()
     except UnicodeEncodeError:
         return None
 

@@ -6,6 +6,7 @@ A request brings files that lie ``MERGE_BYTES`` apart or less, and at most ``SPA
 from __future__ import annotations
 
 import bisect
+from operator import itemgetter
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from forebay_proxy.wire.tar.sample_index import SampleFile, SampleIndex
@@ -27,9 +28,9 @@ class Span(NamedTuple):
 
 
 def spans(files: Iterable[SampleFile], *, merge: int = MERGE_BYTES, most: int = SPAN_BYTES) -> List[Span]:
-    """The requests for ``files``, which are in the order of the shard: neighbours together."""
+    """The requests for ``files``: neighbours together."""
     found: List[Span] = []
-    for file in files:
+    for file in sorted(files, key=itemgetter(1, 2)):  # a link's bytes lie before
         end = file.offset + file.size
         if found and file.offset - found[-1].end <= merge and end - found[-1].first <= most:
             found[-1] = Span(found[-1].first, max(end, found[-1].end))  # hostile headers let files overlap
@@ -66,6 +67,7 @@ class RangedSamples:
         Raises what ``read`` raises; ``ValueError`` where two files of one sample have one name.
         """
         together: List[Tuple[str, List[SampleFile]]] = []
+        size = 0  # of links, whose bytes may lie anywhere
         for number in range(start, stop):
             key, files = self.wanted(number)
             if not files:
@@ -73,9 +75,12 @@ class RangedSamples:
             if together and together[-1][0] == key:  # what stood between them is not wanted: one sample, however far apart
                 together[-1] = key, _joined(key, together[-1][1], files)
                 continue
-            if together and files[-1].offset + files[-1].size - together[0][1][0].offset > SPAN_BYTES:
+            span = files[-1].offset + files[-1].size - together[0][1][0].offset if together else 0
+            more = 0 if self._index.ordered else sum(file.size for file in files)
+            if together and max(span, size + more) > SPAN_BYTES:
                 yield from self._samples(together)
-                together = []
+                together, size = [], 0
+            size += more
             together.append((key, files))
         if together:
             yield from self._samples(together)

@@ -18,28 +18,36 @@ import io
 import sys
 import tarfile
 import zlib
-from typing import Any, Callable, Dict, Iterable, Iterator, NamedTuple, Optional
+from functools import partial
+from typing import Any, Callable, Dict, Iterable, Iterator, NamedTuple, Optional, Tuple
 
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.base.errors import ProxyUnreachable
 from forebay_loader.base.notices import notice_once, warn_node
 from forebay_loader.meter.skips.recorded_handler import Handler, Place, RecordedHandler, asked
 from forebay_loader.samples.byte_window import Viewed, Window, window_over
 from forebay_loader.samples.decompress import unpacked
-from forebay_loader.samples.faults import RULES, TarFault, bears, fault_of, named
+from forebay_loader.samples.faults import MEND, RULES, TarFault, bears, cut_in, fault_of, named, tell_faults
 from forebay_loader.samples.indexed_stream import indexed_samples
-from forebay_loader.samples.open_sample import LeaveReading, OpenSample, Sample, reraise
+from forebay_loader.samples.open_sample import MOST_KEYS, LeaveReading, OpenSample, Sample, reraise
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.shard_stream import ShardStream
 from forebay_proxy.wire.tar.header import ENCODING, EXPECTED, HEADER, TIMES, blocks, learn
+from forebay_proxy.wire.tar.links import Links, links_before
 from forebay_proxy.wire.tar.members import BadTar, Member, Walk
-from forebay_proxy.wire.tar.sample_name import RESERVED, is_meta
+from forebay_proxy.wire.tar.sample_name import RESERVED, is_meta, is_twin, split_name
 
-__all__ = ["SampleStart", "Samples", "TarFault", "check_rule", "samples_of"]
+__all__ = ["LINKS_GONE", "SampleStart", "Samples", "TarFault", "check_rule", "reads_again", "samples_of"]
 
 # Asking for an index costs what walking 200 headers does; once it is known to this process, nothing.
 INDEX_FROM_BYTES = 4 << 20
 
 _KNOWN_MOST = 1 << 14  # suffixes; names of many dots make many
 
+LINKS_GONE = (
+    "hard or symbolic links are left out of their samples: the bytes that they point to have gone by, for the tar is compressed, or comes "
+    "from a command or past the sidecar; write the files themselves (GNU tar: --dereference --hard-dereference)"
+)
 _SUFFIXES: Dict[bytes, str] = {}  # behind the first dot of a name -> the sample's key for it
 
 
@@ -101,6 +109,11 @@ class Samples:
         self._rule = on_tar_fault
         self._views = views
         self._open = OpenSample(self._handler)
+        self._shown = ""  # the present shard
+        self._lost = False  # told of it: links are left out
+        self._again: Optional[Callable[[int, int], bytes]] = None  # reads its bytes by their place
+        self._links: Optional[Links] = None  # of it, once they are asked for
+        self._linked = False  # in a shard before: it is likely in the next
 
     def waits(self) -> bool:
         """Whether a sample is held back: files of the next shard may belong to it."""
@@ -167,13 +180,18 @@ class Samples:
             return
         shard, before = named(stream, url), self._open.sample
         try:
-            window = unpacked(Viewed(stream) if self._views and isinstance(stream, Descriptor) else window_over(stream))
+            again = reads_again(stream)
+            plain = Viewed(stream) if self._views and isinstance(stream, Descriptor) else window_over(stream)
+            window = unpacked(plain)
+            self._begin_shard(shard, url, again if window is plain else None)
             yield from self._walk(window, url, local_path, str(stream))
         except BadTar as bad:
             if not bears(bad, shard, self._rule, whole=_is_whole(stream)):
                 raise fault_of(bad, shard, window.read(0, 64) if bad.kind == "start" else b"") from None
             if bad.kind != "no-end" and isinstance(self._handler, RecordedHandler):  # every byte was read there: nothing is passed over
                 self._handler.note(fault_of(bad, shard), Place("read", "shard", url, function="on_tar_fault"))
+        except tarfile.ReadError as error:  # of compressed bytes; or ours
+            raise error if isinstance(error, TarFault) else TarFault(f"shard {shard}: {error}. {MEND}") from None
         except _NextShard:
             return
         finally:
@@ -181,6 +199,11 @@ class Samples:
                 stream.close()  # views hold the memory they need
         if self._open.sample is before and self._select is None:
             _tell_empty(shard)
+
+    def _begin_shard(self, shard: str, url: Any, again: Optional[Callable[[int, int], bytes]]) -> None:
+        self._open.begin_shard(shard, url)
+        self._shown, self._again, self._lost = shard, again, False
+        self._links = Links() if self._linked and again is not None else None
 
     def _known(self, stream: Any, url: Any, local_path: Any) -> Optional[Iterator[Sample]]:
         """The samples of a shard that is here as a file, by its index if there is one: its maker walked the tar and found nothing amiss."""
@@ -193,9 +216,10 @@ class Samples:
         """One shard's samples but the last, which stays open. Local names only, no object for a member, no call that can be spared."""
         unpack, adler, expected, suffixes, times = HEADER.unpack_from, zlib.adler32, EXPECTED, _SUFFIXES, TIMES.match
         walk, opened = Walk(window.read), self._open
-        simple = self._select is None and self._rename is None and ENCODING == "utf-8" and not opened.odd
-        at = window.base
+        simple = self._select is None and self._rename is None and ENCODING == "utf-8" and not opened.odd and self._links is None
+        at, seen = window.base, opened.seen
         while True:
+            see = seen.add if len(seen) < MOST_KEYS else _forget
             sample: Any = opened.sample
             stem = opened.stem
             buffer: Any = window.buffer
@@ -238,12 +262,15 @@ class Samples:
                     sample[suffix] = values[data:end]
                     at = end + 511 & -512
                     continue
-                if not found or found[0] == 95 or (stem is None and sample is not None):  # 95: maybe __meta__
+                if not found or found[0] == 95 or found[-1] == 47 or (stem is None and sample is not None):  # maybe __meta__, or a/._twin
                     break
                 try:
                     key = found.decode()
                 except UnicodeDecodeError:
                     break
+                if found in seen:
+                    opened.again(key)
+                see(found)
                 done, stem = sample, found
                 sample = {"__key__": key, "__url__": url, suffix: values[data:end]}
                 if local_path is not None:
@@ -269,28 +296,58 @@ class Samples:
             if member is None:
                 return
             yield from self._take(member, window, url, local_path, shown)
-            simple = simple and not walk.globals and not opened.odd  # what a global header says holds for all members behind it
+            # What a global header says holds for all members behind it.
+            simple = simple and not walk.globals and not opened.odd and self._links is None
             at = member.end
 
     def _take(self, member: Member, window: Window, url: Any, local_path: Any, shown: str) -> Iterator[Sample]:
-        """One member, as webdataset does it step by step."""
-        if not member.regular:
+        """One member, as webdataset does it step by step, and a link as the file that it points to."""
+        if not member.regular and not member.target:
             return
         try:
+            place = self._place(member)
+            if place is None:
+                return self._leave_out(member)
             name = self._wanted(member.name)
-            if name is None:
+            if name is None or not (member.regular or self._lacks(name)):
                 return
-            value: Any = window.read(member.offset, member.size)
-            if len(value) < member.size:
-                raise tarfile.ReadError("unexpected end of data")
+            value: Any = window.read(*place) if member.regular or self._again is None else self._again(*place)
+            if len(value) < place[1]:
+                raise cut_in(self._shown, member.name, *place, len(value))
         except Exception as error:
             self._give_up(error, shown, url, member.name)
             return
         yield from self._open.add(name, memoryview(value) if self._views else value, url, local_path)
 
+    def _place(self, member: Member) -> Optional[Tuple[int, int]]:
+        """Where its bytes lie, and how many; None: of a link, they are not to be had."""
+        if self._again is None or (self._links is None and member.regular):
+            return (member.offset, member.size) if member.regular else None
+        try:
+            if self._links is None:
+                self._links, self._linked = links_before(self._again, member.start), True
+            return self._links.place(member)
+        except ProxyUnreachable:  # the shard itself goes on past the sidecar
+            self._again = None
+            return None
+
+    def _lacks(self, name: str) -> bool:
+        """Whether ``name`` is a file of a sample, and not one that the present sample has by another spelling."""
+        key, suffix = split_name(name)
+        sample = self._open.sample
+        return key is not None and not (sample is not None and sample["__key__"] == key and suffix in sample)
+
+    def _leave_out(self, link: Member) -> None:
+        if is_meta(link.name) or not self._lacks(link.name):
+            return
+        COUNTS.add("links_left_out")
+        if not self._lost:
+            self._lost = True
+            self._open.tell(tell_faults(self._shown, 0, "some", "" if self._again is not None else LINKS_GONE), link.name)
+
     def _give_up(self, error: Exception, shown: str, url: Any, name: str = "") -> None:
         """What is wrong with one member, for the handler."""
-        if error.args:
+        if error.args and not isinstance(error, TarFault):
             error.args = (f"{error.args[0]} @ {shown}", *error.args[1:])
         if not asked(self._handler, error, Place("read", "file", url, name, "tar_file_iterator", no="shard")):
             raise _NextShard from None
@@ -298,6 +355,8 @@ class Samples:
     def _wanted(self, name: str) -> Optional[str]:
         """The name a member goes by; None: it is left out."""
         if is_meta(name):
+            if is_twin(name):
+                notice_once("twins", f"shard {self._shown}: {name!r} and other files that a Mac put beside those it packed are left out")
             return None
         if ".." in name.split("/"):
             notice_once("dots", f"a tar member is named {name!r}; its key keeps the '..' as in webdataset, so build no path from keys")
@@ -324,6 +383,30 @@ def _learn_suffix(ending: bytes) -> str:
     if len(_SUFFIXES) < _KNOWN_MOST:
         _SUFFIXES[ending] = suffix = sys.intern(suffix)
     return suffix
+
+
+def _forget(key: bytes) -> None:
+    """No more keys are compared with."""
+
+
+def reads_again(stream: Any) -> Optional[Callable[[int, int], bytes]]:
+    """Reads ``size`` bytes at ``at`` of ``stream``, which is at its first byte, and leaves its place; None where it cannot."""
+    again: Any = getattr(stream, "again", None)
+    if again is not None:
+        return again  # type: ignore[no-any-return]
+    try:
+        return partial(_sought, stream) if stream.seekable() and stream.tell() == 0 else None
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _sought(stream: Any, at: int, size: int) -> bytes:
+    place = stream.tell()
+    try:
+        stream.seek(at)
+        return bytes(stream.read(size))
+    finally:
+        stream.seek(place)
 
 
 def _is_whole(stream: Any) -> bool:

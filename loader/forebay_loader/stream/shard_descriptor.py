@@ -22,6 +22,7 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 from forebay_loader.base.activity import DISK, here
 from forebay_loader.base.counters import COUNTS
+from forebay_loader.base.errors import ProxyUnreachable
 from forebay_loader.base.notices import warn_node
 from forebay_loader.stream.shard_map import ShardMap, file_ends
 from forebay_loader.transport.body import READ_BYTES, Progress
@@ -144,6 +145,20 @@ class Descriptor(io.BufferedIOBase):
             return found
         finally:
             activity.over()
+
+    def again(self, at: int, size: int) -> bytes:
+        """``size`` bytes from ``at``, which lie before the present place: it stays. Raises as reading does."""
+        if self._rest is None:
+            try:
+                return self.at(at, size)
+            except OSError as error:
+                if self._map is not None:  # who reads the map leaves it at a place of its own
+                    raise
+                self.leave(self._at, error)
+        again = self._rest.again
+        if again is None:
+            raise ProxyUnreachable(f"shard {self.name}: bytes {at} to {at + size} cannot be read again past the sidecar")
+        return bytes(again(at, size))
 
     def lone(self, at: int, size: int) -> Optional[bytes]:
         """``size`` bytes from ``at``; None where reading on in order tells more: it is closed, or cannot be read."""

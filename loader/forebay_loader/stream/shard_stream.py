@@ -16,6 +16,7 @@ from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.errors import LoaderError, ShardChanged, check_descriptors
 from forebay_loader.base.takeover_report import REPORT
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
+from forebay_loader.stream.range_reads import read_range
 from forebay_loader.stream.source_order import SourceOrder
 from forebay_loader.stream.sources import NotTaken, OwnOpener
 from forebay_loader.transport.body import READ_BYTES, Progress, Unanswered
@@ -66,6 +67,7 @@ class ShardStream(io.BufferedIOBase):
     ) -> None:
         self._body: Any = None
         self._progress = progress or Progress()
+        self._source, self._limits = source, limits
         self._order = SourceOrder(source, reader, own_open, limits, self._progress)
         self.name = self._order.name
         self._refused = refused
@@ -107,6 +109,13 @@ class ShardStream(io.BufferedIOBase):
         end = len(self._chunk) if size < 0 else min(self._at + size, len(self._chunk))
         start, self._at = self._at, end
         return self._chunk[start:end]
+
+    @property
+    def again(self) -> Optional[Callable[[int, int], bytes]]:
+        """Reads bytes of the same version by their place, and raises ``LoaderError``; None where that cannot be asked for."""
+        if not self._order.through_sidecar or not self._progress.pinned:
+            return None
+        return lambda at, size: read_range(self._source, at, size, self.etag, self._limits)
 
     def readinto1(self, room: Any) -> int:
         """What is at hand, straight into ``room``: no copy between. Says how many bytes; 0 at the end."""

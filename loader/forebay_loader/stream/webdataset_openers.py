@@ -24,12 +24,22 @@ from forebay_loader.transport.body import Progress
 from forebay_loader.transport.endpoint import find_endpoint
 from forebay_proxy.wire.commands.gopen_rules import rewritten as by_rules
 from forebay_proxy.wire.commands.gopen_rules import without_ours
-from forebay_proxy.wire.commands.sources import Source, parse_source
+from forebay_proxy.wire.commands.sources import Source, parse_source, why_left
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_proxy_target
 
 __all__ = [
-    "alongside", "command_name", "disable", "enable", "enabled", "gopen_module", "open_source", "refused", "rewritten", "source_of",
+    "alongside",
+    "command_name",
+    "disable",
+    "enable",
+    "enabled",
+    "gopen_module",
+    "left_command",
+    "open_source",
+    "refused",
+    "rewritten",
+    "source_of",
     "worker_init",
 ]  # fmt: skip
 
@@ -251,8 +261,14 @@ def _remember_refusal(scheme: str) -> None:
 def _tell_left_alone(url: str) -> None:
     """One notice for each command; its name alone, since the rest may hold a token."""
     if url.startswith("pipe:") and not refused(url):  # that has had its own
-        name = command_name(url)
-        notice_once(f"pipe-{name}", f"pipe: command {name} is not one Forebay reads for itself; left to webdataset, once a shard, uncached")
+        why = left_command(url)
+        notice_once(f"pipe-{why}", f"{why}; left to webdataset, once a shard, uncached")
+
+
+def left_command(url: str) -> str:
+    """Why a ``pipe:`` command is left to webdataset."""
+    why = why_left(url)
+    return f"pipe: command {command_name(url)}: {why}" if why else f"pipe: command {command_name(url)} is not one Forebay reads for itself"
 
 
 def command_name(url: str) -> str:

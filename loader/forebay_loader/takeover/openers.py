@@ -20,6 +20,7 @@ from forebay_loader.plan.known_lists import is_known_list
 from forebay_loader.stream.webdataset_openers import enable, enabled, open_source, source_of
 from forebay_loader.takeover.reasons import why_direct
 from forebay_loader.takeover.sources import ahead_of, first_pull, noted
+from forebay_loader.takeover.tar_files import take_tars
 from forebay_loader.takeover.wids import replace_downloads
 from forebay_loader.videos import torch_video
 from forebay_proxy.wire.commands.sources import Source
@@ -62,6 +63,8 @@ def replace_openers(module: Any) -> None:
         if kind is not None and not hasattr(kind.__call__, "__wrapped__"):
             kind.__call__ = replaced(kind.__call__)  # in the class: pickles, subclasses and names imported earlier all lead here
 
+    if module.__name__ == "webdataset.tariterators":
+        take_tars(module)
     stock_stages.take(module)
     stock_stages.take_early(module)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from forebay_loader.stream.webdataset_openers import command_name, enabled, gopen_module, refused, source_of
+from forebay_loader.stream.webdataset_openers import enabled, gopen_module, left_command, refused, source_of
 
 __all__ = ["why_direct"]
 
@@ -36,5 +36,5 @@ def _reason(text: str) -> str:
     if unserved := refused(text):
         return f"the sidecar does not serve {unserved} shards"
     if scheme == "pipe":
-        return f"pipe: command {command_name(text)} is not one Forebay reads for itself"
+        return left_command(text)
     return f"Forebay does not read {scheme} shards"

@@ -74,8 +74,8 @@ class SampleIndexSteps:
     def _add_members(self, until: float) -> bool:
         if self.worked_s > MOST_TIME_S:
             raise NotIndexable(f"its {len(self._builder)} files so far took {MOST_TIME_S:g} s to read")
-        for count, (name, offset, size) in enumerate(self._members, 1):
-            self._builder.add(name, offset, size)
+        for count, member in enumerate(self._members, 1):
+            self._builder.add(*member)
             self._reads = 0
             if count % LOOK_EVERY == 0 and time.perf_counter() > until:
                 return False

@@ -18,6 +18,7 @@ from forebay_proxy.core.shard import Shard
 from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.transfer.limiter import DEMAND
 from forebay_proxy.transfer.passengers import Abandoned
+from forebay_proxy.wire.tar.first_bytes import next_step
 
 __all__ = ["Warmer"]
 
@@ -144,7 +145,7 @@ class Warmer:
         why = await self._tar_check.of(entry) if self._tar_check is not None else ""
         if why:
             await self._cache.reclaimer.evict(entry, "admin")
-            raise NotTarArchive(entry.name, why)
+            raise NotTarArchive(entry.name, why, next_step=next_step(why))
 
     async def _ask(self, entry: Entry, shard: Shard) -> deque[Flight]:
         """Ask for every segment that is not here; returns those still in the air. Raises ``CacheFull``."""

@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit
 
 from forebay_proxy.core.errors import ConfigError, ForebayError
 from forebay_proxy.wire.protocol.keepalive import KeepAlive
+from forebay_proxy.wire.tar.sample_index import faults_text
 
 __all__ = ["KeepAlive", "SidecarClient", "SidecarRefused", "SidecarUnreachable"]
 
@@ -100,17 +101,18 @@ class SidecarClient:
         path = "/v1/verify" + (f"?rate={rate_bytes_s}" if rate_bytes_s else "")
         return self._events(path, json.dumps(selection).encode(), {"Content-Type": "application/json"}, done="verified")
 
-    def samples(self, target: str, headers: tuple[tuple[str, str], ...] = ()) -> tuple[int, str]:
-        """How many samples the shard at ``target`` ("/s3/bucket/key") has, and its ETag.
+    def samples(self, target: str, headers: tuple[tuple[str, str], ...] = ()) -> tuple[int, str, str]:
+        """How many samples the shard at ``target`` ("/s3/bucket/key") has, its ETag, and what is amiss with them ("": nothing).
 
         Raises ``SidecarRefused``: 404 it has no index, 409 not yet.
         """
         asked = {"If-None-Match": "*", **dict(headers)}  # the index itself is not wanted
         with self._answer("GET", f"/v1/index{target}", None, _STREAM_TIMEOUT_S, asked) as answer:
             count, etag = answer.headers.get("Forebay-Samples", ""), answer.headers.get("ETag", "")
+            again, left_out = (_count(answer.headers.get(name)) for name in ("Forebay-Keys-Again", "Forebay-Links-Left-Out"))
         if not (count.isascii() and count.isdigit()):
             raise SidecarUnreachable("what answers there counts no samples", next_step="is it a Forebay of an older version?")
-        return int(count), etag
+        return int(count), etag, faults_text(again, left_out)
 
     def read(self, target: str, headers: Mapping[str, str], most: int) -> tuple[int, Mapping[str, str], bytes]:
         """Status, headers and up to ``most`` first bytes of what ``target`` ("/s3/bucket/key") gives. Raises ``SidecarRefused``."""
@@ -197,6 +199,10 @@ def _parse(address: str) -> tuple[str, str, int]:
             "the sidecar's address must look like http://127.0.0.1:7070 or unix:/path", next_step="check --url and FOREBAY_URL"
         )
     return "http", host, port or 80
+
+
+def _count(text: str | None) -> int:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else 0
 
 
 def _table(body: bytes) -> Table:

@@ -13,7 +13,7 @@ import click
 
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.wire.commands.rewrite import masked_parts
-from forebay_proxy.wire.commands.sources import Source, parse_source
+from forebay_proxy.wire.commands.sources import Source, parse_source, why_left
 from forebay_proxy.wire.urls.patterns import InvalidPattern, check_parts, expand, parse_pattern
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
@@ -124,6 +124,8 @@ def _one(text: str) -> Source:
     if (source := parse_source(text)) is None:
         if "://" in text.partition(" ")[0] and not text.startswith("pipe:"):
             parse_origin_url(text)  # says which scheme it is, and what is written instead
+        if text.startswith("pipe:") and (why := why_left(text)):
+            raise InvalidShardUrl(why)
         what = "not a URL or a command that Forebay knows" if _is_url_like(text) else "neither a URL nor a file of URLs that is there"
         raise InvalidShardUrl(f"{what}; write http(s)://, s3://, gs://, hf://, file:// or a 'pipe:' command that prints one")
     return source

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterable, Iterator
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -120,6 +121,18 @@ def test_closing_withdraws(proxy: FakeServer) -> None:
     assert proxy.plans[-1].method == "DELETE"
     assert len({request.target for request in proxy.plans}) == 1
     assert CLAIMS.opening(urls(50)[5]) == reader_name()
+
+
+def test_a_reading_that_ends_with_the_interpreter_asks_for_nothing(proxy: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A traceback kept it until the modules go: there is no ``open`` left to find the sidecar with, and nothing to say about that."""
+    client = Mock()
+    monkeypatch.setattr("forebay_loader.plan.ahead.PlanClient", lambda *_: client)
+    reading = fb.ahead(8)(urls(50))
+    next(reading)
+    monkeypatch.setattr("sys.is_finalizing", lambda: True)
+    reading.close()
+    client.announce.assert_called()
+    client.withdraw.assert_not_called()
 
 
 def test_opening_carries_the_plans_name(proxy: FakeServer) -> None:

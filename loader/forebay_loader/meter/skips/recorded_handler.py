@@ -94,6 +94,12 @@ class RecordedHandler:
         finally:
             del error
 
+    def told(self, error: Exception, place: Place) -> None:
+        """List what nobody passes over, and the reader's list should name."""
+        shard, key = _text(place.shard), _text(place.key)
+        said = shown_source(shard) if shard else ""
+        self._skips.list(Skip(place.stage, place.what, said, key, type(error).__name__, _message(error), place.function, "told"))
+
     def counting(self, given: Iterable[Any]) -> Iterator[Any]:
         """What the stage gives: skips that follow each other without any of it are in a row."""
         tally = Tally()

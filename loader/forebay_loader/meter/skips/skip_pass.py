@@ -134,6 +134,11 @@ class SkipPass:
             self._refused = self._told(reason)
             raise TooManySkips(self._refused) from cause
 
+    def list(self, told: Skip) -> None:
+        """List ``told``, which counts for no limit."""
+        if not self.stages.repeats():
+            SKIPS_FILE.append({**self._who(), **told._asdict()})
+
     def end_with_process(self) -> None:
         """End, left early, with this process at the latest: a worker that is told to go may be looked at by another thread, which keeps
         its iteration from being closed."""

@@ -23,6 +23,7 @@ from forebay_proxy.wire.commands.sources import Source
 
 __all__ = ["known_facts"]
 
+_Faults = tuple[dict[str, str], dict[str, str]]
 _GIVEN_UP = 16  # shards in a row without an index: a set that was never counted is not asked for to its end
 _COMPRESSED = ("it has the encoding", "(gzip)", "(bzip2)", "(xz)", "(zstd)")  # such a tar is read all the same, and only cannot be counted
 _NOTICED = 5_000  # more requests than these take seconds
@@ -31,11 +32,11 @@ _NOTICED = 5_000  # more requests than these take seconds
 def known_facts(sources: Sequence[Source], settings: Settings, seams: Seams, flags: dict[str, Any]) -> SetFacts:
     """Of the shards of ``sources``. Raises ``ConfigError`` for a flag that cannot be what it says; what else is not known is said there."""
     sidecar, why = _sidecar(flags["url"])
-    broken = dict[str, str]()
-    counts, counted_by = _counts(sources, flags, sidecar, why, broken)
+    broken, torn = dict[str, str](), dict[str, str]()
+    counts, counted_by = _counts(sources, flags, sidecar, why, (broken, torn))
     lengths, measured_by = _lengths(sources, settings, seams, flags, sidecar)
     names = [Shard.of(source.url, source.headers).name for source in sources]
-    return SetFacts(names, counts, counted_by, lengths, measured_by, _cache_bytes(flags, settings, sidecar), broken)
+    return SetFacts(names, counts, counted_by, lengths, measured_by, _cache_bytes(flags, settings, sidecar), broken, torn)
 
 
 def _sidecar(url: str | None) -> tuple[SidecarClient | None, str]:
@@ -48,9 +49,9 @@ def _sidecar(url: str | None) -> tuple[SidecarClient | None, str]:
 
 
 def _counts(
-    sources: Sequence[Source], flags: dict[str, Any], sidecar: SidecarClient | None, why: str, broken: dict[str, str]
+    sources: Sequence[Source], flags: dict[str, Any], sidecar: SidecarClient | None, why: str, faults: _Faults
 ) -> tuple[list[int | None], str]:
-    """Samples of each, and who counted them; into ``broken``: shards that have no samples to count, and why."""
+    """Samples of each, and who counted them; into ``faults``: shards without samples to count, shards whose samples are torn, and why."""
     if flags["samples"] is not None:
         return [flags["samples"]] * len(sources), "as given"
     if flags["sizes"] is not None:
@@ -60,7 +61,7 @@ def _counts(
     if sidecar is None:
         return [None] * len(sources), why
     try:
-        found = _indexed(sources, sidecar, broken)
+        found = _indexed(sources, sidecar, faults)
     except SidecarUnreachable as error:
         return [None] * len(sources), str(error)
     return found, _partly(found, "the sidecar's sample indexes")
@@ -73,8 +74,9 @@ def _partly(found: Sequence[int | None], where: str) -> str:
     return where if known == len(found) else f"{where}, {known:,} of {len(found):,} shards"
 
 
-def _indexed(sources: Sequence[Source], sidecar: SidecarClient, broken: dict[str, str]) -> list[int | None]:
+def _indexed(sources: Sequence[Source], sidecar: SidecarClient, faults: _Faults) -> list[int | None]:
     """Raises ``SidecarUnreachable``."""
+    broken, torn = faults
     if len(sources) > _NOTICED:
         notice(f"asking the sidecar for the counts of {many(len(sources), 'shard')}; --sizes is quicker")
     found = list[int | None]()
@@ -82,7 +84,10 @@ def _indexed(sources: Sequence[Source], sidecar: SidecarClient, broken: dict[str
         if len(found) == _GIVEN_UP and not broken and not any(count is not None for count in found):
             break
         try:
-            found.append(sidecar.samples(source.url.proxy_path(), source.headers)[0])
+            count, _, amiss = sidecar.samples(source.url.proxy_path(), source.headers)
+            found.append(count)
+            if amiss:
+                torn[Shard.of(source.url, source.headers).name] = amiss
         except SidecarRefused as error:
             found.append(None)
             if error.status == HTTPStatus.NOT_FOUND and not any(

@@ -51,7 +51,7 @@ class SetFacts:
     """What is known of a set. ``names`` of its shards as listed; ``counts``: samples of each, None where not known, and ``counted_by``.
 
     ``lengths``: bytes of those shards that were asked, and ``measured_by``; ``cache_bytes``: what the cache may hold, 0 where nobody said.
-    ``broken``: shards of which no sample can be counted, and why.
+    ``broken``: shards of which no sample can be counted, and why; ``torn``: what is amiss with samples. Both by the names of shards.
     """
 
     names: Sequence[str]
@@ -61,6 +61,7 @@ class SetFacts:
     measured_by: str = ""
     cache_bytes: int = 0
     broken: Mapping[str, str] = field(default_factory=dict)
+    torn: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def known(self) -> list[int]:
@@ -85,6 +86,7 @@ def findings(facts: SetFacts, readers: Readers, shares: Sequence[EpochShare]) ->
         *_listed(facts),
         *_broken(facts),
         *_samples(facts),
+        *_whole(facts),
         _per_worker(facts, readers),
         *_even(readers, shares),
         _bytes(facts),
@@ -131,6 +133,14 @@ def _samples(facts: SetFacts) -> Iterator[RuleFinding]:
     if empty:
         text = f"{many(len(empty), 'shard')} without a sample: {_some(empty)}"
         yield RuleFinding("empty shards", Level.FAULT, text, "leave them out: a worker that gets only such shards raises, or ends at once")
+
+
+def _whole(facts: SetFacts) -> Iterator[RuleFinding]:
+    if facts.torn:
+        first, amiss = next(iter(facts.torn.items()))
+        said, _, step = amiss.partition("; ")
+        text = f"samples of {many(len(facts.torn), 'shard')} are not whole: {_some(list(facts.torn))}. {first}: {said}"
+        yield RuleFinding("whole samples", Level.FAULT, text, step)
 
 
 def _per_worker(facts: SetFacts, readers: Readers) -> RuleFinding:

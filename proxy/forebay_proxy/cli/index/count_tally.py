@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from forebay_proxy.cli.failures import Failures
+from forebay_proxy.cli.output import notice
 from forebay_proxy.cli.shards.warm_progress import WarmView
 
 __all__ = ["CountTally"]
+
+_NAMED = 3  # shards with something amiss; --json names all
 
 
 class CountTally:
@@ -16,6 +19,7 @@ class CountTally:
     def __init__(self, view: WarmView, shards: int) -> None:
         self.counts: dict[str, int] = {}
         self.without: dict[str, str] = {}
+        self.amiss = 0  # shards
         self.failures = Failures()
         self.shards = shards
         self._view = view
@@ -33,10 +37,14 @@ class CountTally:
         """So many bytes came, of shards that have been told."""
         self._bytes += count_bytes
 
-    def count(self, shard: str, name: str, samples: int) -> None:
-        """``shard``, which the sidecar calls ``name``, has so many ``samples``."""
+    def count(self, shard: str, name: str, samples: int, amiss: str) -> None:
+        """``shard``, which the sidecar calls ``name``, has so many ``samples``; ``amiss``: what is wrong with them."""
         self.counts[shard] = samples
-        self._told({"event": "shard", "shard": name, "samples": samples})
+        if amiss:
+            self.amiss += 1
+            if self.amiss <= _NAMED:
+                notice(f"shard {name}: {amiss}")
+        self._told({"event": "shard", "shard": name, "samples": samples, **({"amiss": amiss} if amiss else {})})
 
     def refuse(self, shard: str, name: str, why: str, cause: str | None = None, step: str = "") -> None:
         """``shard`` has no count. ``cause``: ``why`` without what is the shard's own; ``step``: what to do next."""

@@ -191,7 +191,7 @@ class _Counting:
         """Whether it is known now, one way or the other; ``last``: all of it was fetched, so it is asked for a few times at most."""
         target, headers = parse_origin_url(shard).proxy_path(), (*headers, ("Forebay-Reader", self._reader))
         try:
-            count, etag = self._sidecar.samples(target, headers)
+            count, etag, amiss = self._sidecar.samples(target, headers)
             if not last:
                 self._room.counted(_name(shard), fetched=False)
         except SidecarRefused as refused:
@@ -201,10 +201,10 @@ class _Counting:
                     return False
                 self._tally.refuse(shard, _name(shard), str(refused), step=refused.next_step)
                 return True
-            etag, count = noted
+            (etag, count), amiss = noted, ""
         self._room.disk_works()
         self._so_far.record(shard, etag, count)
-        self._tally.count(shard, _name(shard), count)
+        self._tally.count(shard, _name(shard), count, amiss)
         self._counted(shard, headers[:-1])  # without the reader of this count
         return True
 
@@ -234,11 +234,14 @@ def _end(tally: CountTally, names: dict[str, str], sizes: str, *, as_json: bool)
     samples, shards = sum(tally.counts.values()), len(tally.counts)
     written = bool(sizes) and _written(tally, names, sizes)
     if as_json:
-        say_json({"event": "end", "shards": shards, "samples": samples, "without": len(tally.without), "sizes": sizes if written else None})
+        known = {"shards": shards, "samples": samples, "without": len(tally.without), "amiss": tally.amiss}
+        say_json({"event": "end", **known, "sizes": sizes if written else None})
         return written
     if not shards:
         say("no shard was counted")
         return written
+    if tally.amiss:
+        say(f"samples of {many(tally.amiss, 'shard')} are not whole, and counted in their parts: see above (--json names each shard)")
     fewest, most = min(tally.counts.values(), default=0), max(tally.counts.values(), default=0)
     say(f"{many(samples, 'sample')} in {many(shards, 'shard')} ({fewest} to {most} each){f'; {sizes} written' if written else ''}")
     return written

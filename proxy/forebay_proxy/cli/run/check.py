@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from forebay_proxy.cli.run.environment import is_secured, rewrite_variables
 from forebay_proxy.core.logs import scrubbed
 from forebay_proxy.wire.commands.gopen_rules import rewritten
-from forebay_proxy.wire.commands.sources import Source, parse_source
+from forebay_proxy.wire.commands.sources import Source, parse_source, why_left
 from forebay_proxy.wire.urls.patterns import InvalidPattern, parse_pattern
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import proxy_url
@@ -59,7 +59,7 @@ def _in_code(text: str, base: str, *, secured: bool) -> str:
         return "refused by WebDataset: WDS_SECURE is set, and under it no command is run or read"
     source = _understood(text)
     if source is None:
-        return "left to WebDataset: not a URL or a command that Forebay knows"
+        return f"left to WebDataset: {why_left(text) or 'not a URL or a command that Forebay knows'}"
     if isinstance(source, str):
         return f"refused: {source}"
     if source.url.scheme == "file" and not text.startswith("pipe:"):

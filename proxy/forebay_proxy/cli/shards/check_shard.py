@@ -21,7 +21,7 @@ from forebay_proxy.core.exit_codes import ExitCode
 from forebay_proxy.core.quantities import format_duration, format_size
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.wire.commands.sources import Source, parse_source
-from forebay_proxy.wire.tar.first_bytes import LOOK_BYTES, compression_of, why_no_tar
+from forebay_proxy.wire.tar.first_bytes import LOOK_BYTES, compression_of, next_step, why_no_tar
 from forebay_proxy.wire.urls.patterns import InvalidPattern, expand
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 
@@ -114,11 +114,13 @@ def _asked(sidecar: SidecarClient, source: Source) -> tuple[dict[str, Any], int]
     except SidecarRefused as refused:
         return {"readable": False, "status": refused.status, "error": str(refused), "next_step": refused.next_step}, ExitCode.PART_FAILED
     why = why_no_tar(answer.first)
+    counted, amiss = _counted(sidecar, source)
     row = next(iter(sidecar.shards(Shard.of(source.url, source.headers).name)), {})  # not there: nothing of it was stored
     return {
         "readable": True, "status": answer.status, "seconds": answer.seconds, "length_bytes": answer.length,
         "etag": answer.headers.get("ETag", ""), "stored": "stored" in answer.headers.get("Cache-Status", ""),
         "cache_status": answer.headers.get("Cache-Status", ""), "is_tar": not why, "kind": why or compression_of(answer.first) or "tar",
+        "identity": row.get("identity", ""), "samples": counted, "amiss": amiss,
         "in_pieces": row.get("in_pieces"), "credential": [name for name, _ in source.headers],
     }, ExitCode.PART_FAILED if why else ExitCode.DONE  # fmt: skip
 
@@ -130,6 +132,26 @@ def _first_bytes(sidecar: SidecarClient, source: Source) -> _OriginAnswer:
     return _OriginAnswer(status, headers, first, time.monotonic() - started)
 
 
+def _counted(sidecar: SidecarClient, source: Source) -> tuple[int | None, str]:
+    """Its samples, None where it has no index yet, and what is amiss with them."""
+    try:
+        count, _, amiss = sidecar.samples(source.url.proxy_path(), source.headers)
+    except SidecarRefused:
+        return None, ""
+    return count, amiss
+
+
+def _version(found: Mapping[str, Any]) -> str:
+    etag, identity = str(found["etag"]), str(found["identity"])
+    if not etag.startswith('"fb-'):
+        return f"ETag {etag}"
+    kind, _, rest = identity.partition(":")
+    if kind in ("etag", "weak"):
+        own = rest.rpartition(":")[0] if kind == "weak" else rest
+        return f"the origin's ETag {own} is {'weak' if kind == 'weak' else 'of the encoded bytes'}; readers get {etag}"
+    return "no ETag of the origin's own: a date, or nothing"
+
+
 def _rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not found["readable"]:
         rows = [("origin", f"cannot be read ({found['status']}): {found['error']}")]
@@ -137,13 +159,18 @@ def _rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     length = "of unknown length" if found["length_bytes"] is None else format_size(found["length_bytes"])
     rows = [
         ("origin", f"answers in {format_duration(found['seconds'])}, {length}"),
-        ("version", f"ETag {found['etag']}" if not found["etag"].startswith('"fb-') else "no ETag of the origin's own: a date, or nothing"),
+        ("version", _version(found)),
         ("in pieces", _PIECES[found["in_pieces"]]),
         ("cache", found["cache_status"] or "-"),
         ("it is", found["kind"]),
     ]
+    if found["samples"] is not None:
+        rows.append(("samples", f"{found['samples']:,}"))
     if found["credential"]:
         rows.append(("sent along", ", ".join(found["credential"])))
     if not found["is_tar"]:
-        rows.append(("do this", "webdataset reads tars: look at the URL in a browser, and at the credential that travels"))
+        step = next_step(found["kind"]) or "webdataset reads tars: look at the URL in a browser, and at the credential that travels"
+        rows.append(("do this", step))
+    if found["amiss"]:
+        rows.append(("do this", found["amiss"]))
     return rows

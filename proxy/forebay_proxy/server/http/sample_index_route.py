@@ -19,7 +19,7 @@ from forebay_proxy.server.http.request_record import RequestRecord
 from forebay_proxy.server.http.shard_response import joined
 from forebay_proxy.server.http.shard_route import INSTANCE, VERSION
 from forebay_proxy.wire.protocol.plan import ReaderName
-from forebay_proxy.wire.tar.sample_index import count_in
+from forebay_proxy.wire.tar.sample_index import counts_in
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_proxy_target
 
@@ -27,6 +27,7 @@ __all__ = ["INDEX_PATH", "IndexDoor", "IndexRoute"]
 
 INDEX_PATH = "/v1/index"
 SAMPLES = "Forebay-Samples"  # how many; GET with If-None-Match: * gives it without the index
+AGAIN, LEFT_OUT = "Forebay-Keys-Again", "Forebay-Links-Left-Out"  # where any
 CONTENT_TYPE = "application/vnd.forebay.samples"
 _PIECE_BYTES = 1 << 20
 
@@ -59,7 +60,9 @@ class IndexRoute:
         shard = replace(self._shard(request), via=via, meant=request.headers.get(VERSION, ""))
         only_kept = "only-if-cached" in request.headers.get("Cache-Control", "")
         async with self._indexes.asked(shard, reader, only_kept=only_kept) as (encoded, etag, _):
-            headers = {"ETag": etag, SAMPLES: str(count_in(encoded)), "Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+            samples, *amiss = counts_in(encoded)
+            headers = {"ETag": etag, SAMPLES: str(samples), "Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+            headers |= {name: str(count) for name, count in zip((AGAIN, LEFT_OUT), amiss, strict=True) if count}
             if not http_range.if_none_match(joined(request.headers, "If-None-Match"), etag):
                 return web.Response(status=304, headers=headers)
             headers |= {"Content-Type": CONTENT_TYPE, "Content-Length": str(len(encoded))}

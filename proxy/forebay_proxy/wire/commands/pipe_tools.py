@@ -131,8 +131,8 @@ def _cat(command: Command) -> ShardUrl:
         raise NotRewritten  # relative to a working directory that is not the sidecar's; or an option
     try:
         return file_url(path)
-    except InvalidShardUrl:
-        raise NotRewritten from None
+    except InvalidShardUrl as error:
+        raise NotRewritten(str(error)) from None
 
 
 def _only(operands: list[str] | tuple[str, ...], verb: str, mend: str) -> str:
@@ -160,8 +160,8 @@ def _object(scheme: str, place: str, options: Mapping[str, str]) -> ShardUrl:
         raise InvalidShardUrl(f"the command names no object; write {scheme}://bucket/path/to/shard.tar")
     try:
         return object_url(scheme, bucket, key, options)
-    except InvalidShardUrl:
-        raise NotRewritten from None  # an access point's ARN, a key with '..': fine for the command, not for a URL
+    except InvalidShardUrl as error:
+        raise NotRewritten(str(error)) from None  # an access point's ARN, a key with '..': fine for the command, not for a URL
 
 
 def _options(command: Command, words: Words) -> dict[str, str]:

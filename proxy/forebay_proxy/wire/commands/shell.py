@@ -26,7 +26,7 @@ _PV = re.compile(r"pv( -[pteraAnbfqWlTc]+| -[iNsLBwH] \S+)*")
 
 
 class NotRewritten(Exception):
-    """The text is not ours to understand; whoever asked opens it as it always did."""
+    """The text is not ours to understand; whoever asked opens it as it always did. ``str()`` says why where only its URL is at fault."""
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from typing import Optional
 from forebay_proxy.wire.commands.curl import userinfo_header
 from forebay_proxy.wire.commands.pipe_tools import understand
 from forebay_proxy.wire.commands.shell import NotRewritten, split_command
+from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import SCHEMES, ShardUrl, parse_origin_url
 
-__all__ = ["Source", "parse_source"]
+__all__ = ["Source", "parse_source", "why_left"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,17 @@ def parse_source(text: str) -> Optional[Source]:
     if scheme == "hf" and rest.startswith("//buckets/"):
         return None  # a storage bucket is no repository: whoever has an opener for it keeps it
     return Source(parse_origin_url(text), userinfo_header(text) if scheme in ("http", "https") else (), text)
+
+
+def why_left(text: str) -> str:
+    """Why ``parse_source`` leaves a command alone that it knows: its URL is at fault; "" where that is not why."""
+    try:
+        understand(split_command(text[len("pipe:") :]))
+    except NotRewritten as reason:
+        return str(reason)
+    except InvalidShardUrl:
+        pass
+    return ""
 
 
 def _from_pipe(text: str) -> Optional[Source]:

@@ -10,12 +10,19 @@ from typing import Optional
 
 from forebay_proxy.wire.tar.header import BadTar, start_fault
 
-__all__ = ["LOOK_BYTES", "MAGIC_BYTES", "compression_of", "is_named_tar", "not_a_tar", "why_no_tar"]
+__all__ = ["LOOK_BYTES", "MAGIC_BYTES", "compression_of", "is_named_tar", "next_step", "not_a_tar", "why_no_tar"]
 
 LOOK_BYTES = 512  # one header
 MAGIC_BYTES = 10
 _TARS = (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst", *(f".tar.{packed}" for packed in ("gz", "bz2", "xz", "lzma", "zst")))
-_KINDS = {b"<": "a web page or an error answer", b"{": "JSON", b"\x1f\x8b": "gzip", b"PK\x03\x04": "a zip archive", b"PAR1": "Parquet"}
+_KINDS = {
+    b"version https://git-lfs": "the text that Git LFS keeps in place of the file", b"<": "a web page or an error answer", b"{": "JSON",
+    b"\x1f\x8b": "gzip", b"PK\x03\x04": "a zip archive", b"PAR1": "Parquet",
+}  # fmt: skip
+_LFS_STEP = (
+    "run `git lfs pull` in the clone that it was copied from, and upload the shard itself; of a host that keeps LFS files write the URL of "
+    "the file (Hugging Face: /resolve/ for /raw/)"
+)
 _SHOWN_BYTES = 32
 
 
@@ -35,6 +42,11 @@ def why_no_tar(beginning: bytes) -> str:
 def not_a_tar(bad: BadTar, beginning: bytes) -> str:
     """``bad``, of kind ``start``, in words; ``beginning`` is what the shard begins with."""
     return f"not a tar archive: {bad}{_looks_like(beginning)}"
+
+
+def next_step(why: str) -> str:
+    """What to do about ``why_no_tar``'s answer, where that is special."""
+    return _LFS_STEP if "Git LFS" in why else ""
 
 
 def compression_of(start: bytes) -> Optional[str]:

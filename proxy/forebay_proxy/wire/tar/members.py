@@ -6,13 +6,14 @@ end but the marker (two blocks of zeros) is a ``BadTar`` that says what it was. 
 
 from __future__ import annotations
 
+import posixpath
 import re
 from itertools import chain
 from typing import Callable, Dict, Iterator, NamedTuple, Optional
 
 from forebay_proxy.wire.tar.header import BLOCK_BYTES, ENCODING, ZEROS, BadTar, Header, at_start, blocks, decoded, number, parsed
 
-__all__ = ["BLOCK_BYTES", "BadTar", "Member", "Walk", "blocks", "decoded", "members", "number"]
+__all__ = ["BLOCK_BYTES", "BadTar", "Member", "Walk", "blocks", "decoded", "members", "number", "plain_path"]
 
 MARKER_BYTES = 2 * BLOCK_BYTES
 _REGULAR = frozenset(b"0\x007")  # and the old "contiguous", which is the same on every system there is
@@ -25,7 +26,10 @@ Read = Callable[[int, int], bytes]
 
 
 class Member(NamedTuple):
-    """One entry: its data is ``size`` bytes at ``offset``; ``start`` is its first header, ``end`` where the next one begins."""
+    """One entry: its data is ``size`` bytes at ``offset``; ``start`` is its first header, ``end`` where the next one begins.
+
+    ``target``: of a hard or symbolic link to another member, that one's name, as ``plain_path`` writes it.
+    """
 
     name: str
     offset: int
@@ -33,6 +37,7 @@ class Member(NamedTuple):
     start: int
     end: int
     regular: bool
+    target: str = ""
 
 
 class Walk:
@@ -61,6 +66,7 @@ class Walk:
         start, pax = at, dict(self.globals)
         name: Optional[str] = None
         size: Optional[int] = None
+        link: Optional[str] = None
         extended = False
         while True:
             header = self._header(at, block, extended)
@@ -70,10 +76,13 @@ class Walk:
             text = self._payload(data, header.size)
             if header.kind == ord("L") and name is None:  # the first one stands, as it is the outermost
                 name = decoded(text)
+            elif header.kind == ord("K") and link is None:
+                link = decoded(text)
             elif header.kind in b"xX":
                 own = {**self.globals, **self._pax(text, at)}
                 _refuse_sparse(own, at)
                 name, size = _outermost(name, own.get("path")), _outermost_size(size, own)
+                link = own.get("linkpath") if link is None else link
             elif header.kind == ord("g"):
                 self.globals.update(self._pax(text, at))
                 if self._most_global is not None and sum(map(len, chain.from_iterable(self.globals.items()))) > self._most_global:
@@ -81,7 +90,10 @@ class Walk:
                 pax = dict(self.globals)
             at, extended = data + blocks(header.size), True
             block = self._read(at, BLOCK_BYTES)
-        return self._finished(start, data, header, name, size, pax)
+        found = self._finished(start, data, header, name, size, pax)
+        if header.kind not in b"12":
+            return found
+        return found._replace(target=_target(found.name, decoded(block[157:257]) if link is None else link, header.kind == ord("2")))
 
     def _finished(self, start: int, data: int, header: Header, name: Optional[str], size: Optional[int], pax: Dict[str, str]) -> Member:
         _refuse_sparse(pax, start)
@@ -157,6 +169,18 @@ def members(view: "bytes | memoryview", start: int = 0) -> Iterator[Member]:
         if member.regular:
             yield member
         member = walk.member(member.end)
+
+
+def plain_path(name: str) -> str:
+    """``name`` without what says nothing in a path: "./a//b" and "a/b" are one file."""
+    return posixpath.normpath(name) if "./" in name or "//" in name else name
+
+
+def _target(name: str, link: str, symbolic: bool) -> str:
+    """The member that ``name`` is a link to; "" for a link to itself, which GNU tar writes for a file that it is given twice."""
+    target = posixpath.join(posixpath.dirname(name), link) if symbolic else link
+    target = posixpath.normpath(target) if target else ""
+    return "" if target == posixpath.normpath(name) else target
 
 
 def _charset(text: bytes) -> Optional[bytes]:

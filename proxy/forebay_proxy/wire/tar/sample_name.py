@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from typing import Optional, Tuple
 
-__all__ = ["RESERVED", "is_meta", "split_name"]
+__all__ = ["RESERVED", "is_meta", "is_twin", "split_name"]
 
 RESERVED = frozenset(("__key__", "__url__", "__local_path__", "__bad__"))  # what a sample says of itself; as suffixes they collide
 _META = re.compile(r"__[^/]*__($|/)")  # members that are about the shard
+_TWINS = ("__MACOSX/", "./__MACOSX/")  # folders of them
 
 
 def split_name(name: str) -> Tuple[Optional[str], str]:
@@ -39,5 +40,10 @@ def split_name(name: str) -> Tuple[Optional[str], str]:
 
 
 def is_meta(name: str) -> bool:
-    """Whether the member is about the shard, and left out."""
-    return ("/" not in name and name.startswith("__") and name.endswith("__")) or _META.match(name) is not None
+    """Whether the member is about the shard, or a Mac's about another, and left out."""
+    return ("/" not in name and name.startswith("__") and name.endswith("__")) or _META.match(name) is not None or is_twin(name)
+
+
+def is_twin(name: str) -> bool:
+    """Whether a Mac put it beside a file, for that one's attributes (AppleDouble): ``._NAME``, or in a folder ``__MACOSX``."""
+    return name.startswith("._", name.rfind("/") + 1) or name.startswith(_TWINS)

@@ -10,6 +10,7 @@ import zlib
 from typing import Callable, Iterator, Tuple
 
 from forebay_proxy.wire.tar.header import BLOCK_BYTES, EXPECTED, HEADER, TIMES, BadTar, learn
+from forebay_proxy.wire.tar.links import Links
 from forebay_proxy.wire.tar.members import Walk
 
 __all__ = ["scan"]
@@ -22,12 +23,14 @@ _MOST_GLOBAL = 1 << 16  # characters: git's own archives have fifty; they are co
 _PLAIN, _EXTENDED = 48, 120
 
 
-def scan(read: Read, length: int) -> Iterator[Tuple[str, int, int]]:
-    """Name, offset and size of each regular file. ``read(offset, n)`` gives n bytes, fewer only at the end of the ``length`` bytes.
+def scan(read: Read, length: int) -> Iterator[Tuple[str, int, int, bool]]:
+    """Name, offset and size of each regular file and link, and whether it is a link: the offset is -1 where it points to no earlier file.
+
+    ``read(offset, n)`` gives n bytes, fewer only at the end of the ``length`` bytes.
 
     Raises ``BadTar`` for all but a whole, well-formed archive. Not faster than a step at a time is asked for: each ``next`` is one member.
     """
-    walk, at, stride = Walk(read, _MOST_GLOBAL), 0, 0
+    walk, links, at, stride = Walk(read, _MOST_GLOBAL), Links(), 0, 0
     while True:
         base, limit = at, 0
         window = b""
@@ -43,7 +46,8 @@ def scan(read: Read, length: int) -> Iterator[Tuple[str, int, int]]:
             stride, at = size, (offset + size + BLOCK_BYTES - 1) & -BLOCK_BYTES
             if at > length:
                 raise BadTar("cut", length, "unexpected end of data")
-            yield name, offset, size
+            links.note(name, offset, size)
+            yield name, offset, size, False
         if at > base:
             continue  # behind the window: the next one begins there
         member = walk.member(at)
@@ -51,8 +55,8 @@ def scan(read: Read, length: int) -> Iterator[Tuple[str, int, int]]:
             return
         if (member.regular and member.offset + member.size > length) or member.end > length:
             raise BadTar("cut", length, "unexpected end of data")
-        if member.regular:
-            yield member.name, member.offset, member.size
+        if member.regular or member.target:
+            yield (member.name, *(links.place(member) or (-1, 0)), not member.regular)
         stride, at = member.end - member.start, member.end
 
 

@@ -72,14 +72,14 @@ class Small:
         self.down = max(0, self.down - 1)
         return {"readers": [], "plans_total": 0, "cache": {"disk_state": "down" if self.down else "normal"}}
 
-    def samples(self, target: str, headers: object = ()) -> tuple[int, str]:
+    def samples(self, target: str, headers: object = ()) -> tuple[int, str, str]:
         name = "https:/" + target.removeprefix("/https").partition("?")[0]
         if name not in self._indexed:
             if self.held[name] < self.sizes[name] or self.late[name]:
                 self.late[name] -= self.held[name] == self.sizes[name]
                 raise SidecarRefused(f"shard {name}: its sample index is made once all of it is here", status=409)
             self._indexed.add(name)
-        return 1, '"etag"'
+        return 1, '"etag"', ""
 
 
 def index(sidecar: Small, *urls: str, sizes: str = "") -> Result:

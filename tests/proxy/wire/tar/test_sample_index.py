@@ -64,7 +64,7 @@ def test_the_scan_sees_what_the_walk_sees(tar: bytes) -> None:
     """Every member of every kind of archive, also of the same one cut anywhere."""
     for tried in (tar, tar[: random.Random(len(tar)).randrange(len(tar))]):
         by_walk = outcome((found.name, found.offset, found.size) for found in members(tried))
-        assert outcome(scan(read_of(tried), len(tried))) == by_walk
+        assert outcome(found[:3] for found in scan(read_of(tried), len(tried)) if not found[3]) == by_walk
 
 
 def outcome(found: Iterable[tuple[str, int, int]]) -> tuple[list[tuple[str, int, int]], str]:
@@ -132,7 +132,7 @@ def test_every_cut_is_found() -> None:
 
 def test_a_header_that_claims_much_reserves_nothing() -> None:
     """Counts are compared with what came before anything is made of them."""
-    body = struct.pack("<IIIIQQQ", 0, 2**32 - 1, 2**32 - 1, 2**32 - 1, 2**63, 2**63, 0)
+    body = struct.pack("<IIIIIIQQQ", 0, 2**32 - 1, 2**32 - 1, 2**32 - 1, 0, 0, 2**63, 2**63, 0)
     with pytest.raises(InvalidIndex, match="says that it has"):
         decode(sample_index._MAGIC + struct.pack("<I", zlib.crc32(body)) + body)
 
