@@ -260,6 +260,8 @@ def _remember_refusal(scheme: str) -> None:
 
 def _tell_left_alone(url: str) -> None:
     """One notice for each command; its name alone, since the rest may hold a token."""
+    if url.startswith("hf://buckets/"):
+        notice_once("hf-buckets", "hf buckets are not read by Forebay; left to webdataset's opener for hf, uncached")
     if url.startswith("pipe:") and not refused(url):  # that has had its own
         why = left_command(url)
         notice_once(f"pipe-{why}", f"{why}; left to webdataset, once a shard, uncached")

@@ -37,4 +37,4 @@ def _reason(text: str) -> str:
         return f"the sidecar does not serve {unserved} shards"
     if scheme == "pipe":
         return left_command(text)
-    return f"Forebay does not read {scheme} shards"
+    return "hf buckets are not read" if text.startswith("hf://buckets/") else f"Forebay does not read {scheme} shards"
