@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def _counts(sources: Sequence[Source], flags: dict[str, Any], sidecar: SidecarCl
         return [None] * len(sources), why
     try:
         found = _indexed(sources, sidecar)
-    except SidecarUnreachable as error:
+    except (SidecarRefused, SidecarUnreachable) as error:
         return [None] * len(sources), str(error)
     return found, _partly(found, "the sidecar's sample indexes")
 
@@ -67,7 +68,7 @@ def _partly(found: Sequence[int | None], where: str) -> str:
 
 
 def _indexed(sources: Sequence[Source], sidecar: SidecarClient) -> list[int | None]:
-    """Raises ``SidecarUnreachable``."""
+    """Raises ``SidecarUnreachable``, and ``SidecarRefused`` of an origin in trouble: it would keep each shard's question waiting."""
     if len(sources) > _NOTICED:
         notice(f"asking the sidecar for the counts of {many(len(sources), 'shard')}; --sizes is quicker")
     found = list[int | None]()
@@ -76,8 +77,10 @@ def _indexed(sources: Sequence[Source], sidecar: SidecarClient) -> list[int | No
             break
         try:
             found.append(sidecar.samples(source.url.proxy_path(), source.headers)[0])
-        except SidecarRefused:  # it has no index (yet): the row says of how many that is so
-            found.append(None)
+        except SidecarRefused as refused:
+            if refused.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise
+            found.append(None)  # it has no index (yet): the row says of how many that is so
     return found + [None] * (len(sources) - len(found))
 
 

@@ -62,7 +62,8 @@ def check(shard: str, as_json: bool, url: str | None) -> int:
       forebay check https://host/a.tar --json
 
     Of a pattern the first shard is asked for. Its first segment is stored as for any reader. Exit code 0: it can be read; 1: it cannot, and
-    the last line says what to do; 2: no sidecar runs.
+    the last line says what to do; 2: no sidecar runs. An origin in trouble is named after 5 s, and is the answer after 15 s; readers wait
+    for --retry-budget-s.
     """
     sidecar = locate(url, os.environ)
     source = next(understood([shard]), None)
