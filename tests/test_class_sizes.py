@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCES = [path for root in ("proxy", "loader") for path in sorted((ROOT / root).rglob("*.py"))]
-MOST_ATTRIBUTES, MOST_METHODS = 12, 20
+MOST_ATTRIBUTES, MOST_METHODS = 13, 20
 
 # Those with more, how many they have, and why they are one noun all the same. Lower a number with its class; a new line needs a reason.
 ATTRIBUTES = {

@@ -12,7 +12,7 @@ from forebay_proxy.telemetry.waits import Wait, Waits
 
 __all__ = ["verdict"]
 
-MUCH = 0.05  # as the alert ReaderStarved: below it prefetch hides what there is
+MUCH = 0.05  # as the alert TrainingStalls: below it prefetch hides what there is
 SILENT_S = 15.0
 NORMAL = "normal"
 
