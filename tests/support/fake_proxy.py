@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 
-__all__ = ["Cut", "FakeServer", "Held", "Recorded", "Refuse", "free_port", "ramp"]
+__all__ = ["Cut", "FakeServer", "Held", "Recorded", "Refuse", "Silent", "free_port", "ramp"]
 
 BLOCK = 64 * 1024
 HUNG_S = 120.0  # the longest a test lets it hang
@@ -51,6 +51,7 @@ class Refuse:
     status: int
     detail: str = "refused"
     headers: tuple[tuple[str, str], ...] = ()
+    retryable: bool = True
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,13 @@ class Held:
     """Send the headers and so many bytes, then nothing until ``gate`` is set; then break."""
 
     after: int
+    gate: threading.Event
+
+
+@dataclass(frozen=True)
+class Silent:
+    """Send nothing until ``gate`` is set; then break."""
+
     gate: threading.Event
 
 
@@ -96,7 +104,7 @@ class FakeServer:
         self.turning = threading.Event()  # clear it, and it takes connections and says nothing, as one that is stopped
         self.turning.set()
         self.instance = ""  # what Forebay-Instance says; "" for a sidecar that does not say
-        self._faults: dict[str, deque[Cut | Refuse | Held]] = defaultdict(deque)
+        self._faults: dict[str, deque[Cut | Refuse | Held | Silent]] = defaultdict(deque)
         self._server: socketserver.BaseServer | None = None
         self._thread: threading.Thread | None = None
 
@@ -109,7 +117,7 @@ class FakeServer:
         etag = f'"{hashlib.blake2b(body, digest_size=8).hexdigest()}"'
         self.shown[target] = Shown(**{"body": body, "etag": etag, **how})  # type: ignore[arg-type]
 
-    def fault(self, target: str, *faults: Cut | Refuse | Held) -> None:
+    def fault(self, target: str, *faults: Cut | Refuse | Held | Silent) -> None:
         self._faults[target].extend(faults)
 
     def asked(self, target: str) -> list[Recorded]:
@@ -208,6 +216,9 @@ class _Handler(BaseHTTPRequestHandler):
         shown = fake.shown.get(self.path)
         if isinstance(fault, Refuse):
             self._refuse(fault)
+        elif isinstance(fault, Silent):
+            fault.gate.wait(60)
+            self.close_connection = True
         elif shown is None:
             self._refuse(Refuse(404, f"no shard {self.path}"))
         else:
@@ -234,7 +245,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _refuse(self, fault: Refuse) -> None:
-        body = json.dumps({"title": "Refused by the fake", "status": fault.status, "detail": fault.detail}).encode()
+        said = {"title": "Refused by the fake", "status": fault.status, "detail": fault.detail, "retryable": fault.retryable}
+        body = json.dumps(said).encode()
         self.send_response(fault.status)
         for name, value in fault.headers:
             self.send_header(name, value)

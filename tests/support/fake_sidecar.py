@@ -52,6 +52,7 @@ class FakeSidecar:
         self.warm_events: Callable[[list[str]], list[dict[str, Any]]] = stored_all
         self.ready = True
         self.full = False  # takes no more holds
+        self.outage = False  # of the origin: a question about a shard gets no answer
         self.open_connections = self.connection_changes = 0
         self.ended = threading.Event()  # holds end with it
         self.connections_changed = threading.Condition()
@@ -86,10 +87,11 @@ class FakeSidecar:
 
 
 def run_file_of(sidecar: FakeSidecar, directory: RunDirectory, **changes: Any) -> RunFile:
-    start = process_start_time(os.getpid())
-    assert start is not None
     given = {"fingerprint": directory.fingerprint(os.environ), "cache_dir": "/cache/forebay", "started_by": "serve", **changes}
-    return RunFile(url=sidecar.url, socket=None, pid=os.getpid(), start_time=start, instance="00112233aabbccdd", **given)
+    given.setdefault("pid", os.getpid())
+    start = process_start_time(given["pid"])
+    assert start is not None
+    return RunFile(url=sidecar.url, socket=None, start_time=start, instance="00112233aabbccdd", **given)
 
 
 def stored_all(shards: list[str]) -> list[dict[str, Any]]:
@@ -136,10 +138,15 @@ class _Handler(BaseHTTPRequestHandler):
             self._hold()
         elif self.path in answers:
             self._json(answers[self.path])
+        elif self.fake.outage:
+            self.fake.ended.wait()
+            self.close_connection = True
         elif self.path.startswith("/v1/index/"):
             self._problem(409, "its sample index is made once all of it is here")
         else:
             self._problem(404, f"no such path {self.path}")
+
+    do_HEAD = do_GET
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"] or 0))

@@ -23,7 +23,10 @@ from forebay_proxy.wire.protocol.plan import ReaderName
 
 @dataclass
 class World:
-    """A server and the fakes behind it. ``events``: those that the server has sent; ``meters``: what was told of stalls."""
+    """A server and the fakes behind it.
+
+    ``events``: those that the server has sent; ``meters``: what was told of stalls, ``ended``: by whom no more.
+    """
 
     server: HttpServer
     cache: FakeCache
@@ -31,6 +34,7 @@ class World:
     operations: FakeOperations
     events: list[Event]
     meters: list[tuple[ReaderName, MeterBody]]
+    ended: list[ReaderName]
     _reported: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     @property
@@ -67,15 +71,16 @@ async def listening(
     board.listen(events.append)
     cache, plans, operations = FakeCache(shards), FakePlans(), FakeOperations()
     meters: list[tuple[ReaderName, MeterBody]] = []
+    ended: list[ReaderName] = []
     server = HttpServer(
         cache=cache, plans=plans, operations=operations, status=fake_status, announced=fake_plans,
-        meters=MeterDoor(lambda reader, body: meters.append((reader, body)), lambda job: {"job": job, "ranks": []}),
+        meters=MeterDoor(lambda reader, body: meters.append((reader, body)), ended.append, lambda job: {"job": job, "ranks": []}),
         metrics=lambda: (b"forebay_up 1\n", "text/plain; version=0.0.4"),
         access=access or Access(os.getuid()), events=board, pass_headers=pass_headers, instance="feed",
     )  # fmt: skip
     try:
         await server.start(host, port, socket)
-        yield World(server, cache, plans, operations, events, meters)
+        yield World(server, cache, plans, operations, events, meters, ended)
     finally:
         await server.aclose(grace_s=0)
 

@@ -131,7 +131,8 @@ def needed_index(source: Source, limits: Limits = DEFAULT_LIMITS, version: str =
     try:
         return patiently(shown(source), limits, 0.0, lambda bearing: _fetched(source, kept, limits, version, bearing=bearing))
     except Unanswered as trouble:
-        raise ProxyUnreachable(f"shard {shown(source)}: {trouble}") from None
+        kind = ShardReadError if trouble.reached else ProxyUnreachable
+        raise kind(f"shard {shown(source)}: {trouble}") from None
     except InvalidIndex as error:
         raise ShardReadError(f"shard {shown(source)}: the sidecar gave {error}; is it of another version than this package?") from None
 

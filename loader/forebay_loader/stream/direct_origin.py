@@ -28,6 +28,8 @@ __all__ = ["DirectSource"]
 AGENT = "forebay-loader"
 _CARRIED = frozenset({"range", "if-match", "accept-encoding", "user-agent"})  # what may follow a redirect to another host
 
+_NO_SUCH_NAME = frozenset({socket.EAI_NONAME, socket.EAI_NODATA})  # the resolver's last word; EAI_AGAIN is its own trouble
+
 
 class DirectSource:
     """The origin itself, by Range and If-Match from the byte where the sidecar was lost; by comparison where its ETag is another now."""
@@ -75,6 +77,10 @@ class DirectSource:
         except urllib.error.URLError as error:
             if isinstance(error.reason, ssl.SSLError):  # curl may know the certificate, or have been told not to look
                 raise NotTaken(f"TLS with the origin failed ({error.reason.reason})") from error
+            if isinstance(error.reason, socket.gaierror) and error.reason.errno in _NO_SUCH_NAME:
+                raise ShardReadError(
+                    f"shard {self._shown}: its origin's host name does not exist; check the host name in the URL"
+                ) from error
             raise Unanswered(f"no connection to the origin ({type(error.reason).__name__})") from error
         except (OSError, HTTPException) as error:
             raise Unanswered(f"the origin broke off ({type(error).__name__})", silent=isinstance(error, socket.timeout)) from error

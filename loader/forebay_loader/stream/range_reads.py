@@ -11,7 +11,7 @@ import time
 from functools import partial
 from typing import Callable, Optional, TypeVar
 
-from forebay_loader.base.activity import PROXY, UNTOLD, here
+from forebay_loader.base.activity import ORIGIN, PROXY, UNTOLD, here
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError, check_descriptors
 from forebay_loader.base.timeouts import Limits
@@ -43,7 +43,8 @@ def read_range(source: Source, first: int, size: int, etag: str, limits: Limits,
         return patiently(shown(source), limits, limits.resume_s, partial(_range, source, first, size, etag, limits, sparse))
     except Unanswered as trouble:
         COUNTS.add("failed")
-        raise ProxyUnreachable(f"shard {shown(source)}: {trouble}; parts of a shard are read through the sidecar only") from None
+        kind = ShardReadError if trouble.reached else ProxyUnreachable
+        raise kind(f"shard {shown(source)}: {trouble}; parts of a shard are read through the sidecar only") from None
     except LoaderError as error:
         COUNTS.add("changed" if isinstance(error, ShardChanged) else "failed")
         raise
@@ -88,6 +89,9 @@ def asked(source: Source, prefix: str, headers: "list[tuple[str, str]]", limits:
         reply = ask_shard(source, reader, headers, limits, prefix=prefix, tell=partial(say_wait, shown(source), reader), bearing=bearing)
         cause = waited_for(reply)
         return reply
+    except Unanswered as trouble:
+        cause = ORIGIN if trouble.reached else PROXY
+        raise
     finally:
         activity.over()
         activity.tell(cause)

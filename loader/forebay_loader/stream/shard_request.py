@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from http import HTTPStatus
 from typing import Iterable, Optional
 
 from forebay_loader.base.activity import ORIGIN, PROXY
 from forebay_loader.base.timeouts import Limits
+from forebay_loader.stream.wait_notices import cause_of
 from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.endpoint import find_endpoint, unnamed
 from forebay_loader.transport.http import Reply, ask
@@ -53,7 +55,10 @@ def ask_shard(
     if HUNG.known() and not (bearing and bearing.alone):
         raise hung()
     carried = [*safe_headers(source), ("Accept-Encoding", "identity"), ("Forebay-Reader", reader), *headers]
-    looking = partial(look, look_s=limits.look_s, tell_s=limits.tell_s, tell=tell, bearing=bearing)
+    looking = partial(
+        look, look_s=limits.look_s, tell_s=limits.tell_s, tell=tell, bearing=bearing, silence_s=limits.silence_s,
+        why=partial(cause_of, reader),
+    )  # fmt: skip
     target = prefix + source.url.proxy_path()
     return ask(endpoint, target, carried, connect_s=limits.connect_s, silence_s=limits.silence_s, look=looking, method=method)
 
@@ -69,11 +74,23 @@ def waited_for(reply: Reply) -> int:
 
 
 def refusal(reply: Reply) -> str:
-    """The words of an answer that brings no bytes. Raises ``Unanswered`` with them where asking again may help."""
-    text = explain(reply.explanation(), reply.status)
-    if is_retryable(reply.status):
+    """The words of an answer that brings no bytes. Raises ``Unanswered`` with them where asking again may help.
+
+    It does not where the sidecar says so of a 503: the origin's host does not exist, or TLS with it fails.
+    """
+    content = reply.explanation()
+    text = explain(content, reply.status)
+    if is_retryable(reply.status) and not (reply.status == HTTPStatus.SERVICE_UNAVAILABLE and _is_final(content)):
         raise Unanswered(text, reached=True, retry_after_s=retry_after(reply.header("Retry-After")))
     return text
+
+
+def _is_final(content: bytes) -> bool:
+    """Whether a problem+json answer says that asking again is of no use."""
+    try:
+        return json.loads(content)["retryable"] is False
+    except (ValueError, TypeError, KeyError):
+        return False
 
 
 def is_retryable(status: int) -> bool:

@@ -143,7 +143,7 @@ class ShardStream(io.BufferedIOBase):
                 self._order.cope(trouble)
             except NotTaken as reason:
                 self._tell_refused(reason)
-                self._order.take_next(str(reason), lost=False)
+                self._order.take_next(str(reason), lost=False, reached=True)
             except LoaderError as error:
                 check_descriptors(self.name, error)
                 if self._order.waits_instead(error):

@@ -46,6 +46,7 @@ class SourceOrder:
         self._hung: Optional[ByteSource] = None  # the sidecar, left because it hung
         self._returned = False  # to it, since it answered
         self._other: Optional[LoaderError] = None  # what would have been the end without it
+        self._outage = False  # the sidecar has said for long that the origin is in trouble
         self._told = False  # that it waits
         self._causes: list[str] = []  # of the ways that were given up
 
@@ -118,15 +119,19 @@ class SourceOrder:
     def take_next(self, cause: str, *, lost: bool = True, reached: bool = False) -> None:
         """Leave the present way for good; ``lost``: it died or stayed in trouble, rather than refused; ``reached``: it did answer."""
         left = self._sources.pop(0)
+        if self._outage and lost:
+            self._sources = []  # the origin itself confirms it: whoever asked it in a third way would wait as long again
         if not self._sources:
             self._sources = [left]
-            error = self._no_way(left, cause)
+            error = self._no_way(left, cause, reached)
             if self.waits_instead(error):
                 return
             error = self._other or error
             self.failed(error)
             raise error
-        self._source_timeout.another()
+        self._outage = lost and reached and isinstance(left, SidecarSource)
+        if not self._outage:  # else the time for asking again is over, by any way: the next one is asked once
+            self._source_timeout.another()
         if reached or not isinstance(left, SidecarSource):
             self._causes.append(f"the {left.name} said: {cause}")
         if not lost or not isinstance(left, SidecarSource):
@@ -163,12 +168,13 @@ class SourceOrder:
         warn_node(f"{self.name}: {error}; waiting for the sidecar, which hung, for up to {self._bearing.left_s:.0f} s")
         return True
 
-    def _no_way(self, left: ByteSource, cause: str) -> LoaderError:
+    def _no_way(self, left: ByteSource, cause: str, reached: bool) -> LoaderError:
         if isinstance(left, SidecarSource):
             cause = f"{cause}; waited {self._source_timeout.waited_s:.0f} s"
             if self._other is not None:
                 self._causes.append(cause)
-            return ProxyUnreachable(f"shard {self.name}: {cause}; webdataset has no opener of its own for {self.scheme} URLs")
+            kind = ShardReadError if reached else ProxyUnreachable  # where it answered, the trouble is its origin's
+            return kind(f"shard {self.name}: {cause}; webdataset has no opener of its own for {self.scheme} URLs")
         return ShardReadError(f"shard {self.name}: {cause}; {left.name} was the last way to it")
 
     def failed(self, error: LoaderError) -> None:

@@ -13,9 +13,9 @@ from forebay_loader.base.activity import ORIGIN, UNTOLD
 from forebay_loader.base.errors import ShardChanged, ShardReadError
 from forebay_loader.base.timeouts import Limits
 from forebay_loader.stream.restarted_body import Foreign, Skipping, foreign_failure
-from forebay_loader.stream.shard_request import ask_shard, refusal, shown, waited_for
+from forebay_loader.stream.shard_request import ask_shard, is_retryable, refusal, shown, waited_for
 from forebay_loader.stream.wait_notices import say_wait
-from forebay_loader.transport.body import Progress, ShardBody
+from forebay_loader.transport.body import Progress, ShardBody, Unanswered
 from forebay_loader.transport.http import Reply
 from forebay_loader.transport.hung_sidecar import Bearing, turns
 from forebay_loader.transport.sidecar_instances import INSTANCES
@@ -70,6 +70,10 @@ class SidecarSource:
             reply = ask_shard(self._source, self._reader, resume_headers(progress), self._limits, tell=tell, bearing=self._bearing)
         except ValueError as error:
             raise ShardReadError(f"shard {self._shown}: a header of its command cannot be sent: {type(error).__name__}") from error
+        except Unanswered as trouble:
+            if trouble.reached:
+                self.cause = ORIGIN  # the sidecar turns, and waited for its origin
+            raise
         INSTANCES.heard(self._reader, reply.header("Forebay-Instance"))
         self.cause = waited_for(reply)
         if reply.status in (200, 206):
@@ -98,6 +102,8 @@ class SidecarSource:
             raise NotTaken(text, alike=reply.status != 404)  # one file that is absent says nothing of the others
         if scheme == "gs" and reply.status in (401, 403):  # gsutil may be logged in where Google's libraries are not
             raise NotTaken(text, alike=True)
+        if is_retryable(reply.status):  # and final all the same: another way finds that out at once, or knows better
+            raise NotTaken(text)
         raise ShardReadError(f"shard {self._shown}: {text}", reply.status)
 
 

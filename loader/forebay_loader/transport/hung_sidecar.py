@@ -75,10 +75,19 @@ class Bearing:
         return left_s
 
 
-def look(asked: socket.socket, look_s: float, tell_s: float = 0.0, tell: Optional[Tell] = None, bearing: Optional[Bearing] = None) -> None:
+def look(
+    asked: socket.socket,
+    look_s: float,
+    tell_s: float = 0.0,
+    tell: Optional[Tell] = None,
+    bearing: Optional[Bearing] = None,
+    silence_s: float = float("inf"),
+    why: Callable[[], str] = str,
+) -> None:
     """Wait for the start of an answer. Raises ``Unanswered`` where none comes within ``look_s`` and the sidecar does not turn either.
 
-    ``bearing`` may say to wait on all the same. Where it turns and nothing comes within ``tell_s``, ``tell`` is told so.
+    ``bearing`` may say to wait on all the same. Where it turns and nothing comes within ``tell_s``, ``tell`` is told so. A sidecar that
+    turns and says nothing for ``silence_s`` waits for its origin; ``why`` says what it tells of that, while the question stands.
     """
     began_s = time.monotonic()
     waiting = select.poll()  # select() takes no number above 1,023
@@ -92,6 +101,10 @@ def look(asked: socket.socket, look_s: float, tell_s: float = 0.0, tell: Optiona
         return
     if tell is not None and not waiting.poll(max(0.0, began_s + tell_s - time.monotonic()) * 1e3):
         tell(time.monotonic() - began_s, lambda: bool(waiting.poll(0)))
+    if silence_s < float("inf") and not waiting.poll(max(0.0, began_s + silence_s - time.monotonic()) * 1e3):
+        if not turns():
+            raise hung()
+        raise Unanswered(f"no answer within {silence_s:g} s: {why()}", silent=True, reached=True)
 
 
 def _comes(waiting: select.poll, within_s: float) -> bool:

@@ -56,7 +56,8 @@ class SidecarDoors:
                 cache, parts.filling.resolver, parts.resident.segment_check, start.clock, sets.declare, parts.reading.tar_check, sets.remove
             ),
             status=report.status, announced=report.announced, indexes=background.indexer,
-            meters=MeterDoor(telemetry.meters.take, telemetry.meters_on(parts, start).page), metrics=telemetry.metrics.render,
+            meters=MeterDoor(telemetry.meters.take, telemetry.meters.end, telemetry.meters_on(parts, start).page),
+            metrics=telemetry.metrics.render,
             access=self._access, events=start.events, pass_headers=settings.pass_header, clock=start.clock,
             loop_guard=outward.egress.loop_guard, instance=start.instance, jobs=plans.jobs, allow=allowed.allow,
         )  # fmt: skip

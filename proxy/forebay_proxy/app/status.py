@@ -153,7 +153,7 @@ class StatusReport:
             shards=len(entries),
             segments=sum(entry.segments.stored_count for entry in entries),
             in_flight=len(cache.flights),
-            waiters=sum(flight.waiting_count for flight in cache.flights.all()),
+            waiters=len(cache.readers.waits),
             readers=self.readers,
             plans=len(self._plans),
             disk_state=cache.disk.state,

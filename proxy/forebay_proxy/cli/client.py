@@ -7,23 +7,32 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import select
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from forebay_proxy.cli.output import notice
 from forebay_proxy.core.errors import ConfigError, ForebayError
+from forebay_proxy.core.shard import Shard
+from forebay_proxy.node.runfile import RunDirectory, RunFile
 from forebay_proxy.wire.protocol.keepalive import KeepAlive
+from forebay_proxy.wire.protocol.runfile import is_stopped
 from forebay_proxy.wire.tar.sample_index import faults_text
+from forebay_proxy.wire.urls.shard_url import parse_proxy_target
 
-__all__ = ["KeepAlive", "SidecarClient", "SidecarRefused", "SidecarUnreachable"]
+__all__ = ["KeepAlive", "SidecarClient", "SidecarHung", "SidecarRefused", "SidecarUnreachable"]
 
 Table = dict[str, Any]
 
 _TIMEOUT_S = 5.0  # a live sidecar answers in milliseconds; one that needs longer is no help to a person either
 _CHUNK_BYTES = 1 << 20
 _STREAM_TIMEOUT_S = 60.0  # a warm-up reports every second; a minute of silence means it is gone
+_TELL_S = 5.0  # a question about a shard waits for the shard's origin: after so long a person is told what it answers
+_ORIGIN_S = 15.0  # and after so long the verb ends with that; readers have five minutes
 _EVICT_TIMEOUT_S = 3600.0  # it says nothing before its end, and a million files take their time
 
 
@@ -31,6 +40,12 @@ class SidecarUnreachable(ForebayError):
     """No process answers at the sidecar's address, or the one that does speaks no HTTP."""
 
     title = "Sidecar unreachable"
+
+
+class SidecarHung(SidecarUnreachable):
+    """The process of the sidecar at that address runs, and does not answer."""
+
+    title = "Sidecar does not answer"
 
 
 class SidecarRefused(ForebayError):
@@ -107,7 +122,7 @@ class SidecarClient:
         Raises ``SidecarRefused``: 404 it has no index, 409 not yet.
         """
         asked = {"If-None-Match": "*", **dict(headers)}  # the index itself is not wanted
-        with self._answer("GET", f"/v1/index{target}", None, _STREAM_TIMEOUT_S, asked) as answer:
+        with self._answer("GET", f"/v1/index{target}", None, _ORIGIN_S, asked, target) as answer:
             count, etag = answer.headers.get("Forebay-Samples", ""), answer.headers.get("ETag", "")
             again, left_out = (_count(answer.headers.get(name)) for name in ("Forebay-Keys-Again", "Forebay-Links-Left-Out"))
         if not (count.isascii() and count.isdigit()):
@@ -116,12 +131,12 @@ class SidecarClient:
 
     def read(self, target: str, headers: Mapping[str, str], most: int) -> tuple[int, Mapping[str, str], bytes]:
         """Status, headers and up to ``most`` first bytes of what ``target`` ("/s3/bucket/key") gives. Raises ``SidecarRefused``."""
-        with self._answer("GET", target, None, _STREAM_TIMEOUT_S, headers) as answer:
+        with self._answer("GET", target, None, _ORIGIN_S, headers, target) as answer:
             return answer.status, dict(answer.headers.items()), answer.read(most)
 
     def chunks(self, target: str, headers: Mapping[str, str]) -> Iterator[bytes]:
         """The body of what ``target`` gives, as it comes; shorter than promised where it is cut. Raises ``SidecarRefused``."""
-        with self._answer("GET", target, None, _STREAM_TIMEOUT_S, headers) as answer:
+        with self._answer("GET", target, None, _STREAM_TIMEOUT_S, headers, target) as answer:
             while chunk := answer.read1(_CHUNK_BYTES):
                 yield chunk
 
@@ -133,12 +148,12 @@ class SidecarClient:
 
     def etag(self, target: str, headers: tuple[tuple[str, str], ...] = ()) -> str:
         """The ETag of the shard at ``target`` now; nothing of it is fetched. Raises ``SidecarRefused``."""
-        with self._answer("HEAD", target, None, _STREAM_TIMEOUT_S, dict(headers)) as answer:
+        with self._answer("HEAD", target, None, _ORIGIN_S, dict(headers), target) as answer:
             return answer.headers.get("ETag", "")
 
     def length(self, target: str, headers: tuple[tuple[str, str], ...] = ()) -> int | None:
         """Bytes of the shard at ``target``, None where its origin tells none; nothing of it is fetched. Raises ``SidecarRefused``."""
-        with self._answer("HEAD", target, None, _STREAM_TIMEOUT_S, dict(headers)) as answer:
+        with self._answer("HEAD", target, None, _ORIGIN_S, dict(headers), target) as answer:
             told = answer.headers.get("Content-Length", "")
         return int(told) if told.isascii() and told.isdigit() else None
 
@@ -164,21 +179,40 @@ class SidecarClient:
 
     @contextmanager
     def _answer(
-        self, method: str, path: str, body: bytes | None, timeout_s: float, headers: Mapping[str, str]
+        self, method: str, path: str, body: bytes | None, timeout_s: float, headers: Mapping[str, str], target: str = ""
     ) -> Iterator[http.client.HTTPResponse]:
+        """``target``: the shard whose origin the answer may have to wait for. Its silence is the origin's where the sidecar answers."""
         connection = self._connection(timeout_s)
         try:
             connection.request(method, path, body, {**self._headers, **headers})
+            if target and not _comes(connection.sock, min(_TELL_S, timeout_s)):
+                notice(f"still waiting: {self._cause_of_wait(target)} (shard {_name(target)})")
+                connection.sock.settimeout(max(timeout_s - _TELL_S, 0.1))
             answer = connection.getresponse()
             if answer.status >= 400:
                 raise _refusal(self.address, answer.status, answer.read(64 * 1024))
             yield answer
         except (OSError, http.client.HTTPException) as error:
-            raise SidecarUnreachable(
-                f"no sidecar answers at {self.address}: {_cause(error)}", next_step="start one with 'forebay serve'"
-            ) from error
+            if target and isinstance(error, TimeoutError):
+                raise self._no_origin(target, timeout_s) from error
+            raise _unreachable(self.address, error) from error
         finally:
             connection.close()
+
+    def _cause_of_wait(self, target: str) -> str:
+        """What the readers of a shard wait for, as the sidecar says. Raises ``SidecarUnreachable`` where that is what hangs."""
+        name, origin = _name(target), Shard.of(parse_proxy_target(target)).origin
+        found = [row for row in self.status()["readers"] if row["shard"] == name and row.get("waiting_for")]
+        longest = max(found, key=lambda row: float(row["waited_s"]), default={"waiting_for": "the origin has not answered yet"})
+        return str(longest["waiting_for"]).removeprefix(f"{origin}: ")
+
+    def _no_origin(self, target: str, within_s: float) -> SidecarRefused:
+        """The origin kept the sidecar waiting for longer than a verb waits."""
+        cause, settings = self._cause_of_wait(target), self.status().get("settings", {})
+        budget_s = settings.get("retry_budget_s", {}).get("value")
+        going_on = f"readers wait for up to {budget_s:g} s (--retry-budget-s)" if budget_s else "readers wait for longer"
+        step = f"{going_on}; ask the origin for the same URL with curl -v"
+        return SidecarRefused(f"shard {_name(target)}: no bytes within {within_s:g} s: {cause}", next_step=step, status=503)
 
     def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
         kind, host, port = self._where
@@ -227,6 +261,40 @@ def _refusal(address: str, status: int, body: bytes) -> SidecarRefused:
             words = f"what answers at {address} is not a Forebay sidecar: HTTP {status} {http.client.responses.get(status, '')}".rstrip()
             return SidecarRefused(words, next_step="check --url and FOREBAY_URL", status=status)
         return SidecarRefused(f"the sidecar answers {status}: {words or http.client.responses.get(status, '')}", status=status)
+
+
+def _name(target: str) -> str:
+    """The shard at ``target`` as the sidecar calls it."""
+    return Shard.of(parse_proxy_target(target)).name
+
+
+def _comes(asked: socket.socket, within_s: float) -> bool:
+    """Whether the answer begins within that time."""
+    waiting = select.poll()
+    waiting.register(asked, select.POLLIN)
+    return bool(waiting.poll(within_s * 1e3))
+
+
+def _unreachable(address: str, error: Exception) -> SidecarUnreachable:
+    """Why nothing came from ``address``: a process of ours that is there and says nothing must not be started a second time."""
+    silent = isinstance(error, (TimeoutError, BlockingIOError))  # a unix socket whose backlog is full says so at once
+    record = _record_of(address) if silent else None
+    if record is None:
+        return SidecarUnreachable(f"no sidecar answers at {address}: {_cause(error)}", next_step="start one with 'forebay serve'")
+    where = f"the sidecar at {address} (pid {record.pid})"
+    if is_stopped(record.pid):
+        step = f"'kill -CONT {record.pid}' lets it go on, 'forebay stop' ends it"
+        return SidecarHung(f"{where} is stopped, so it does not answer", next_step=step)
+    return SidecarHung(f"{where} runs but does not answer: it hangs, or the machine swaps", next_step="'forebay stop' ends it")
+
+
+def _record_of(address: str) -> RunFile | None:
+    """The run file of the sidecar at ``address``, if it is one of ours that is alive."""
+    try:
+        live = RunDirectory.of(os.environ).live()
+    except ConfigError:
+        return None
+    return next((record for record in live if address in (record.url, f"unix:{record.socket}")), None)
 
 
 def _cause(error: Exception) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from forebay_proxy.cli.client import SidecarClient, SidecarUnreachable
+from forebay_proxy.cli.client import SidecarClient, SidecarHung, SidecarUnreachable
 from forebay_proxy.config.settings import Settings, load
 from forebay_proxy.config.settings_file import find_files
 from forebay_proxy.core.errors import ConfigError
@@ -41,7 +41,7 @@ def locate(url: str | None, environ: Mapping[str, str]) -> SidecarClient:
     try:
         sidecar.ready()
     except SidecarUnreachable as error:
-        if not url and environ.get("FOREBAY_URL"):
+        if not url and environ.get("FOREBAY_URL") and not isinstance(error, SidecarHung):
             error.next_step = "FOREBAY_URL names it: unset that, or start one there with 'forebay serve'"
         raise
     return sidecar

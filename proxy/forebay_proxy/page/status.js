@@ -176,7 +176,7 @@ function showRanks(meters) {
     const stall = Object.values(causes).reduce((sum, count) => sum + count, 0);
     const named = Object.entries(causes).filter(([, count]) => count > 0 && count >= stall / 10).sort((a, b) => b[1] - a[1]);
     return [
-      element("td", `${rank.job} ${rank.rank}`, "name"),
+      element("td", `${rank.job} ${rank.rank}${rank.ended ? " (ended)" : ""}`, "name"),
       element("td", share(stall, wall), "right"),
       element("td", named.map(([cause, count]) => `${cause} ${(100 * count / stall).toFixed(0)} %`).join(", ")),
       element("td", steps > 0 ? `${(wall / steps).toFixed(3)} s` : "-", "right"),

@@ -32,6 +32,7 @@ class _MeteredProcess:
     """One process's totals, the latest last. Moments are on the board's clock."""
 
     told: deque[tuple[float, MeterBody]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    ended: bool = False  # it has said so
 
     @property
     def heard_at(self) -> float:
@@ -74,7 +75,13 @@ class MeterBoard:
             before = meter.last
         self._meters.move_to_end(reader)
         meter.told.append((now, body))
+        meter.ended = False
         self._events.emit(MeterTold(reader, body.since(before)))
+
+    def end(self, reader: ReaderName) -> None:
+        """The process of ``reader`` is about to end."""
+        if reader in self._meters:
+            self._meters[reader].ended = True
 
     def rows(self, job: str | None = None) -> list[dict[str, Any]]:
         """One object a process (of ``job``) that is not silent, in the order of jobs and ranks.
@@ -106,6 +113,7 @@ class MeterBoard:
             "job": reader.job,
             "rank": reader.rank,
             "silent_s": self._clock() - meter.heard_at,
+            "ended": meter.ended,
             "batch_size": body.batch_size,
             "workers": body.workers,
             "slowest_worker": body.slowest_worker,

@@ -27,7 +27,7 @@ class Usage:
     shards: int = 0
     segments: int = 0
     in_flight: int = 0  # flights in the air
-    waiters: int = 0  # readers waiting for a flight
+    waiters: int = 0  # readers that wait for bytes, or for an origin's first answer
     readers: int = 0
     plans: int = 0
     disk_state: str = "normal"  # normal | unstable | down

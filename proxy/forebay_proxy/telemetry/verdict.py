@@ -12,7 +12,8 @@ from forebay_proxy.telemetry.waits import Wait, Waits
 
 __all__ = ["verdict"]
 
-MUCH = 0.05  # as the alert ReaderStarved: below it prefetch hides what there is
+MUCH = 0.05  # as the alert TrainingStalls: below it prefetch hides what there is
+SILENT_S = 15.0
 NORMAL = "normal"
 
 
@@ -29,12 +30,18 @@ def verdict(
     if unequal := next((row["unequal"] for row in meters if row.get("unequal")), ""):
         return f"training stands: {unequal}"
     readers_wait = _readers(waits, board, readers, disk_state, disk_reason, in_flight, refused)
-    share, said = max(map(_stall, meters), default=(0.0, ""), key=lambda each: each[0])
+    share, said = max(map(_stall, _present(meters)), default=(0.0, ""), key=lambda each: each[0])
     if not said:
         return readers_wait
     if share >= MUCH:
         return f"{said}; {readers_wait}"
     return f"{readers_wait}; training waited {_percent(share)}"
+
+
+def _present(meters: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those that train now: a process that waits for a batch tells of it every 10 s; another may be in a long step, or was killed."""
+    running = [row for row in meters if not row.get("ended")]
+    return [row for row in running if row.get("silent_s", 0.0) <= SILENT_S] or running
 
 
 def _stall(row: Mapping[str, Any]) -> tuple[float, str]:

@@ -4,6 +4,8 @@ A reader waits in two places: for an origin's first answer (an *opening*, all it
 reader wait. A wait of five minutes must not be a zero for five minutes, so ``look``, once a second, counts what every wait has grown by;
 the end of a wait counts the rest. The sum of all ``ReaderWaited`` is therefore right at every second, and exact at the end.
 
+A reader that waits in vain asks again, as the loader does after 30 s without a byte. To whoever asks since when, that is one wait.
+
 Not thread-safe: the event loop's only.
 """
 
@@ -22,23 +24,28 @@ __all__ = ["OPENING", "READING", "Wait", "Waits"]
 
 OPENING, READING = "opening", "reading"
 MINUTE_S = 60
+AGAIN_S = 10.0  # a reader that asks again does so after a pause of a second or two
 
 
 @dataclass(slots=True)
 class Wait:
-    """One reader's wait. ``since`` and ``counted_until`` are on the clock of ``Waits``; ``shard`` is a name, not for logs as it is."""
+    """One reader's wait. Moments are on the clock of ``Waits``; ``shard`` is a name, not for logs as it is.
+
+    ``since``: when the reader began to wait for that shard; ``asked_at``: when it asked this time.
+    """
 
     reader: ReaderName | None
     shard: str
     origin: str
     what: str  # OPENING or READING
     since: float
+    asked_at: float
     counted_until: float
 
     @property
     def seconds(self) -> float:
         """How long it had lasted when it was counted last; once it is over, all of it."""
-        return self.counted_until - self.since
+        return self.counted_until - self.asked_at
 
 
 class Waits:
@@ -48,6 +55,7 @@ class Waits:
         self._events = events
         self._clock = clock
         self._now: dict[int, Wait] = {}
+        self._in_vain: dict[tuple[ReaderName | None, str], tuple[float, float]] = {}  # waits of late: since when, and when they ended
         self._waited_s = 0.0  # since the last look
         self._minute: deque[tuple[float, int]] = deque(maxlen=MINUTE_S)  # by look: seconds waited, readers there were
 
@@ -70,17 +78,20 @@ class Waits:
         return {wait.reader for wait in self._now.values()}
 
     def seconds(self, wait: Wait) -> float:
-        """How long ``wait`` has lasted by now."""
+        """How long ``wait`` has lasted by now, all times that its reader has asked in vain included."""
         return self._clock() - wait.since
 
     @contextmanager
     def waiting(self, reader: ReaderName | None, shard: str, origin: str, what: str) -> Iterator[Wait]:
         """``reader`` waits for the length of the ``with``."""
         now = self._clock()
-        wait = Wait(reader, shard, origin, what, now, now)
+        wait = Wait(reader, shard, origin, what, self._since(reader, shard, now), now, now)
         self._now[id(wait)] = wait
         try:
             yield wait
+        except BaseException:
+            self._in_vain[reader, shard] = wait.since, self._clock()
+            raise
         finally:
             del self._now[id(wait)]
             self._count(wait)
@@ -89,6 +100,8 @@ class Waits:
         """Once a second: count what the waits have grown by. ``readers``: how many there are, waiting or not."""
         for wait in self._now.values():
             self._count(wait)
+        now = self._clock()
+        self._in_vain = {place: moments for place, moments in self._in_vain.items() if now - moments[1] < AGAIN_S}
         self._minute.append((self._waited_s, readers))
         self._waited_s = 0.0
 
@@ -96,6 +109,12 @@ class Waits:
         """The part of their time that readers of the last minute waited, 0 to 1; None where no reader read in that minute."""
         readers = sum(count for _, count in self._minute)
         return min(1.0, sum(seconds for seconds, _ in self._minute) / readers) if readers else None
+
+    def _since(self, reader: ReaderName | None, shard: str, now: float) -> float:
+        """Since when ``reader`` has waited for ``shard``: that it has left its last question may be noticed only after its next one."""
+        same = [wait.since for wait in self._now.values() if (wait.reader, wait.shard) == (reader, shard)] if reader else []
+        since, ended_at = self._in_vain.pop((reader, shard), (now, now))
+        return min([*same, since if now - ended_at < AGAIN_S else now])
 
     def _count(self, wait: Wait) -> None:
         now = self._clock()

@@ -97,10 +97,6 @@ class Flight:
         """Whether all of its bytes have arrived, and only have to be written."""
         return not self.done and self.end is not None and self.position >= self.end
 
-    @property
-    def waiting_count(self) -> int:
-        return len(self._grown)
-
     def in_file(self, position: int) -> bool:
         """Whether the byte at ``position`` (below the watermark) is in the file."""
         return position < self.on_disk.end

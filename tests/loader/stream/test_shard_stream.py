@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from support.fake_proxy import Cut, FakeServer, Held, Refuse, free_port, ramp
+from support.fake_proxy import Cut, FakeServer, Held, Refuse, Silent, free_port, ramp
 
 from forebay_loader import Limits, ProxyUnreachable, ShardChanged, ShardReadError, counters
+from forebay_loader.base.activity import ORIGIN, PROXY, here
+from forebay_loader.stream.range_reads import read_range
 from forebay_loader.stream.shard_stream import ShardStream, open_stream
 from forebay_loader.transport.source_timeout import DEAD
 from forebay_proxy.wire.commands.sources import parse_source
@@ -363,6 +367,78 @@ def test_a_long_wait_is_told(world: World, caplog: pytest.LogCaptureFixture) -> 
         assert stream.read() == BODY
     (told,) = [record.getMessage() for record in caplog.records if "asking the sidecar again, for up to 60 s" in record.getMessage()]
     assert "no such host" in told
+
+
+def named(world: World, errno: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The sidecar says that the host's name does not exist; the loader's own resolver says ``errno``. Hosts that were looked up."""
+    asked: list[str] = []
+    known = socket.getaddrinfo
+
+    def look_up(host: object, *how: object, **more: object) -> object:
+        if host != "nosuchhost.invalid":
+            return known(host, *how, **more)  # type: ignore[call-overload]
+        asked.append(str(host))
+        raise socket.gaierror(errno, "no")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    world.proxy.fault("/http/nosuchhost.invalid/a.tar", *[Refuse(503, "no such host", retryable=False)] * 10)
+    return asked
+
+
+@pytest.mark.parametrize("errno", [socket.EAI_NONAME, socket.EAI_NODATA])
+def test_a_host_that_does_not_exist_is_final(world: World, errno: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the sidecar is asked again, nor the resolver, nor curl, which would look for a minute."""
+    asked = named(world, errno, monkeypatch)
+    with pytest.raises(ShardReadError, match=r"host name does not exist.*before that the sidecar said: .*no such host"):
+        world.open(PATIENT, text="http://nosuchhost.invalid/a.tar", own=pytest.fail)
+    assert (len(asked), len(world.proxy.requests)) == (1, 1)
+
+
+def test_a_resolver_in_trouble_is_asked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says that it does not know now: that is not its last word."""
+    asked = named(world, socket.EAI_AGAIN, monkeypatch)
+    with world.open(QUICK, text="http://nosuchhost.invalid/a.tar", own=own(BODY)) as stream:
+        assert stream.read() == BODY
+    assert len(asked) > 1
+
+
+def test_a_range_of_a_host_that_does_not_exist_is_final(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read through the sidecar only."""
+    named(world, socket.EAI_NONAME, monkeypatch)
+    source = parse_source("http://nosuchhost.invalid/a.tar")
+    assert source is not None
+    with pytest.raises(ShardReadError, match="no such host"):
+        read_range(source, 0, 10, '"a"', PATIENT)
+    assert len(world.proxy.requests) == 1
+
+
+def test_an_outage_is_asked_about_no_longer_than_was_said(world: World) -> None:
+    """The sidecar for ``resume_s``, the origin itself once; curl would try for another minute."""
+    world.proxy.fault(world.target, *[Refuse(503, "the origin answered 503")] * 1000)
+    world.origin.fault("/data/x.tar", *[Refuse(503)] * 1000)
+    with pytest.raises(ShardReadError, match=r"the origin answered 503; .*before that the sidecar said: .*the origin answered 503"):
+        world.open(QUICK, own=pytest.fail)
+    assert world.direct() == [""]
+
+
+@pytest.mark.parametrize("text", ["", "s3://bucket/x.tar"], ids=["another way", "no other way"])
+def test_silence_of_a_sidecar_that_turns_is_its_origins(world: World, text: str) -> None:
+    """In the error, which has the sidecar's own words for it, and in what the wait is booked for."""
+    gate, target = threading.Event(), "/s3/bucket/x.tar" if text else world.target
+    world.proxy.put(target, BODY)
+    world.proxy.fault(target, *[Silent(gate)] * 1000)
+    world.origin.fault("/data/x.tar", *[Refuse(503)] * 1000)
+    row = {"reader": READER, "waited_s": 1.0, "waiting_for": "http://o: the origin answered 503; it is asked again"}
+    world.proxy.put("/v1/status", json.dumps({"readers": [row]}).encode())
+    before = list(here().waited)
+    try:
+        with pytest.raises(ShardReadError, match="the origin answered 503; it is asked again"):
+            world.open(replace(QUICK, look_s=0.05, silence_s=0.2, patience_s=0.5), text=text)
+    finally:
+        gate.set()
+    waited = [after - at for after, at in zip(here().waited, before, strict=True)]
+    assert waited[ORIGIN] > 5e8
+    assert waited[PROXY] == 0
 
 
 def test_other_sources_start_again(world: World) -> None:

@@ -13,6 +13,7 @@ from forebay_proxy.core.facts.requests import RequestDone, RequestOutcome
 from forebay_proxy.telemetry.counters import Counters, PlanAdherence
 from forebay_proxy.telemetry.origin_board import OriginBoard
 from forebay_proxy.telemetry.troubles import RecentErrors
+from forebay_proxy.telemetry.waits import OPENING
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
@@ -62,6 +63,17 @@ async def test_it_can_be_asked_before_it_listens(tmp_path: Path) -> None:
         status = asked.status()
         assert (status["cache_dir"], status["notices"], status["readers"]) == (None, [], [])
         assert asked.usage().avail_bytes == 0
+
+
+async def test_a_reader_that_waits_for_a_first_answer_is_one_that_waits(tmp_path: Path) -> None:
+    """In an outage there is no flight to wait for."""
+    async with building(tmp_path / "c") as world:
+        asked = StatusReport(
+            cache=world.cache, plans=world.plans, announced=announced_of(world), counters=Counters(), limiters=world.limiters, instance="x",
+            disk_monitor=world.disk_monitor, clock=world.clock, board=OriginBoard(world.clock), recent_errors=RecentErrors(world.clock),
+        )  # fmt: skip
+        with world.cache.readers.waits.waiting(reader(), A, "https://o", OPENING):
+            assert (asked.usage().waiters, asked.usage().readers) == (1, 1)
 
 
 async def test_who_read_between_two_looks_was_there(tmp_path: Path) -> None:

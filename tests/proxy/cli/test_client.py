@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import subprocess
 import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.cli import invoke
 from support.fake_sidecar import FakeSidecar
 
-from forebay_proxy.cli.client import SidecarClient, SidecarRefused, SidecarUnreachable
+from forebay_proxy.cli import client
+from forebay_proxy.cli.client import SidecarClient, SidecarHung, SidecarRefused, SidecarUnreachable
 from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.node.runfile import RunDirectory
+from forebay_proxy.wire.protocol.runfile import is_stopped
 
 
 def free_port() -> int:
@@ -119,3 +129,89 @@ def test_warm_events_come_as_they_are() -> None:
     assert [event["event"] for event in events] == ["progress", "shard", "end"]
     method, path, headers, sent = fake.requests[0]
     assert (method, path, headers["Authorization"], sent) == ("POST", "/v1/warm", "Bearer x", body)
+
+
+TARGET, SHARD = "/http/h:1/a.tar", "http://h:1/a.tar"
+
+
+@pytest.fixture
+def in_outage(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSidecar]:
+    """A sidecar that answers for itself, and waits for an origin; whoever asks is soon tired of it."""
+    monkeypatch.setattr(client, "_TELL_S", 0.1)
+    monkeypatch.setattr(client, "_ORIGIN_S", 0.3)
+    monkeypatch.setattr(client, "_STREAM_TIMEOUT_S", 0.3)
+    with FakeSidecar() as fake:
+        fake.outage = True
+        fake.status["settings"] = {"retry_budget_s": {"value": 300.0, "source": "default"}}
+        fake.status["readers"] = [
+            {"reader": "anonymous", "shard": shard, "waited_s": waited_s, "waiting_for": f"http://h:1: {why}"}
+            for shard, waited_s, why in (
+                (SHARD, 1.0, "the origin was slow"),
+                (SHARD, 4.0, "the origin answered 503; it is asked again"),
+                ("http://h:1/b.tar", 9.0, "another's"),
+            )
+        ]
+        monkeypatch.setenv("FOREBAY_URL", fake.url)
+        yield fake
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda sidecar: sidecar.read(TARGET, {}, 512),
+        lambda sidecar: sidecar.samples(TARGET),
+        lambda sidecar: sidecar.etag(TARGET),
+        lambda sidecar: list(sidecar.chunks(TARGET, {})),
+    ],
+    ids=["read", "samples", "etag", "chunks"],
+)
+def test_the_wait_for_an_origin_is_the_origins(
+    in_outage: FakeSidecar, ask: Callable[[SidecarClient], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What readers of that shard wait for is told while it lasts, and is the error in the end; how long readers go on is said."""
+    with pytest.raises(SidecarRefused, match=rf"{SHARD}: no bytes within 0.3 s: the origin answered 503; it is asked again") as caught:
+        ask(SidecarClient(in_outage.url))
+    assert (caught.value.status, "up to 300 s" in caught.value.next_step) == (503, True)
+    assert capsys.readouterr().err == f"forebay: still waiting: the origin answered 503; it is asked again (shard {SHARD})\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("check", SHARD), 1),
+        (("index", SHARD, "--sizes", ""), 1),
+        (("doctor", SHARD, "--ranks", "1", "--workers", "1", "--shard-size", "1MB"), 0),
+    ],
+)
+def test_every_verb_names_an_outages_origin(in_outage: FakeSidecar, arguments: tuple[str, ...], code: int) -> None:
+    """And none says that no sidecar answers."""
+    in_outage.warm_events = lambda shards: (
+        [
+            {"event": "shard", "shard": shard, "result": "failed", "bytes": 0, "error": f"shard {shard}: the origin answered 503"}
+            for shard in shards
+        ]
+        + [{"event": "end", "bytes": 0}]
+    )
+    done = invoke(*arguments)
+    assert (done.exit_code, "the origin answered 503" in done.stdout + done.stderr) == (code, True), done.output
+    assert "no sidecar answers" not in done.output
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_sidecar_that_hangs_is_named_with_its_process(stopped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is told to start another one: its cache directory is taken."""
+    (tmp_path / "run").mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    with socket.create_server(("127.0.0.1", 0)) as server, FakeSidecar() as fake, subprocess.Popen(["sleep", "600"]) as process:
+        try:
+            fake.url = f"http://127.0.0.1:{server.getsockname()[1]}"
+            if stopped:
+                process.send_signal(signal.SIGSTOP)
+                while not is_stopped(process.pid):
+                    time.sleep(0.01)
+            with fake.announce(RunDirectory.of(os.environ), pid=process.pid), pytest.raises(SidecarHung) as caught:
+                SidecarClient(fake.url).ready(timeout_s=0.05)
+        finally:
+            process.kill()
+    assert f"{fake.url} (pid {process.pid}) {'is stopped' if stopped else 'runs'}" in str(caught.value)
+    assert (f"'kill -CONT {process.pid}'" in caught.value.next_step, "'forebay stop'" in caught.value.next_step) == (stopped, True)

@@ -255,3 +255,18 @@ def test_a_sidecar_from_code_that_is_joined_is_told_what_differs(place: Place) -
     assert json.loads(place.forebay(*asked, "--allow-origin", origin).stdout)["without_effect"] == []
     read = place.forebay("run", "--", sys.executable, "-c", READ, place.proxy_path)
     assert read.stdout == place.data
+
+
+def test_a_stopped_one_is_named_and_can_be_ended(place: Place) -> None:
+    """By the verbs that ask it, by ``run``, which goes on without, and ``stop`` does not wait for it in vain."""
+    place.begin()
+    (record,) = place.directory.live()
+    os.kill(record.pid, signal.SIGSTOP)
+    said = f"(pid {record.pid}) is stopped, so it does not answer; 'kill -CONT {record.pid}' lets it go on, 'forebay stop' ends it".encode()
+    with verb_process(place.environ, "run", "--", "echo", "trained") as running, verb_process(place.environ, "status") as asking:
+        assert said in asking.communicate()[1]
+        trained, told = running.communicate()
+    assert (asking.returncode, running.returncode, trained) == (2, 0, b"trained\n")
+    assert said in told
+    ended = place.forebay("stop")
+    assert (ended.returncode, ended.stdout) == (0, f"the sidecar at {record.url} (pid {record.pid}) has ended\n".encode()), ended.stderr

@@ -146,6 +146,19 @@ def test_long_steps_are_no_standing(node: Node) -> None:
     assert [row["unequal"] for row in node.board.rows()] == [None, None]
 
 
+def test_a_process_that_ends_is_shown_so_until_it_speaks_again(node: Node) -> None:
+    """Of one that was never heard nothing is known."""
+    teller = ReaderName("train", "0", "main", "7.0")
+    node.tell(1.0, 0.0)
+    ended = [node.board.rows()[0]["ended"]]
+    for act in (node.board.end, node.board.end, lambda reader: node.tell(2.0, 0.0)):
+        act(teller)
+        ended.append(node.board.rows()[0]["ended"])
+    assert ended == [False, True, True, False]
+    node.board.end(ReaderName("nobody", "0", "main", "1.0"))
+    assert len(node.board.rows()) == 1
+
+
 def test_a_bounded_number_is_kept(node: Node) -> None:
     """The one unheard for longest makes room."""
     for number in range(MOST_METERS + 5):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -113,6 +113,31 @@ def test_why_training_waits_comes_first() -> None:
     assert said.startswith(
         "training waited 21 % of the last minute, 96 % of that for decode (train rank 3, worker 1, s3://b/7.tar); data arrives"
     )
+
+
+@pytest.mark.parametrize(("ended", "silent_s"), [(True, 1.0), (False, 16.0)])
+def test_who_has_ended_does_not_lead(ended: bool, silent_s: float) -> None:
+    """Neither who said so, nor who is silent, as a process that waits is not; one in a long step leads where nobody else trains."""
+    node = Node()
+    node.minute(0.1)
+    gone = metered(0, 60, decode=50.0) | {"ended": ended, "silent_s": silent_s}
+    assert "training waited 20 %" in node.verdict(meters=(gone, metered(1, 60, origin=12.0) | {"ended": False, "silent_s": 9.0}))
+    assert ("training waited 83 %" in node.verdict(meters=(gone,))) is not ended
+
+
+def test_an_outage_is_as_long_as_its_readers_have_asked_in_vain() -> None:
+    """Readers ask again after 30 s; the 503 is not forgotten in between."""
+    node = Node()
+    node.board.listen(OriginAnswered(O, "GET", 503, 0.1))
+    for round_s in (30, 30, 30):
+        with suppress(TimeoutError), node.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
+            node.board.listen(OriginFailed(O, "unavailable", "the origin answered 503"))
+            node.clock.advance(round_s)
+            raise TimeoutError
+        node.waits.look(1)
+        node.clock.advance(1)
+    with node.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
+        assert node.verdict().startswith(f"a reader waits for {O}, 93 s by now: the origin answered 503")
 
 
 def test_waits_that_training_does_not_feel_are_said_to_be_hidden() -> None:

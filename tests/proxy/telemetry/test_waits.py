@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from support.house import FakeClock, reader
 
@@ -49,6 +51,36 @@ def test_a_wait_that_fails_is_counted_too() -> None:
         given_up()
     assert clocked.told == [ReaderWaited("", 2, None)]
     assert len(clocked.waits) == 0
+
+
+@pytest.mark.parametrize(
+    ("fails", "pause_s", "again", "seconds"),
+    [(True, 1.0, A, 6.0), (True, 10.0, A, 0.0), (False, 1.0, A, 0.0), (True, 1.0, "https://o/b.tar", 0.0)],
+    ids=["in vain", "long ago", "in success", "another shard"],
+)
+def test_who_asks_again_waits_still(fails: bool, pause_s: float, again: str, seconds: float) -> None:
+    """The wait is as long as all its questions together; what is counted is counted once."""
+    clocked = Clocked()
+    with suppress(ValueError), clocked.waits.waiting(reader(), A, "https://o", OPENING):
+        clocked.clock.advance(5)
+        if fails:
+            raise ValueError
+    clocked.clock.advance(pause_s)
+    with clocked.waits.waiting(reader(), again, "https://o", OPENING) as wait:
+        assert clocked.waits.seconds(wait) == seconds
+        clocked.clock.advance(2)
+    assert wait.seconds == 2
+    assert clocked.told == [ReaderWaited("job", 5, reader()), ReaderWaited("job", 2, reader())]
+
+
+def test_who_asks_again_before_its_last_question_is_dropped_waits_still() -> None:
+    """That a client has left is noticed late. Clients without a name are many."""
+    clocked = Clocked()
+    for who, seconds in ((reader(), 5.0), (None, 0.0)):
+        with clocked.waits.waiting(who, A, "https://o", OPENING):
+            clocked.clock.advance(5)
+            with clocked.waits.waiting(who, A, "https://o", OPENING) as wait:
+                assert clocked.waits.seconds(wait) == seconds
 
 
 def test_what_took_no_time_is_no_fact() -> None:

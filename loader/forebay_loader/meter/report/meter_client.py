@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Optional
+from typing import Dict, Optional
 from urllib.parse import quote
 
 from forebay_loader.base.counters import COUNTS
@@ -34,25 +34,33 @@ class MeterClient:
         """Send ``totals``; whether the sidecar took them."""
         if time.monotonic() < self._quiet_until_s:
             return False
+        status = self._send("POST", name, encode_meter(totals), {"Content-Type": "application/json"})
+        if status == 204:
+            COUNTS.add("meter_sent")
+        elif status is not None:
+            self._quiet_until_s = time.monotonic() + PAUSE_S
+            notice_once("meter refused", f"the sidecar does not take what this process tells of its stalls (HTTP {status})")
+        return status == 204
+
+    def end(self, name: str) -> None:
+        """Say that the process ends: it waits for nothing any more, whatever its last minute was like."""
+        if time.monotonic() >= self._quiet_until_s:
+            self._send("DELETE", name, b"", {})
+
+    def _send(self, method: str, name: str, content: bytes, headers: Dict[str, str]) -> Optional[int]:
+        """The answer's status; None where no sidecar is there, or none answers."""
         try:
             endpoint = find_endpoint()
             if endpoint is None:
-                return False
-            content, headers = encode_meter(totals), {"Content-Type": "application/json"}
-            self._connection.send(endpoint, "POST", f"/v1/meter/{name}", content, headers, connect_s=STEP_S, send_s=STEP_S)
+                return None
+            self._connection.send(endpoint, method, f"/v1/meter/{name}", content, headers, connect_s=STEP_S, send_s=STEP_S)
             answer = self._connection.receive(STEP_S)
         except (Unanswered, ValueError):
             self._fail()
-            return False
+            return None
         if answer is None or answer.status != 204:
             self._fail()
-            self._quiet_until_s = time.monotonic() + PAUSE_S
-            notice_once(
-                "meter refused", f"the sidecar does not take what this process tells of its stalls (HTTP {answer and answer.status})"
-            )
-            return False
-        COUNTS.add("meter_sent")
-        return True
+        return answer and answer.status
 
     def node(self, job: str) -> Optional[NodeSums]:
         """What the ranks of ``job`` on this node have told, and of their sidecar; None where it does not say."""

@@ -61,6 +61,8 @@ class MeterTicks:
         while not self._ended.wait(TICK_S):
             self._safely(self.look)
         self._safely(self.tell)
+        if self._told is not None:
+            self._safely(lambda: self._client.end(_name()))
         self._client.close()
 
     def _safely(self, act: Callable[[], None]) -> None:

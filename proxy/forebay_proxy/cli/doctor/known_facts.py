@@ -62,7 +62,7 @@ def _counts(
         return [None] * len(sources), why
     try:
         found = _indexed(sources, sidecar, faults)
-    except SidecarUnreachable as error:
+    except (SidecarRefused, SidecarUnreachable) as error:
         return [None] * len(sources), str(error)
     return found, _partly(found, "the sidecar's sample indexes")
 
@@ -75,7 +75,7 @@ def _partly(found: Sequence[int | None], where: str) -> str:
 
 
 def _indexed(sources: Sequence[Source], sidecar: SidecarClient, faults: _Faults) -> list[int | None]:
-    """Raises ``SidecarUnreachable``."""
+    """Raises ``SidecarUnreachable``, and ``SidecarRefused`` of an origin in trouble: it would keep each shard's question waiting."""
     broken, torn = faults
     if len(sources) > _NOTICED:
         notice(f"asking the sidecar for the counts of {many(len(sources), 'shard')}; --sizes is quicker")
@@ -88,12 +88,12 @@ def _indexed(sources: Sequence[Source], sidecar: SidecarClient, faults: _Faults)
             found.append(count)
             if amiss:
                 torn[Shard.of(source.url, source.headers).name] = amiss
-        except SidecarRefused as error:
+        except SidecarRefused as refused:
+            if refused.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise
             found.append(None)
-            if error.status == HTTPStatus.NOT_FOUND and not any(
-                kind in str(error) for kind in _COMPRESSED
-            ):  # else it has none yet, or cannot be asked now
-                broken[Shard.of(source.url, source.headers).name] = str(error)
+            if refused.status == HTTPStatus.NOT_FOUND and not any(kind in str(refused) for kind in _COMPRESSED):
+                broken[Shard.of(source.url, source.headers).name] = str(refused)  # else it has none yet
     return found + [None] * (len(sources) - len(found))
 
 

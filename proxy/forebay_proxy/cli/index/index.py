@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from http import HTTPStatus
 from itertools import filterfalse
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,7 @@ class _Counting:
         # A job of its own: what is here is compared with its origin before its count is believed.
         self._reader = str(ReaderName(f"index-{os.getpid()}-{secrets.token_hex(4)}", "0", "0", f"{os.getpid()}.1"))
         self._together = _TOGETHER
+        self._outage = False  # of an origin, in these shards
         self._room = CountRoom(sidecar)
         self._tried: Counter[str] = Counter()  # shards that were all here, and had no index yet
 
@@ -130,7 +132,8 @@ class _Counting:
             self._some(batch.shards[first : first + _TOGETHER], batch.headers)
 
     def _some(self, shards: Sequence[str], headers: tuple[tuple[str, str], ...]) -> None:
-        waiting = [shard for shard in shards if not self._count(shard, headers, last=False)]
+        self._outage = False
+        waiting = [shard for shard in shards if self._outage or not self._count(shard, headers, last=False)]
         while waiting:
             asked = waiting[: self._together]
             crowded = self._fetched(asked, headers)
@@ -195,6 +198,9 @@ class _Counting:
             if not last:
                 self._room.counted(_name(shard), fetched=False)
         except SidecarRefused as refused:
+            if refused.status >= HTTPStatus.INTERNAL_SERVER_ERROR and not last:
+                self._outage = True  # each of the others would wait as long; their fetches wait together, and say why
+                return False
             noted = self._so_far.find(shard) if refused.status == _NOT_YET else None
             if noted is None or self._etag(target, headers) != noted[0]:
                 if refused.status == _NOT_YET and (not last or self._tried[shard] < _TRIES - 1):

@@ -18,7 +18,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
 
-from forebay_proxy.cli.client import KeepAlive, SidecarClient, SidecarRefused, SidecarUnreachable
+from forebay_proxy.cli.client import KeepAlive, SidecarClient, SidecarHung, SidecarRefused, SidecarUnreachable
 from forebay_proxy.cli.locate import named_address, token_of
 from forebay_proxy.cli.options import as_arguments
 from forebay_proxy.config.settings import Settings, load
@@ -87,7 +87,7 @@ def _named(address: str, named_by: str, environ: Mapping[str, str], job: str) ->
         sidecar.ready(_PROBE_S)
         url = address if address.startswith("http") else str(sidecar.status(_PROBE_S)["url"])
     except (SidecarUnreachable, SidecarRefused) as error:
-        raise SidecarUnreachable(f"{named_by}: {error}") from error
+        raise SidecarUnreachable(f"{named_by}: {error}", next_step=error.next_step) from error
     return Joined(sidecar, url.rstrip("/"), "named", hold=_held(sidecar, job))
 
 
@@ -101,13 +101,17 @@ def _held(sidecar: SidecarClient, job: str) -> KeepAlive | None:
         full = refused.status == HTTPStatus.SERVICE_UNAVAILABLE and _is_ready(sidecar)
         return hold if full or refused.status == HTTPStatus.NOT_FOUND else None
     except LaunchError:
+        _is_ready(sidecar)
         return None
     return hold
 
 
 def _is_ready(sidecar: SidecarClient) -> bool:
+    """Raises ``SidecarHung``: another one would be refused its cache directory."""
     try:
         sidecar.ready(_PROBE_S)
+    except SidecarHung:
+        raise
     except (SidecarUnreachable, SidecarRefused):
         return False
     return True

@@ -66,7 +66,8 @@ def check(shard: str, as_json: bool, url: str | None) -> int:
       forebay check /data/a.tar                   and any command: which way it goes
 
     Of a pattern the first shard is asked for. Its first segment is stored as for any reader. Exit code 0: it can be read; 1: it cannot, and
-    the last line says what to do; 2: no sidecar runs.
+    the last line says what to do; 2: no sidecar runs. An origin in trouble is named after 5 s, and is the answer after 15 s; readers wait
+    for --retry-budget-s.
     """
     if _is_left_alone(shard):
         return _say_left_alone(shard, url, as_json=as_json)

@@ -87,7 +87,7 @@ def rank_rows(status: Table) -> list[Row]:
     """One row a training process that tells its stalls, under a heading; empty when none does. Of the last minute."""
     rows = [
         (
-            f"{each['job']} {each['rank']}",
+            f"{each['job']} {each['rank']}{' (ended)' if each.get('ended') else ''}",
             _stall(each["lately"]),
             _each_step(each["lately"]),
             _or_dash(each["batch_size"]),

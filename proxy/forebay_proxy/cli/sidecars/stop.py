@@ -40,6 +40,7 @@ def stop(everything: bool, url: str | None) -> int:
         raise ConfigError("no sidecar of yours runs on this node", next_step="there is nothing to end")
     for record in chosen:
         os.kill(record.pid, signal.SIGTERM)  # run files of others, and of processes that are gone, are not listed
+        os.kill(record.pid, signal.SIGCONT)  # one that is stopped would not take note of it
     left = [record for record in chosen if not _ended(record)]
     for record in chosen:
         if record not in left:

@@ -25,9 +25,10 @@ _NAMED = "/v1/meter/{job}/{rank}/{worker}/{opener}"
 
 @dataclass(frozen=True, slots=True)
 class MeterDoor:
-    """Who takes the totals of a process, and who shows those of a job's processes (``page``)."""
+    """Who takes the totals of a process, who is told of its ``end``, and who shows those of a job's processes (``page``)."""
 
     take: Callable[[ReaderName, MeterBody], None]
+    end: Callable[[ReaderName], None]
     page: Callable[[str], dict[str, Any]]
 
 
@@ -39,16 +40,19 @@ class MeterRoute:
         self._bodies = bodies
 
     async def answer(self, path: str, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        """Totals are taken, or those of a job shown. Raises ``MethodNotAllowed``, ``InvalidRequest``."""
+        """Totals are taken, a process's end noted, or those of a job shown. Raises ``MethodNotAllowed``, ``InvalidRequest``."""
         if "/" not in path.removeprefix(f"{METER_PATH}/"):
             if request.method not in ("GET", "HEAD"):
                 raise MethodNotAllowed.of(path, request.method, ("GET",))
             record.looks_only = True
             return answer_json(self._meters.page(parse_job(path)))
-        if request.method != "POST":
-            raise MethodNotAllowed.of(path, request.method, ("POST",))
+        if request.method not in ("POST", "DELETE"):
+            raise MethodNotAllowed.of(path, request.method, ("POST", "DELETE"))
         record.reader = reader = parse_teller(path)
         asks(request, reader)
+        if request.method == "DELETE":
+            self._meters.end(reader)
+            return web.Response(status=204)
         with self._bodies.holding() as holding:
             body = await read_body(request, MAX_BODY_BYTES, holding)
         try:

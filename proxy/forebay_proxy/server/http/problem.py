@@ -90,7 +90,7 @@ def describe(error: ForebayError) -> dict[str, object]:
         "title": error.title,
         "status": error.status,
         "detail": in_words(error),
-        "retryable": error.retryable,
+        "retryable": error.retryable and not (isinstance(error, OriginUnavailable) and error.hopeless),
     }
     if error.step:
         document["next_step"] = error.step

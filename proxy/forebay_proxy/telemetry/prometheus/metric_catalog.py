@@ -137,7 +137,7 @@ METRICS: tuple[Metric, ...] = (
     _counter("not_tar_readings_total", "Readings of a shard whose name says tar and whose first bytes do not.", _NEW, job=()),
     _counter("refetches_total", "Times a slow reader fell out of the memory window and its bytes had to be asked for again.", _NEW),
     _counter("singleflight_joins_total", "Times a reader joined a fetch already in the air instead of starting one."),
-    _gauge("singleflight_waiters", "Readers waiting for a flight now."),
+    _gauge("singleflight_waiters", "Readers waiting now, for bytes or for an origin's first answer."),
 
     # The cache and its disk
     _gauge("cache_capacity_bytes", "The bound: as configured, and as the disk allows now.", kind=("configured", "effective")),

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import os
 import stat
-from typing import Any, Mapping, Optional
+from typing import Any, List, Mapping, Optional
 
-__all__ = ["RUN_FILE_NAME", "private_directory", "process_start_time", "read_run_file", "runtime_directory"]
+__all__ = ["RUN_FILE_NAME", "is_stopped", "private_directory", "process_start_time", "read_run_file", "runtime_directory"]
 
 RUN_FILE_NAME = "forebay.json"
 MAX_RUN_FILE_BYTES = 64 * 1024  # a few hundred bytes are normal; more is not ours
@@ -52,12 +52,24 @@ def process_start_time(pid: int) -> Optional[int]:
     One that has ended and was not waited for is none: a container's first process often waits for nobody.
     """
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The second field is the command in parentheses and may itself hold spaces and parentheses.
-            fields = file.read().rpartition(b")")[2].split()
-            return None if fields[0] in (b"Z", b"X") else int(fields[19])
+        fields = _process_fields(pid)
+        return None if fields[0] in (b"Z", b"X") else int(fields[19])
     except (OSError, ValueError, IndexError):
         return None
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped the process."""
+    try:
+        return _process_fields(pid)[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False
+
+
+def _process_fields(pid: int) -> List[bytes]:
+    """What follows the name of the command, which stands in parentheses and may itself hold spaces and parentheses."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()
 
 
 def _own_text(path: str) -> bytes:

@@ -42,6 +42,18 @@ def test_totals_are_told(client: MeterClient, monkeypatch: pytest.MonkeyPatch) -
     assert fb.counters()["meter_sent"] == 2
 
 
+def test_the_end_is_told(client: MeterClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Once, after the last totals; a sidecar that does not know of ends is no news."""
+    with FakeServer().running() as server:
+        monkeypatch.setenv("FOREBAY_URL", server.url)
+        client.tell(NAME, totals(10.0))
+        client.end(NAME)
+        assert [each.method for each in server.asked(f"/v1/meter/{NAME}")] == ["POST", "DELETE"]
+        server.plan_status = 405
+        client.end(NAME)
+    assert not caplog.records
+
+
 def test_a_sidecar_that_does_not_know_the_path_is_left_alone(
     client: MeterClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -28,6 +28,12 @@ async def test_totals_are_taken(world: World) -> None:
     assert (str(reader), body.steps, body.stall_s["decode"]) == ("train/0/main/7.0", 100, 1.5)
 
 
+async def test_a_process_says_that_it_ends(world: World) -> None:
+    """Under its name; nobody else is ended by it."""
+    reply = await world.ask("DELETE", METER)
+    assert (reply.status, reply.body, world.meters, list(map(str, world.ended))) == (204, b"", [], ["train/0/main/7.0"])
+
+
 async def test_those_of_a_job_are_shown(world: World) -> None:
     """By its name, percent-encoded; looking on keeps no idle sidecar."""
     before = world.server.requests.last_active
@@ -37,7 +43,7 @@ async def test_those_of_a_job_are_shown(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "allow"), [("PUT", METER, "POST"), ("GET", METER, "POST"), ("POST", "/v1/meter/train", "GET, HEAD")]
+    ("method", "path", "allow"), [("PUT", METER, "POST, DELETE"), ("GET", METER, "POST, DELETE"), ("POST", "/v1/meter/train", "GET, HEAD")]
 )
 async def test_another_method_is_405(world: World, method: str, path: str, allow: str) -> None:
     """It says which there are."""
