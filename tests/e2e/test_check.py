@@ -91,7 +91,7 @@ async def test_what_is_amiss_is_told(tmp_path: Path, origin: ScriptedOrigin, sid
     assert "git lfs pull" in lfs
     assert "credential that travels" not in lfs
     assert """the origin's ETag "e1" is of the encoded bytes""" in (await check(tmp_path, sidecar, origin.url("/enc.tar"))).stdout
-    assert "a path segment is '.' or '..'" in (await check(tmp_path, sidecar, "pipe:aws s3 cp s3://b/../a.tar -")).stderr
+    assert "a path segment is '.' or '..'" in (await check(tmp_path, sidecar, "pipe:aws s3 cp s3://b/../a.tar -")).stdout
 
 
 @pytest.mark.parametrize(("status", "words"), [(403, "403"), (404, "404")])

@@ -73,7 +73,7 @@ async def test_a_set_is_removed_whole_or_not_at_all(tmp_path: Path, origin: Scri
         await filled(sidecar, sets)
 
         code, problem = await asyncio.to_thread(post, sidecar, "/v1/sets/remove", json.dumps({"set": "s3://other/{0..1}.tar"}).encode())
-        assert (code, problem["next_step"]) == (404, "GET /v1/status lists them (sets)")
+        assert (code, problem["next_step"]) == (404, "'forebay set ls' lists them")
         for bad in (b"", b"{", b"[]", b'{"set": ""}', b'{"set": 7}', json.dumps({"set": sets[0], "all": True}).encode()):
             code, problem = await asyncio.to_thread(post, sidecar, "/v1/sets/remove", bad)
             assert (code, problem["detail"]) == (400, "the body names no set"), bad

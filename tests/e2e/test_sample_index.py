@@ -331,7 +331,7 @@ def test_the_verb_counts_a_set(sidecar: Sidecar, shards: Path, place: Path) -> N
     again = forebay(place, "index", f"file://{shards}/{{0..3}}.tar", "--url", sidecar.url, "--json", "--sizes", "")
     events = [json.loads(line) for line in again.stdout.splitlines()]
     assert [event["samples"] for event in events] == [SAMPLES, SAMPLES + 1, SAMPLES + 2, SAMPLES + 3, total]
-    assert events[-1] == {"event": "end", "shards": 4, "samples": total, "without": 0, "sizes": None}
+    assert events[-1] == {"event": "end", "shards": 4, "samples": total, "without": 0, "amiss": 0, "sizes": None}
     assert not sidecar.shards()
     assert sidecar.metric("forebay_sample_indexes_total", result="built") == 4
 

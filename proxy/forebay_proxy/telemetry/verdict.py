@@ -39,9 +39,10 @@ def verdict(
 
 
 def _present(meters: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those that train now: a process that waits for a batch tells of it every 10 s; another may be in a long step, or was killed."""
+    """Those that train now: a process that waits for a batch tells of it every 10 s; another may be in a long step, or was killed. Where
+    none does, those that have ended."""
     running = [row for row in meters if not row.get("ended")]
-    return [row for row in running if row.get("silent_s", 0.0) <= SILENT_S] or running
+    return [row for row in running if row.get("silent_s", 0.0) <= SILENT_S] or running or [*meters]
 
 
 def _stall(row: Mapping[str, Any]) -> tuple[float, str]:
@@ -54,7 +55,8 @@ def _stall(row: Mapping[str, Any]) -> tuple[float, str]:
     worker = "" if row["slowest_worker"] is None else f", worker {row['slowest_worker']}"
     shard = "" if row["slowest_shard"] is None else f", {row['slowest_shard']}"
     why = f", {_percent(seconds / stall_s)} of that for {cause} ({row['job']} rank {row['rank']}{worker}{shard})" if stall_s else ""
-    return stall_s / sums["wall_s"], f"training waited {_percent(stall_s / sums['wall_s'])} of the last minute{why}"
+    who = "training has ended; it" if row.get("ended") else "training"
+    return stall_s / sums["wall_s"], f"{who} waited {_percent(stall_s / sums['wall_s'])} of the last minute{why}"
 
 
 def _readers(
