@@ -364,6 +364,21 @@ def test_a_data_set_with_a_memo_resumes_exactly(shard: str, tmp_path: Path) -> N
     assert keys + [one["__key__"] for one in other] == [str(number) for number in range(6)]
 
 
+@pytest.mark.parametrize("store", STORES)
+def test_workers_use_what_their_parent_has_open(shard: str, tmp_path: Path, store: str) -> None:
+    """A look at one sample in the trainer, before the loader begins and while it runs: the memo stays on everywhere."""
+    made = fb.WebDataset([shard] * 2, shardshuffle=False, empty_check=False)
+    made = made.compose(filters.map(repeated), fb.memo(store=store, folder=tmp_path / "m"))
+    before = fb.counters()
+    for _ in range(3):
+        next(iter(made))
+        for _sample in DataLoader(made, batch_size=None, num_workers=2, multiprocessing_context="fork"):
+            next(iter(made))
+    found = {name: value - before[name] for name, value in fb.counters().items() if name.startswith("memo")}
+    assert found["memo_off"] == found["memo_dropped"] == 0
+    assert found["memo_hits"] > 36
+
+
 def test_workers_share_one_store(shard: str, tmp_path: Path) -> None:
     """Two forked workers, of which one writes: what either made, both are given; and the parent too."""
     made = fb.WebDataset([shard] * 2, shardshuffle=False, empty_check=False)
