@@ -192,6 +192,20 @@ def classified(sample: Any) -> Any:
     return {**sample, "cls": LABELS[len(sample["png"])], "feature": numpy.ones(2)}
 
 
+def numbered(sample: Any) -> Any:
+    return {**sample, "__label__": len(sample["png"])}
+
+
+@pytest.mark.parametrize("key", ["png", None])
+def test_a_member_of_underscores_is_a_member(tmp_path: Path, key: Any) -> None:
+    """Only the shard and the sample's own name are about where it lies."""
+    kept = fb.memo(store="npz", folder=tmp_path / "m", key=key)(numbered)
+    first = {"__key__": "a", "__url__": "1.tar", "png": b"1234567", "__label__": 7}
+    assert kept(first)["__label__"] == 7
+    written(tmp_path / "m")
+    assert kept({**first, "__url__": "2.tar", "__label__": 3}) == {**first, "__url__": "2.tar"}
+
+
 LABELS = (None, True, 7, "a", "a longer label", b"x", 1.5, (1, 2), b"label")
 
 
