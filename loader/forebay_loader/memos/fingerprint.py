@@ -18,6 +18,7 @@ import types
 from hashlib import blake2b
 from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Optional, Tuple, Union
 
+import numpy
 import xxhash
 
 from forebay_loader.memos.entry import KEY_BYTES
@@ -31,6 +32,7 @@ __all__ = ["fingerprint_of", "name_of"]
 _BYTES = KEY_BYTES - SAMPLE_BYTES
 _GIVE = "give fb.memo(…, version=…), a text or number that you change with the code"
 _PLAIN = (type(None), bool, int, float, str, bytes)
+_DATA = (list, tuple, dict, set, frozenset, numpy.ndarray, functools.partial)
 _CACHED = type(functools.lru_cache(len))
 _INSTALLED = tuple({f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _MOST_BYTES = 64 << 20  # of arrays that a transform holds: they are looked at for each sample, some 10 GB a second
@@ -134,13 +136,28 @@ class _Print:
             defaults = self.of([what.__defaults__, what.__kwdefaults__])
         except MemoRefused as error:
             raise MemoRefused(f"{_full_name(what)} holds what cannot be told: {error}") from error
-        return ["function", *self._code(what, [code, _constants(named)]), held, defaults, _constants(vars(what))]
+        return ["function", *self._code(what, [code, _constants(named)]), held, defaults, self._own(what)]
 
     def _class(self, what: type) -> Any:
         if self._version is not None or _is_installed(what.__module__):
             return ["class", *self._code(what, [])]
         methods = [[word, self.of(one)] for word, held in sorted(vars(what).items()) for one in _functions(held)]
-        return ["class", *self._code(what, [_constants(vars(what)), methods])]
+        return ["class", *self._code(what, [self._own(what), methods])]
+
+    def _own(self, what: Any) -> Any:
+        """The plain values, containers and classes that stand in a class, or are attributes of a function."""
+        found = []
+        for word, held in sorted(vars(what).items()):
+            inner = isinstance(held, type) and held.__qualname__ == f"{what.__qualname__}.{word}"
+            if word.startswith("__") or not (inner or _is_data(held)):
+                continue
+            try:
+                found.append([word, self.of(held)])
+            except MemoRefused:
+                if self._bytes > _MOST_BYTES:
+                    raise
+                found.append([word, _full_name(type(held))])  # it holds a lock, or the like
+        return found
 
     def _code(self, what: Any, code: Any) -> List[Any]:
         """``version`` stands in place of the code."""
@@ -164,6 +181,11 @@ def _constants(named: Mapping[str, Any]) -> Any:
 
 def _is_constant(value: Any) -> bool:
     return type(value) in _PLAIN or (type(value) is tuple and all(map(_is_constant, value)))
+
+
+def _is_data(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return type(value) in (*_PLAIN, *_DATA) or (torch is not None and type(value) is torch.Tensor)
 
 
 def _is_filled(cell: Any) -> bool:

@@ -22,13 +22,14 @@ from forebay_loader.memos.errors import MemoRefused
 from forebay_loader.samples.shard_name import VisitedShard
 from forebay_loader.videos.clip_info import ClipInfo
 
-__all__ = ["KeptValue", "digest_of", "mark_of", "put_together", "taken_apart"]
+__all__ = ["PLACE", "KeptValue", "digest_of", "mark_of", "put_together", "taken_apart"]
 
 _KINDS = "biufcSUmM"  # of numpy: all that is plain bytes; objects and records are not
 _TORCH = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64", "complex128")
 _SHARED = (bytes, str, VisitedShard, int, float, bool, type(None))  # nobody can have changed them since
 _OWN = (list, dict, numpy.ndarray)  # made anew each time: the same one came in, and not one that is shared
 _LONG = 1024  # bytes of a text: a shorter one may stand in the code, or in a table, from which both came
+PLACE = ("__url__", "__local_path__")  # where a sample lies: it may be signed anew, or moved
 _MOST_DEEP = 64
 
 
@@ -90,7 +91,7 @@ def _same(name: Any, value: Any, given: Mapping[str, Any], marks: Mapping[str, s
     if type(name) is not str or name not in given or given[name] is not value:
         return None
     shared = type(value) in _SHARED or (type(value) is memoryview and value.readonly)
-    if marks is None or (shared and name.startswith("__")):  # where a sample lies: its shard, its key
+    if marks is None or (shared and name in ("__key__", *PLACE)):
         return {"g": name} if shared else None
     mark = marks.get(name)
     if mark is None or mark != mark_of(value):

@@ -11,7 +11,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from forebay_loader.base.shown_text import shown_source
 from forebay_loader.memos.errors import MemberMissing, MemoRefused
-from forebay_loader.memos.kept_value import digest_of, taken_apart
+from forebay_loader.memos.kept_value import PLACE, digest_of, taken_apart
 
 __all__ = ["SAMPLE_BYTES", "Naming", "name_of_sample"]
 
@@ -38,9 +38,8 @@ def name_of_sample(sample: Any, naming: Naming) -> bytes:
 
 
 def _members(sample: Mapping[str, Any], naming: Optional[Union[str, Sequence[str]]]) -> Any:
-    """``__url__`` and the like are about where a sample lies; it may be signed anew, or moved."""
     if naming is None:
-        return [[name, one] for name, one in sample.items() if name == "__key__" or not str(name).startswith("__")]
+        return [[name, one] for name, one in sample.items() if name not in PLACE]
     names = [naming] if isinstance(naming, str) else list(naming)
     missing = [name for name in names if name not in sample]
     if missing:

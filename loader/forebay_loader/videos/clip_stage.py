@@ -92,14 +92,15 @@ class ClipStage(EpochStage, EpochDecoder):
         """Whether a member of this suffix is a clip."""
         return suffix.rpartition(".")[2].lower() in self.asked.members
 
-    def decoded(self, sample: Mapping[str, Any], of: Optional[ClipPass] = None) -> Sample:
-        """``sample`` with its clips, bytes or ``MemberBytes``, decoded, in the pass ``of``, else in the epoch that ``epoch=`` tells.
+    def decoded(self, sample: Mapping[str, Any], of: Optional[ClipPass] = None, visit: Any = None) -> Sample:
+        """``sample`` with its clips, bytes or ``MemberBytes``, decoded, in the pass ``of``, else in the epoch that ``epoch=`` tells; as at
+        ``visit``, else as at one more.
 
         Raises ``VideoError`` and what reading raises, ``ValueError`` where nothing tells the epoch and the sampler needs it.
         """
         from forebay_loader.videos.clip_sample import decoded_sample  # noqa: PLC0415  # PyAV and numpy
 
-        visit = (of or self._pass_told()).visit(drawn_as(sample))
+        visit = visit or (of or self._pass_told()).visit(drawn_as(sample))
         if of is not None and of.counted and any(visit.again[1:]) and getattr(self.asked.sampling, "phased", False):
             notice_once(
                 "clip-again", f"{sample.get('__key__')!r} came again within one epoch, {visit.phase}, of {self.asked.sampling!r}. {_AGAIN}"
@@ -110,11 +111,18 @@ class ClipStage(EpochStage, EpochDecoder):
             found[CORRUPT] = ""
         return found
 
-    def replaced(self, healthy: Mapping[str, Any], bad: str, why: str, of: Optional[ClipPass] = None) -> Sample:
-        """``healthy`` decoded, in the place of the sample whose key is ``bad``, which it names."""
+    def replaced(self, healthy: Mapping[str, Any], bad: str, why: str, of: Optional[ClipPass] = None, visit: Any = None) -> Sample:
+        """``healthy`` decoded, in the place of the sample whose key is ``bad``, which it names. At ``visit`` it could be decoded: what is
+        drawn now may be damaged."""
         warn_node(f"{why}; another sample stands in its place (replace_corrupt)")
         COUNTS.add("video_replaced")
-        return {**self.decoded(healthy, of), CORRUPT: bad}
+        try:
+            found = self.decoded(healthy, of)
+        except VideoError:
+            if visit is None:
+                raise
+            found = self.decoded(healthy, of, visit)
+        return {**found, CORRUPT: bad}
 
     def by_number(self, sample: Callable[[int], Sample], number: int, count: int) -> Sample:
         """Sample ``number`` of ``count`` with its clips decoded. Where it cannot be, and ``replaces``, the next that can."""
@@ -171,12 +179,13 @@ class ClipStage(EpochStage, EpochDecoder):
     def _samples(self, samples: Iterator[Sample], of: ClipPass, handler: RecordedHandler) -> Iterator[Sample]:
         """One pass over ``samples``. ``healthy`` is the last that could be decoded, as it came; ``owed`` those before any such: only their
         keys, for there may be many, and a clip is large. So of their errors, which hold them, the first alone is kept."""
-        healthy: Optional[Sample] = None
+        healthy: Optional[Tuple[Sample, Any]] = None  # with its visit
         owed: List[Tuple[str, str]] = []
         first: Optional[Exception] = None
         for sample in samples:
             try:
-                found = self.decoded(sample, of)
+                visit = of.visit(drawn_as(sample))
+                found = self.decoded(sample, of, visit)
             except Exception as error:
                 place = Place("decode", "sample", sample.get("__url__", ""), _key(sample), "video")
                 if self._replaces(error):
@@ -185,16 +194,16 @@ class ClipStage(EpochStage, EpochDecoder):
                         owed.append((_key(sample), str(error)))
                         first = first or error
                     else:
-                        yield self.replaced(healthy, _key(sample), str(error), of)
+                        yield self.replaced(healthy[0], _key(sample), str(error), of, healthy[1])
                 elif self.handler is None:
                     raise
                 elif not handler.at(error, place):
                     return
                 continue
             yield found
-            healthy = sample
+            healthy = sample, visit
             for bad, why in owed:
-                yield self.replaced(healthy, bad, why, of)
+                yield self.replaced(sample, bad, why, of, visit)
             owed, first = [], None
         if owed and first is not None:
             raise first  # not one could be decoded: that is no accident of a clip

@@ -213,6 +213,40 @@ def test_what_it_holds_counts_as_it_is_now(what: str) -> None:
     assert digest(transform) == first
 
 
+OWN = {
+    "a list": "[{}]",
+    "a dict of functions": "{{'a': lambda sample: {}}}",
+    "a set": "{{{}}}",
+    "an array": "numpy.array([{}])",
+    "a partial": "functools.partial(pow, {})",
+    "a class in it": "type('value', (), {{'__qualname__': f'{{owner}}.value', 'n': {}}})",
+}
+
+
+@pytest.mark.parametrize("what", OWN)
+def test_what_stands_in_a_class_or_at_a_function_is_its_own(tmp_path: Path, what: str) -> None:
+    """Whatever it is: an edit there is one of the class itself."""
+    sources = [
+        "import functools, numpy\n"
+        f"class Made:\n    owner = 'Made'\n    value = {OWN[what].format(n)}\n    def __call__(self, sample): return self.value\n"
+        f"def made(sample): return made.value\nowner = 'made'\nmade.value = {OWN[what].format(n)}\n"
+        for n in (3, 3, 5)
+    ]
+    found = [module(tmp_path, source) for source in sources]
+    for of in (lambda one: digest(one.Made()), lambda one: digest(one.made)):
+        first, again, other = map(of, found)
+        assert first == again != other
+
+
+def test_what_a_class_holds_and_nobody_can_tell_is_left_out() -> None:
+    """A table of locks, say: it is no value."""
+    Classwide.factor = {"lock": threading.Lock()}  # type: ignore[assignment]
+    try:
+        assert digest(Classwide(1)) == digest(Classwide(1))
+    finally:
+        Classwide.factor = 1
+
+
 @functools.lru_cache
 def cached(sample: Any) -> Any:
     return sample

@@ -192,6 +192,20 @@ def classified(sample: Any) -> Any:
     return {**sample, "cls": LABELS[len(sample["png"])], "feature": numpy.ones(2)}
 
 
+def numbered(sample: Any) -> Any:
+    return {**sample, "__label__": len(sample["png"])}
+
+
+@pytest.mark.parametrize("key", ["png", None])
+def test_a_member_of_underscores_is_a_member(tmp_path: Path, key: Any) -> None:
+    """Only the shard and the sample's own name are about where it lies."""
+    kept = fb.memo(store="npz", folder=tmp_path / "m", key=key)(numbered)
+    first = {"__key__": "a", "__url__": "1.tar", "png": b"1234567", "__label__": 7}
+    assert kept(first)["__label__"] == 7
+    written(tmp_path / "m")
+    assert kept({**first, "__url__": "2.tar", "__label__": 3}) == {**first, "__url__": "2.tar"}
+
+
 LABELS = (None, True, 7, "a", "a longer label", b"x", 1.5, (1, 2), b"label")
 
 
@@ -362,6 +376,21 @@ def test_a_data_set_with_a_memo_resumes_exactly(shard: str, tmp_path: Path) -> N
     other = dataset(shard, tmp_path / "m")
     other.load_state_dict(state)
     assert keys + [one["__key__"] for one in other] == [str(number) for number in range(6)]
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_workers_use_what_their_parent_has_open(shard: str, tmp_path: Path, store: str) -> None:
+    """A look at one sample in the trainer, before the loader begins and while it runs: the memo stays on everywhere."""
+    made = fb.WebDataset([shard] * 2, shardshuffle=False, empty_check=False)
+    made = made.compose(filters.map(repeated), fb.memo(store=store, folder=tmp_path / "m"))
+    before = fb.counters()
+    for _ in range(3):
+        next(iter(made))
+        for _sample in DataLoader(made, batch_size=None, num_workers=2, multiprocessing_context="fork"):
+            next(iter(made))
+    found = {name: value - before[name] for name, value in fb.counters().items() if name.startswith("memo")}
+    assert found["memo_off"] == found["memo_dropped"] == 0
+    assert found["memo_hits"] > 36
 
 
 def test_workers_share_one_store(shard: str, tmp_path: Path) -> None:

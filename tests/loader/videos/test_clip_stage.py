@@ -252,6 +252,17 @@ def test_batches_that_do_not_shrink() -> None:
     assert COUNTS.snapshot()["video_replaced"] == 3
 
 
+def test_what_stands_in_may_be_damaged_where_another_draw_looks() -> None:
+    """It could be decoded once, and so it can be at that draw: a clip that is damaged in part ends nothing."""
+    clip = bytearray(CLIP)
+    at = CLIP.index(b"mdat") + 8
+    clip[at + len(CLIP) // 4 : at + len(CLIP) // 3] = bytes(len(CLIP) // 3 - len(CLIP) // 4)
+    stage = fb.video("keyframes(1, choice='random')", replace_corrupt=True)
+    found = run(stage, CLIP, *[bytes(clip)] * 30, *[BAD] * 30)
+    assert [one["__corrupt__"] for one in found[31:]] == [str(number) for number in range(31, 61)]
+    assert COUNTS.snapshot()["video_corrupt"] > COUNTS.snapshot()["video_replaced"] > 30
+
+
 def test_replaced_by_number_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a pipeline replaces: once for each that was asked for, by its own name, and within the limits of the environment."""
     clips = [CLIP, BAD, BAD, CLIP]

@@ -11,6 +11,7 @@ import os
 import re
 import struct
 import threading
+import weakref
 from contextlib import contextmanager, suppress
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
@@ -40,12 +41,16 @@ def parts_of(size_bytes: int) -> int:
 
 
 class LmdbStore:
-    """In ``folder``, of at most ``size_bytes`` on the disk in ``parts`` files. A process opens it once, and not over a fork."""
+    """In ``folder``, of at most ``size_bytes`` on the disk in ``parts`` files. No fork inherits it open: a process cannot open an LMDB
+    twice, and takes what it inherited for its own."""
 
     def __init__(self, folder: str, size_bytes: int, parts: int) -> None:
         self._most = max(1 << 20, size_bytes // parts // mmap.PAGESIZE * mmap.PAGESIZE)
-        self._moving = threading.Lock()  # the map moves when it grows: no transaction of this process may be open then
+        self.moving = threading.Lock()  # the map moves when it grows: no transaction of this process may be open then
+        self.writing = threading.Lock()
         self._parts: List[Any] = []
+        self._paths = [os.path.join(folder, f"{number:02}.mdb") for number in range(parts)]
+        _ALL.add(self)
         kind = _file_system(folder)
         if kind in _REMOTE:
             raise MemoError(
@@ -53,8 +58,13 @@ class LmdbStore:
                 "give fb.memo(…, folder=…) one on a local disk, or store='npz'"
             )
         with _mapped():
-            for number in range(parts):
-                self._parts.append(self._opened(os.path.join(folder, f"{number:02}.mdb")))
+            self._ready()
+
+    def _ready(self) -> List[Any]:
+        """Its parts: opened at first, and again behind a fork."""
+        while len(self._parts) < len(self._paths):
+            self._parts.append(self._opened(self._paths[len(self._parts)]))
+        return self._parts
 
     def _opened(self, path: str) -> Any:
         _check_head(path)
@@ -70,10 +80,11 @@ class LmdbStore:
         return part
 
     def _part(self, key: bytes) -> Any:
-        return self._parts[key[-1] % len(self._parts)]
+        parts = self._ready()
+        return parts[key[-1] % len(parts)]
 
     def get(self, key: bytes) -> Optional[KeptValue]:
-        with _mapped(), self._moving, self._begun(self._part(key)) as transaction:
+        with _mapped(), self.moving, self._begun(self._part(key)) as transaction:
             found = transaction.get(key)
             return None if found is None else unpacked(key, found)
 
@@ -91,8 +102,13 @@ class LmdbStore:
     def _written(self, changes: Sequence[Tuple[bytes, bytes]], change: Callable[[Any, bytes], Any]) -> None:
         """One commit a part; each is done whole or not at all."""
         by_part: Dict[Any, List[bytes]] = {}
-        for key, value in changes:
-            by_part.setdefault(self._part(key), []).append(value)
+        with self.writing:
+            with self.moving:
+                for key, value in changes:
+                    by_part.setdefault(self._part(key), []).append(value)
+            self._commit(by_part, change)
+
+    def _commit(self, by_part: Dict[Any, List[bytes]], change: Callable[[Any, bytes], Any]) -> None:
         for part, values in by_part.items():
             turned = False
             while True:
@@ -113,14 +129,14 @@ class LmdbStore:
                         turned = _turn(part)
 
     def _resize(self, part: Any, size: int) -> None:
-        with self._moving:
+        with self.moving:
             part.set_mapsize(size)
 
     def entries(self) -> Iterator[Tuple[bytes, int]]:
         with _mapped():
-            for part in self._parts:
+            for number in range(len(self._paths)):
                 found: List[Tuple[bytes, int]] = []
-                with self._moving, self._begun(part) as transaction:
+                with self.moving, self._begun(self._ready()[number]) as transaction:
                     found += [(bytes(key), taken(len(value))) for key, value in transaction.cursor() if len(key) == KEY_BYTES]
                 yield from found
 
@@ -136,9 +152,31 @@ class LmdbStore:
             yield transaction
 
     def close(self) -> None:
-        for part in self._parts:
-            part.close()
-        self._parts = []
+        while self._parts:
+            self._parts.pop().close()
+
+
+_ALL: "weakref.WeakSet[LmdbStore]" = weakref.WeakSet()
+_HELD: List[LmdbStore] = []  # while a fork is under way
+
+
+def _fork_begins() -> None:
+    """When what is written now is written, all are closed. Each opens again when it is next asked."""
+    for store in list(_ALL):
+        store.writing.acquire()
+        store.moving.acquire()
+        store.close()
+        _HELD.append(store)
+
+
+def _fork_ends() -> None:
+    while _HELD:
+        store = _HELD.pop()
+        store.moving.release()
+        store.writing.release()
+
+
+os.register_at_fork(before=_fork_begins, after_in_parent=_fork_ends, after_in_child=_fork_ends)
 
 
 def _turn(part: Any) -> bool:
