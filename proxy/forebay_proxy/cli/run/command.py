@@ -3,7 +3,8 @@
 Signals are waited for (``sigtimedwait``), not handled: the kernel then says who sent each one. A signal reaches the command once. One from
 the terminal has reached it already, since both are in the foreground group. So has one that a process sent to the whole group (``timeout``,
 ``kill -- -PGID``, Slurm), but nothing tells it from one that was sent to us alone. So a second process of the group, the witness, does
-nothing but report which signals it got. All others are passed on.
+nothing but report which signals it got. All others are passed on. The witness is a program of its own, not a copy of us: ``pkill -f
+'forebay run'`` would find a copy too, and what both got would seem to be the group's.
 
 As PID 1 of a container it also reaps processes that nobody waits for, as an init does.
 """
@@ -14,6 +15,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -27,6 +29,16 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, sign
 _TICK_S = 1.0  # a tick peeks at one socket; whoever trains waits this long at most until a lost sidecar is noticed
 _GROUP_S = 0.2  # the kernel signals a group's processes within microseconds of each other; a busy machine takes its time to run them
 _INIT = 1
+_TELL_SIGNALS = """
+import os, signal, sys
+numbers = [int(number) for number in sys.argv[1:]]
+os.set_blocking(1, False)  # nobody may be reading
+for number in numbers:
+    signal.signal(number, lambda *_: None)
+signal.set_wakeup_fd(1, warn_on_full_buffer=False)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+os.read(0, 1)  # until run ends, however it does
+"""
 
 
 def run_command(arguments: Sequence[str], environ: Mapping[str, str], tick: Callable[[], object]) -> int:
@@ -44,19 +56,38 @@ def run_command(arguments: Sequence[str], environ: Mapping[str, str], tick: Call
             for at, number in enumerate(early):
                 if not heard(number) or at < began:
                     child.send_signal(number)
-            _until_end(child, waited_for, heard, tick)
+            early.clear()
+
+            def ticked() -> None:
+                # A sidecar that a tick starts again inherits the mask, and must not be deaf to SIGTERM. What comes meanwhile is recorded.
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                try:
+                    tick()
+                finally:
+                    signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
+
+            _until_end(child, waited_for, early, heard, ticked)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return child.returncode if child.returncode >= 0 else by_signal(-child.returncode)
 
 
 def _until_end(
-    child: subprocess.Popen[bytes], waited_for: Sequence[signal.Signals], heard: Callable[[int], bool], tick: Callable[[], object]
+    child: subprocess.Popen[bytes],
+    waited_for: Sequence[signal.Signals],
+    recorded: list[int],
+    heard: Callable[[int], bool],
+    tick: Callable[[], object],
 ) -> None:
     ticked = time.monotonic()
     while not _ended(child):
         received = signal.sigtimedwait(waited_for, _TICK_S)
-        if received is not None and received.si_signo != signal.SIGCHLD:
+        while recorded:
+            if not heard(number := recorded.pop(0)):
+                child.send_signal(number)
+        if received is None:
+            heard(0)
+        elif received.si_signo != signal.SIGCHLD:
             has_it = heard(received.si_signo)  # asked of each, or what the witness says of this one would be taken for the next
             if not has_it and not _from_terminal(received):
                 child.send_signal(received.si_signo)
@@ -76,26 +107,29 @@ def _ended(child: subprocess.Popen[bytes]) -> bool:
 
 @contextmanager
 def _witness() -> Iterator[Callable[[int], bool]]:
-    """A process of our group that ends with us; yields whether it got a signal too, asked once for each that we got."""
+    """A process of our group that ends with us; yields whether it got a signal too, asked once for each that we got (0: none)."""
     (lifeline, ours), (numbers, theirs) = os.pipe(), os.pipe()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _passed_on())  # none may come before the witness can tell it
-    pid = os.fork()
-    if not pid:
-        try:
-            _tell_signals(lifeline, theirs)
-        finally:
-            os._exit(0)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    os.close(lifeline)
-    os.close(theirs)
+    passed_on = _passed_on()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)  # none may come before the witness can tell it
+    try:
+        program = [sys.executable, "-I", "-S", "-c", _TELL_SIGNALS, *(str(int(number)) for number in passed_on)]
+        process = subprocess.Popen(program, stdin=lifeline, stdout=theirs, stderr=subprocess.DEVNULL)  # noqa: S603  # no shell
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(lifeline)
+        os.close(theirs)
 
     unasked: set[int] = set()  # signals come to us in the order of their numbers, to the witness as they were sent
 
     def heard(number: int) -> bool:
-        while select.select([numbers], [], [], 0.0 if number in unasked else _GROUP_S)[0] and (told := os.read(numbers, 512)):
+        patience_s = _GROUP_S if number and number not in unasked else 0.0
+        while select.select([numbers], [], [], patience_s)[0] and (told := os.read(numbers, 512)):
             unasked.update(told)
+            patience_s = 0.0 if number in unasked else patience_s
         found = number in unasked
         unasked.discard(number)
+        if not number:
+            unasked.clear()  # two of the group that reached us as one, or one that was meant for the witness
         return found
 
     try:
@@ -103,22 +137,7 @@ def _witness() -> Iterator[Callable[[int], bool]]:
     finally:
         os.close(ours)
         os.close(numbers)
-        with suppress(ChildProcessError):  # reaped as PID 1
-            os.waitpid(pid, 0)
-
-
-def _tell_signals(lifeline: int, told: int) -> None:
-    """Write the number of each signal to ``told`` until the other end of ``lifeline`` is closed."""
-    os.set_blocking(told, False)  # nobody may be reading
-    for number in _passed_on():
-        signal.signal(number, lambda *_: None)
-    signal.set_wakeup_fd(told, warn_on_full_buffer=False)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _passed_on())
-    for name in os.listdir("/proc/self/fd"):  # streams and locks of ours must not stay open here
-        if int(name) not in (lifeline, told):
-            with suppress(OSError):
-                os.close(int(name))
-    os.read(lifeline, 1)
+        process.wait()
 
 
 def _from_terminal(received: signal.struct_siginfo) -> bool:

@@ -135,16 +135,18 @@ class _Start:
         except TimeoutError:
             process.kill()
             process.wait()
-            ready = b""
+            raise SidecarUnreachable(
+                f"the sidecar did not start: {_last_words(log, f'not ready within {_START_S:.0f} s')} (log: {log})"
+            ) from None
         finally:
             assert process.stdout is not None
             process.stdout.close()
         record = next((record for record in self.directory.live() if record.pid == process.pid), None) if ready else None
         if record is None:
-            raise SidecarUnreachable(f"the sidecar did not start: {_last_words(log, process)} (log: {log})")
+            raise SidecarUnreachable(f"the sidecar did not start: {_last_words(log, _how_it_ended(process))} (log: {log})")
         sidecar = SidecarClient(record.url, token=token_of(self.environ))
         if (hold := _held(sidecar, self.request.job)) is None:
-            raise SidecarUnreachable(f"the sidecar started and ended again: {_last_words(log, process)} (log: {log})")
+            raise SidecarUnreachable(f"the sidecar started and ended again: {_last_words(log, _how_it_ended(process))} (log: {log})")
         return Joined(sidecar, record.url, "started", process, log, hold)
 
     def _arguments(self) -> list[str]:
@@ -188,14 +190,14 @@ def _first_line(process: subprocess.Popen[bytes], deadline: float) -> bytes:
     return line
 
 
-def _last_words(log: Path, process: subprocess.Popen[bytes]) -> str:
+def _last_words(log: Path, ended: str) -> str:
     """The last lines it wrote, and how it ended."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     said = "; ".join(line.removeprefix("forebay: ") for line in lines[-_LAST_LINES:])
-    return "; ".join(filter(None, (said, _how_it_ended(process))))
+    return "; ".join(filter(None, (said, ended)))
 
 
 def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
     if process.returncode is None:
         return "it runs, but is not to be found"
-    return f"not ready within {_START_S:.0f} s" if process.returncode < 0 else f"it ended with exit code {process.returncode}"
+    return f"it was killed by signal {-process.returncode}" if process.returncode < 0 else f"it ended with exit code {process.returncode}"

@@ -6,8 +6,10 @@ import contextlib
 import errno
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +39,7 @@ __all__ = ["run"]
 
 _MOST_STARTS, _WITHIN_S = 5, 600.0  # one that dies at once dies of something that another start does not mend
 _SHELL = "/bin/sh"
+_PATIENCE_S = 0.2  # of each look while one starts
 _OTHERS_S = 3.0  # whoever started a sidecar notices its end within a second, and a start takes another
 _SELDOM_S = 20.0  # between two looks whether one that was given up is back
 
@@ -174,6 +177,7 @@ class _Watch:
         self._again = again
         self._lost_s: float | None = None
         self._starts_s: list[float] = []
+        self._starting: Future[Joined] | None = None
         self._looked_s = 0.0
         self._said = False
 
@@ -182,7 +186,7 @@ class _Watch:
         if self._said and now - self._looked_s < _SELDOM_S:
             return
         self._looked_s = now
-        if self._hold.ping():
+        if self._starting is None and self._hold.ping():
             self._lost_s, self._said = None, False
         elif self._again is None:
             self.gone("the command goes on, reading its shards directly")
@@ -197,15 +201,22 @@ class _Watch:
         if self._joined.how == "joined" and now - self._lost_s < _OTHERS_S:
             return  # whoever started it knows its settings
         self._starts_s = [at for at in self._starts_s if now - at < _WITHIN_S]
-        if len(self._starts_s) >= _MOST_STARTS:
+        if self._starting is None and len(self._starts_s) >= _MOST_STARTS:
             self.gone(f"it was started {_MOST_STARTS} times in {_WITHIN_S / 60:g} min; the command goes on, reading its shards directly")
             return
-        self._starts_s.append(now)
+        if self._starting is None:
+            self._starts_s.append(now)
+            self._starting = _in_a_thread(self._again)
+        wait([self._starting], _PATIENCE_S)
+        if not self._starting.done():
+            return  # the next look asks again: a start may take long on a busy disk, and signals must not wait for it
         try:
-            found = self._again()
+            found = self._starting.result()
         except (ForebayError, OSError) as error:
+            self._starting = None
             notice(f"the sidecar did not start again: {error_line(error)}")
             return
+        self._starting = None
         if found.url != self._joined.url:
             found.__exit__()
             self.gone(f"another one runs at {found.url}, which the command does not know; it goes on, reading its shards directly")
@@ -231,6 +242,20 @@ class _Watch:
     def close(self) -> None:
         """Let go of the sidecar."""
         self._hold.close()
+
+
+def _in_a_thread(start: Callable[[], Joined]) -> Future[Joined]:
+    """What ``start`` gives, or raises. The thread is a daemon: the command's end waits for no start."""
+    given: Future[Joined] = Future()
+
+    def run() -> None:
+        try:
+            given.set_result(start())
+        except BaseException as error:  # whoever asks for the result gets it
+            given.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return given
 
 
 def _how(joined: Joined) -> str:

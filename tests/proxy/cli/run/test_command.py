@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,34 @@ def test_a_signal_to_the_group_arrives_once(tmp_path: Path) -> None:
             assert process.stdout.readline() == "SIGUSR2\n"
         rest, _ = process.communicate("")
     assert (rest, process.returncode) == ("", 0)
+
+
+def test_a_signal_to_all_processes_of_its_command_line_is_passed_on(tmp_path: Path) -> None:
+    """``pkill -f 'forebay run'``, ``killall forebay``: the command has not got it, and no copy of run lets it seem so."""
+    with start(tmp_path, sys.executable, "-c", TELLER) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        ours = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with suppress(OSError):
+                if Path(f"/proc/{pid}/cmdline").read_bytes() == ours:
+                    os.kill(int(pid), signal.SIGUSR1)
+        assert process.stdout.readline() == "SIGUSR1\n"
+        process.communicate("")
+
+
+def test_a_signal_that_only_the_witness_got_swallows_none(tmp_path: Path) -> None:
+    """``pkill python`` reaches it and not run; nor do two of the group that reach run as one."""
+    with start(tmp_path, sys.executable, "-c", TELLER) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        witness = next(pid for pid in children if TELLER.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes())
+        os.kill(int(witness), signal.SIGUSR1)
+        time.sleep(2.5)  # two ticks
+        process.send_signal(signal.SIGUSR1)
+        assert process.stdout.readline() == "SIGUSR1\n"
+        process.communicate("")
 
 
 @pytest.mark.each_python

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -301,10 +302,16 @@ def test_a_sidecar_that_dies_meanwhile_is_started_again(node: Node) -> None:
             other.stdout.readline()
             os.kill(first.pid, signal.SIGKILL)
             (again,) = wait_until(lambda: [found for found in node.sidecars() if found.pid != first.pid])
+            blocked = Path(f"/proc/{again.pid}/status").read_text().partition("SigBlk:")[2].split()[0]
             _, joined_stderr = other.communicate(b"\n")
-        _, stderr = process.communicate(b"\n")
+        assert process.stderr is not None
+        stderr = b""
+        while b" is back after " not in stderr and (line := process.stderr.readline()):
+            stderr += line
+        process.communicate(b"\n")
     assert process.returncode == 4
     assert (again.url, again.cache_dir) == (first.url, first.cache_dir)
+    assert int(blocked, 16) == 0, "it would be deaf to SIGTERM: run waits for signals by blocking them"
     assert "is gone (killed by signal 9); it is started again" in stderr.decode()
     assert f"the sidecar at {first.url} is back after" in stderr.decode()
     assert "did not start again" not in joined_stderr.decode()
@@ -328,6 +335,27 @@ def test_a_sidecar_that_cannot_be_started_again_is_given_up(capsys: pytest.Captu
     assert said[-1] == (
         f"forebay: the sidecar at {fake.url} is gone; it was started 5 times in 10 min; the command goes on, reading its shards directly"
     )
+
+
+def test_a_start_that_takes_long_holds_up_neither_signals_nor_the_commands_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """A look comes back at once, and the start is one however often is looked; what it gives is taken when it is there."""
+    going, tries = threading.Event(), []
+
+    def again() -> Joined:
+        tries.append(1)
+        going.wait(60)
+        return Joined(SidecarClient(fake.url), fake.url, "started")
+
+    with FakeSidecar() as fake:
+        joined, hold = Joined(SidecarClient(fake.url), fake.url, "started"), SidecarClient(fake.url).hold()
+    watch = _Watch(joined, hold, again)
+    began = time.monotonic()
+    for _ in range(5):
+        watch.look()
+    assert (len(tries), time.monotonic() - began < 30) == (1, True)
+    going.set()
+    wait_until(lambda: watch.look() or "is back after" in capsys.readouterr().err)
+    assert len(tries) == 1
 
 
 def test_a_sidecar_that_is_gone_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
