@@ -52,7 +52,8 @@ class OpenedMemo:
             self._reads = False
             COUNTS.add("memo_off")
             warn_node(
-                f"forebay: the memo in {place.folder} cannot be opened ({error}), so all is made again, and nothing kept. Training goes on"
+                f"forebay: the memo in {place.folder} cannot be opened ({error}), so all is made again, and nothing kept. Training goes on. "
+                "If its disk has room and works, remove the folder"
             )
         self.writer = MemoWriter(place.folder, self._store if self._reads else None, place.size_bytes)
         Finalize(self, self.writer.end, (_PATIENCE_S,), exitpriority=10)  # a worker of torch's ends without atexit
@@ -73,7 +74,9 @@ class OpenedMemo:
         except OSError as error:
             self._reads = False
             COUNTS.add("memo_off")
-            warn_node(f"forebay: the memo in {self._place.folder} cannot be read ({error}), so all is made again. Training goes on")
+            warn_node(
+                f"forebay: the memo in {self._place.folder} cannot be read ({error}), so all is made again. Training goes on. If its disk works, remove the folder"
+            )
             return None
         if found is not None:
             self._uses.append(key)

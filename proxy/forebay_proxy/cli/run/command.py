@@ -114,6 +114,8 @@ def _witness() -> Iterator[Callable[[int], bool]]:
     try:
         program = [sys.executable, "-I", "-S", "-c", _TELL_SIGNALS, *(str(int(number)) for number in passed_on)]
         process = subprocess.Popen(program, stdin=lifeline, stdout=theirs, stderr=subprocess.DEVNULL)  # noqa: S603  # no shell
+    except OSError:
+        process = None  # the command runs all the same, and a signal to the group may reach it twice
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(lifeline)
@@ -137,7 +139,8 @@ def _witness() -> Iterator[Callable[[int], bool]]:
     finally:
         os.close(ours)
         os.close(numbers)
-        process.wait()
+        if process is not None:
+            process.wait()
 
 
 def _from_terminal(received: signal.struct_siginfo) -> bool:
