@@ -19,6 +19,7 @@ from forebay_loader.memos.writer.memo_writer import ENTRY, GONE, USED, MemoWrite
 __all__ = ["MemoPlace", "OpenedMemo"]
 
 _PATIENCE_S = 3.0  # a DataLoader waits 5 s for its workers to end
+_IF_WELL = "If its disk has room and works, remove the folder"
 _USES = 64  # told to the writer together
 
 
@@ -53,7 +54,7 @@ class OpenedMemo:
             COUNTS.add("memo_off")
             warn_node(
                 f"forebay: the memo in {place.folder} cannot be opened ({error}), so all is made again, and nothing kept. Training goes on. "
-                "If its disk has room and works, remove the folder"
+                f"{_IF_WELL}"
             )
         self.writer = MemoWriter(place.folder, self._store if self._reads else None, place.size_bytes)
         Finalize(self, self.writer.end, (_PATIENCE_S,), exitpriority=10)  # a worker of torch's ends without atexit
@@ -75,7 +76,7 @@ class OpenedMemo:
             self._reads = False
             COUNTS.add("memo_off")
             warn_node(
-                f"forebay: the memo in {self._place.folder} cannot be read ({error}), so all is made again. Training goes on. If its disk works, remove the folder"
+                f"forebay: the memo in {self._place.folder} cannot be read ({error}), so all is made again. Training goes on. {_IF_WELL}"
             )
             return None
         if found is not None:
