@@ -53,7 +53,7 @@ class OpenedMemo:
             self._reads = False
             COUNTS.add("memo_off")
             warn_node(
-                f"forebay: the memo in {place.folder} cannot be opened ({error}), so all is made again, and nothing kept. Training goes on. "
+                f"forebay: the memo in {place.folder} cannot be opened ({error}): all is made again, and nothing kept. Training goes on. "
                 f"{_IF_WELL}"
             )
         self.writer = MemoWriter(place.folder, self._store if self._reads else None, place.size_bytes)
