@@ -24,7 +24,7 @@ from forebay_loader.resume.cursor import Cursor, cursor_here
 from forebay_loader.samples.open_sample import reraise
 from forebay_loader.samples.tar import Samples, SampleStart, check_rule
 from forebay_loader.stream.missing_sidecar import Expected
-from forebay_loader.stream.webdataset_openers import gopen_module, open_source, source_of
+from forebay_loader.stream.webdataset_openers import gopen_module, open_source, source_of, tell_left_alone
 
 __all__ = ["ShardOpenings", "TarSamples", "tarfile_to_samples"]
 
@@ -115,6 +115,7 @@ class ShardOpenings:
         sample = item if isinstance(item, dict) else {"url": item}
         source = source_of(sample["url"])
         if source is None:
+            tell_left_alone(sample["url"])
             return _stock_open(sample)
         self._expected.check(source, self.limits)
         stream = open_source(source, self.limits, version)

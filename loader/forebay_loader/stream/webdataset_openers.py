@@ -40,6 +40,7 @@ __all__ = [
     "refused",
     "rewritten",
     "source_of",
+    "tell_left_alone",
     "worker_init",
 ]  # fmt: skip
 
@@ -189,7 +190,7 @@ def _open(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) -> An
     if source is not None:
         return open_source(source, _TAKEOVER.limits or DEFAULT_LIMITS)
     if mode.startswith("r"):
-        _tell_left_alone(url)
+        tell_left_alone(url)
     own = _own_opener(url) or gopen_module().gopen_error
     return own(url, mode, bufsize, **options)
 
@@ -258,7 +259,7 @@ def _remember_refusal(scheme: str) -> None:
     notice_once(f"refused-{scheme}", f"the sidecar does not serve {scheme} shards from here; they are left to webdataset")
 
 
-def _tell_left_alone(url: str) -> None:
+def tell_left_alone(url: str) -> None:
     """One notice for each command; its name alone, since the rest may hold a token."""
     if url.startswith("hf://buckets/"):
         notice_once("hf-buckets", "hf buckets are not read by Forebay; left to webdataset's opener for hf, uncached")

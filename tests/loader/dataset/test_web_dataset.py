@@ -279,3 +279,11 @@ def test_same_as_stock(shards: FakeServer, monkeypatch: pytest.MonkeyPatch) -> N
     ours = list(dataset(COMMANDS))
     monkeypatch.setitem(gopen_module().gopen_schemes, "pipe", gopen_pipe)
     assert ours == list(stock(COMMANDS, shardshuffle=None))
+
+
+def test_what_is_left_to_webdataset_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A command that Forebay does not read, also in code: it comes, uncached, and one notice says so."""
+    (tmp_path / "0.tar").write_bytes(tar_shard(0))
+    assert len(contents(dataset([f"pipe:head -c 1000000 {tmp_path}/0.tar"]))) == len(expected(1))
+    (notice,) = [record.getMessage() for record in caplog.records if "left to webdataset" in record.getMessage()]
+    assert notice.startswith("pipe: command head is not one Forebay reads for itself")
