@@ -11,6 +11,7 @@ its own where it reads; a daemon's end is its process's.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import sys
@@ -18,8 +19,9 @@ import threading
 import time
 from collections import deque
 from itertools import count
+from operator import methodcaller
 from types import FrameType
-from typing import Callable, Deque, Optional, Tuple
+from typing import Callable, Deque, Dict, Optional, Tuple
 
 from forebay_loader.base.activity import LEAST_WAIT_NS, NOTHING, ORIGIN, PROXY, UNTOLD, Activity, activities, waited_ns
 from forebay_loader.base.counters import COUNTS, SKIPPED
@@ -29,7 +31,7 @@ from forebay_loader.meter.page import PageWriter
 from forebay_loader.transport.hung_sidecar import HUNG
 from forebay_proxy.wire.protocol.meter import CAUSE_INDEX
 
-__all__ = ["STEP_S", "Observer"]
+__all__ = ["STEP_S", "Observer", "frame_of"]
 
 STEP_S = 0.16  # on average; a look takes the thread that is looked at about as much of a processor as it takes itself
 FIRST_STEP_S = 0.04  # so that a short training has looks enough, too
@@ -79,7 +81,7 @@ class Observer:
             if self._ended:
                 return
             thread = self._target()
-            frame = None if thread is None else sys._current_frames().get(thread)
+            frame = None if thread is None else frame_of(thread)
             activity, now_ns = None if thread is None else activities.by_thread.get(thread), time.monotonic_ns()
             self.look(frame, activity, now_ns, due_ns)
             if now_ns - self._booked_ns >= BOOK_NS:
@@ -170,6 +172,25 @@ class Observer:
             self._moved, self._moved_ns = moved, now_ns
         stuck = frame is not None and now_ns - self._moved_ns >= STUCK_S * 1e9
         self._page.tell(shard, stack_of(frame) if stuck else "")
+
+
+_COLLECTS_WITHIN = sys.version_info < (3, 11, 9)
+_CALLED = methodcaller("__call__")
+
+
+def frame_of(thread: int) -> Optional[FrameType]:
+    """Where ``thread`` is; None where it has ended.
+
+    Before Python 3.11.9 the list of frames is made while the interpreter's list of threads is locked, and the garbage collector may run
+    within: a finaliser that starts a thread, as that of torchdata's loader does, then waits for that lock for ever, and the whole process
+    with it (python/cpython#106883). So nothing is collected meanwhile. All is called from C, where no other thread gets a turn: a fork
+    amid it would leave the child without a collector.
+    """
+    if not _COLLECTS_WITHIN or not gc.isenabled():
+        return sys._current_frames().get(thread)
+    frames: Dict[int, FrameType]
+    _, frames, _ = map(_CALLED, (gc.disable, sys._current_frames, gc.enable))
+    return frames.get(thread)
 
 
 def _told(told: "tuple[tuple[int, int], ...]", number: int) -> Optional[int]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from types import FrameType
 
@@ -11,7 +14,7 @@ import pytest
 
 from forebay_loader.base.activity import DISK, ORIGIN, UNTOLD, Activity
 from forebay_loader.meter.batch_mark import MADE
-from forebay_loader.meter.observer import FIRST_LOOKS, UNTOLD_S, Observer
+from forebay_loader.meter.observer import FIRST_LOOKS, UNTOLD_S, Observer, frame_of
 from forebay_loader.meter.page import PAGE_BYTES, MeterPage, PageWriter
 
 MS = 1_000_000
@@ -180,3 +183,37 @@ def test_a_frame_of_nobodys_is_other(watched: Watched) -> None:
     watched.look(None, 40)
     assert watched.spent() == {"other": 40}
     assert sys.getrefcount(DECODING) < 10
+
+
+FINALISERS_THAT_START_THREADS = """
+import gc, threading
+from forebay_loader.meter.observer import frame_of
+
+class Ended:
+    def __init__(self):
+        self.me = self
+
+    def __del__(self):
+        threading.Thread(target=int).start()
+
+gc.set_threshold(1)
+for _ in range(300):
+    Ended()
+    assert frame_of(threading.get_ident()) is not None
+"""
+
+
+@pytest.mark.each_python
+def test_a_look_amid_which_a_finaliser_starts_a_thread() -> None:
+    """As that of torchdata's loader does: it would wait for ever for a lock that the look holds (python/cpython#106883)."""
+    subprocess.run([sys.executable, "-c", FINALISERS_THAT_START_THREADS], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_look_leaves_the_collector_as_it_was(enabled: bool) -> None:
+    (gc.enable if enabled else gc.disable)()
+    try:
+        frame_of(threading.get_ident())
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
