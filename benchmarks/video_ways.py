@@ -13,7 +13,7 @@ from typing import Any
 import av
 import numpy
 
-from forebay_loader.videos.sampling.positions import even_places
+from forebay_loader.videos.sampling.sampler import even_places
 
 __all__ = ["FRAMES", "evenly", "opencv_seeking", "others", "whole"]
 
