@@ -4,7 +4,7 @@
 let wait. A ``Workload`` is made by ``shuffled`` (a list of shards, epochs, readers) or by ``recording`` (a file).
 
 The same code as in the sidecar: ``Ledger``, ``PlanRegistry``, ``AdmissionPolicy``, ``PrefetchScheduler``, ``ReadAheadWindow``,
-``Segments``, ``OptimumMeter``. A model: the origin (latency, a rate a connection, a rate for all), readers that take bytes at a steady rate
+``Segments``. A model: the origin (latency, a rate a connection, a rate for all), readers that take bytes at a steady rate
 (a shard's as recorded, where it was), removal that takes no time, and no disk that could be slow. Readers that stand still are not looked
 for: the lead of such a reader stays its own.
 """

@@ -39,8 +39,7 @@ class SimulatedEpoch:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedOutcome:
-    """One policy's figures. ``waited_s`` is summed over the readers; ``optimal_bytes`` is what no policy could have gone below, for the
-    order in which these readers really read."""
+    """One policy's figures. ``waited_s`` is summed over the readers."""
 
     policy: str
     capacity_bytes: int
@@ -48,7 +47,6 @@ class SimulatedOutcome:
     readers: int
     read_bytes: int
     origin_bytes: int
-    optimal_bytes: int
     waited_s: float
     seconds: float
     peak_bytes: int
@@ -197,7 +195,7 @@ class SimulatedRun:
         world, ledger = self.world, self.keeping.ledger
         return SimulatedOutcome(
             self.policy, ledger.capacity_bytes, self.workload.dataset_bytes, len(self.readers),
-            world.tally.counts["read_bytes"], world.origin.sent_bytes, world.tally.optimum.bytes, self.waited_s,
+            world.tally.counts["read_bytes"], world.origin.sent_bytes, self.waited_s,
             sum(epoch.seconds for epoch in self._epochs), ledger.peak_bytes, world.tally.counts["evicted_unread_bytes"],
             world.tally.counts["bypassed"], tuple(self._epochs),
         )  # fmt: skip

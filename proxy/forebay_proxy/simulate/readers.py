@@ -40,7 +40,6 @@ class ShardVisit:
 
     entry: Light
     bytes_s: float | None  # how fast it reads; None: at once
-    opened_in: int  # the optimum's moment
     index: int = -1
     entered_at: float = 0.0  # the segment it is in
     segments_read: int = 0
@@ -115,14 +114,12 @@ class SimulatedReader:
         self._world.inside += 1
         self._announcing.opens(self.script, self._epoch, self._position)
         pace = self.script.pace(self._epoch, self._position, entry.length)
-        self._visit = visit = ShardVisit(entry, pace, self._world.tally.optimum.moment)
+        self._visit = visit = ShardVisit(entry, pace)
         self._world.keeping.touch(entry)
         self._next_segment(visit)
 
     def _close(self, visit: ShardVisit) -> None:
         entry = visit.entry
-        if visit.last >= 0:
-            self._world.tally.optimum.read(entry.key, 0, visit.last, entry.length, visit.opened_in)
         for index in visit.leased:
             self._world.release(entry, index)
         self._visit = None

@@ -15,7 +15,6 @@ from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.simulate.clock import SimulatedClock
 from forebay_proxy.simulate.origin import SimulatedFlight, SimulatedOrigin
 from forebay_proxy.simulate.policies import CachePolicy, Light, Slice
-from forebay_proxy.telemetry.optimum import OptimumMeter
 from forebay_proxy.transfer.bandwidth import ConnectionRate
 from forebay_proxy.wire.protocol.plan import ReaderName
 
@@ -41,7 +40,6 @@ class SimulatedFetch:
 class SimulatedTally:
     """What happened so far. ``counts``: ``bypassed`` segments, ``evicted_unread_bytes``, ``read_bytes``."""
 
-    optimum: OptimumMeter
     counts: Counter[str] = field(default_factory=Counter)
     used_log: list[tuple[str, int]] | None = None  # (shard, segment) in the order in which readers came to them, when asked for
 
@@ -62,9 +60,7 @@ class SimulatedWorld:
         self.keeping = keeping
         self.origin = origin
         self.connection_rate = ConnectionRate()
-        self.tally = SimulatedTally(
-            OptimumMeter(lambda: keeping.ledger.capacity_bytes - keeping.ledger.overhead_bytes, DEFAULT_LAYOUT.segment_bytes)
-        )
+        self.tally = SimulatedTally()
         self.inside = 0  # readers inside a shard
         self.leased = 0  # segments
         self.ahead_in_air = 0

@@ -74,15 +74,12 @@ def assumed(kind: str, workload: Workload, line: SimulatedLine, cache_bytes: int
 
 
 def show_outcomes(outcomes: Sequence[SimulatedOutcome], what: Sequence[str]) -> None:
-    """What was assumed, a row a policy, the optimum, and a chart."""
+    """What was assumed, a row a policy, and a chart."""
     for paragraph in what:
         for line in wrapped(paragraph):
             say(line)
     say("")
     rows = [("policy", "from origin", "hit ratio", "waited", "of time", "run", "peak disk"), *map(_row, outcomes)]
-    best = min(outcomes, key=lambda outcome: outcome.optimal_bytes)
-    ratio = f"{100 * (1 - best.optimal_bytes / max(1, best.read_bytes)):.1f} %"
-    rows.append(("the optimum", format_size(best.optimal_bytes), ratio, "", "", "", ""))
     show_table(rows)
     say("")
     for line in chart(outcomes, min(_CELLS, max(8, get_terminal_size().columns - _BESIDE)) if is_terminal() else _CELLS):
