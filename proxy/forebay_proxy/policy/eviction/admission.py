@@ -1,7 +1,7 @@
 """Which segments are given room, and which must leave for them: the ledger, the eviction queue and the prefetch debts together. Pure.
 
 The half of the space manager that decides. It has no files and no tasks: it names victims, and the caller takes them out of use (and tells
-``EvictionCandidates.touch``). So the simulator drives these very decisions with entries that have no bytes.
+``EvictionCandidates.touch``). So ``forebay plan --replay`` drives these very decisions with entries that have no bytes.
 
 Not thread-safe: the event loop's only.
 """

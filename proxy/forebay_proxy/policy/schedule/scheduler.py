@@ -1,5 +1,4 @@
-"""What to fetch next, ahead of need. Pure: no clock, no task, no byte; the prefetcher and the simulator (``simulate``) drive the same
-class.
+"""What to fetch next, ahead of need. Pure: no clock, no task, no byte; the prefetcher and ``forebay plan --replay`` drive the same class.
 
 Every reader has a *cursor*: the first thing of its future that is neither stored nor in the air. A request is what some cursor points at:
 

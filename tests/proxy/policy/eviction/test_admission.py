@@ -11,7 +11,7 @@ from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.policy.eviction.admission import AdmissionPolicy
 from forebay_proxy.policy.eviction.ledger import Ledger
 from forebay_proxy.policy.plans.registry import PlanRegistry
-from forebay_proxy.simulate.policies import Light, Slice
+from forebay_proxy.simulate.replay import ReplayedShard, Slice
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 READER = ReaderName("job", "0", "0", "0.0")
@@ -24,17 +24,17 @@ class FullCache:
         self.now = 0.0
         self.plans = PlanRegistry(lambda: self.now)
         ledger: Ledger[Slice] = Ledger(room * SEGMENT_BYTES)
-        self.admission: AdmissionPolicy[Light] = AdmissionPolicy(ledger, self.plans, lambda: self.now, lambda: True, SEGMENT_BYTES)
+        self.admission: AdmissionPolicy[ReplayedShard] = AdmissionPolicy(ledger, self.plans, lambda: self.now, lambda: True, SEGMENT_BYTES)
         self.shards = shards(10)
         for number, count in held.items():
-            entry = Light(self.shards[number], count * SEGMENT_BYTES)
+            entry = ReplayedShard(self.shards[number], count * SEGMENT_BYTES)
             self.admission.candidates.entries[entry.key] = entry
             for index in range(count):
                 entry.segments.land(index, 1)
                 ledger.found(SEGMENT_BYTES)
             self.admission.candidates.touch(entry)
 
-    def entry(self, number: int) -> Light:
+    def entry(self, number: int) -> ReplayedShard:
         return self.admission.candidates.entries[name_of(number)]
 
     def opens(self, number: int, at: int) -> None:
