@@ -13,14 +13,13 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from forebay_proxy.background.paused_readers import PausedReaders
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import CacheChanged, ReaderResumed, SegmentMissed
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.core.errors import CacheError, CacheFull, DigestDiffers, ForebayError
 from forebay_proxy.core.tasks import BackgroundTasks
-from forebay_proxy.policy.eviction.facts import DebtSettled, LeadGivenBack
+from forebay_proxy.policy.eviction.read_ahead import ReaderCaughtUp
 from forebay_proxy.policy.plans.facts import PlanAdvanced
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.policy.schedule.queues.negative_cache import NegativeCache
@@ -101,7 +100,6 @@ class Prefetcher:
         self.negative_cache = NegativeCache()
         self._view = _View(cache, resolver, ahead, self.negative_cache)
         self.scheduler = PrefetchScheduler(plans, self._view)
-        self._idle = PausedReaders(cache, plans, self.scheduler)
         self._flights: dict[Flight, str] = {}  # those taken off ahead of need -> their origin
         self._opening: dict[str, str] = {}  # shard -> origin
 
@@ -121,13 +119,8 @@ class Prefetcher:
     def look_again(self) -> None:
         """Once a second: what failed is tried again when its time is over, and the disk may have recovered; no other event tells."""
         self._forgive()
-        self._idle.look(self._clock())
         self.scheduler.look_again()
         self.cache_changed()
-
-    def gave_back(self, fact: LeadGivenBack) -> None:
-        """The reader is idle, and others wanted the room of its lead."""
-        self._idle.gave_back(fact)
 
     def cache_changed(self, _: CacheChanged | None = None) -> None:
         """What found no room may find it now."""
@@ -138,13 +131,10 @@ class Prefetcher:
         """A reader moved, or says something else than before."""
         plan = fact.plan
         self.scheduler.advanced(plan)
-        if plan.reader in self.scheduler.readers.shares.paused:
-            self._idle.advanced(plan)
-        prefetch_debts = self._cache.room.prefetch_debts
         if self._plans.get(plan.reader) is None:
-            prefetch_debts.forget(plan.reader)
-        elif plan.reader in prefetch_debts.leads:
-            prefetch_debts.passed(plan.reader, lambda key: self._lies_ahead(key, plan.reader))
+            self._cache.room.read_ahead.forget(plan.reader)
+        else:
+            self._cache.room.read_ahead.passed(plan.reader, lambda key: self._lies_ahead(key, plan.reader))
         self._woken.set()
 
     def _lies_ahead(self, key: str, reader: ReaderName) -> bool:
@@ -169,10 +159,10 @@ class Prefetcher:
         """Whether the next flight would end in the same way. A body that cannot be asked in pieces would come again from its start."""
         return not entry.ranged or entry.stored.misplaced or (error is not None and not isinstance(error, CacheError))
 
-    def freed(self, fact: DebtSettled) -> None:
-        """The reader may displace one more segment."""
+    def caught_up(self, fact: ReaderCaughtUp) -> None:
+        """The reader may have one more segment."""
         if isinstance(fact.reader, ReaderName):
-            self.scheduler.debt_settled(fact.reader)
+            self.scheduler.caught_up(fact.reader)
 
     # What follows
 
@@ -251,8 +241,8 @@ class Prefetcher:
             elif "*" in entry.version.vary:
                 self._leave_alone(shard.name, shard.origin, WRONG_S)  # nor of this, and it comes whole each time
         finally:
-            if self._plans.get(reader) is None:  # it went meanwhile: what came for it is nobody's lead
-                self._cache.room.prefetch_debts.forget(reader)
+            if self._plans.get(reader) is None:  # it went meanwhile
+                self._cache.room.read_ahead.forget(reader)
             self._opening.pop(shard.name, None)
             self._woken.set()
 

@@ -209,15 +209,12 @@ class FdLeases:
     def _read(self, entry: Entry) -> None:
         """From now on its reader may have read any of it, and so counts as having read all."""
         entry.segments.unread.clear()
-        if self._room.admission.has_debts:
-            for index in range(entry.segments.count):
-                self._room.prefetch_debts.hit(entry.key, index)
 
     def _left(self, entry: Entry) -> None:
-        if self._room.admission.has_debts:  # the reader leaves the entry too, and then the eviction queue puts the entry in its place
+        if len(self._room.read_ahead):  # the reader leaves the entry too, and then the eviction queue puts the entry in its place
             for index in range(entry.segments.count):
                 if index not in entry.segments.leases and index not in entry.segments.unread:
-                    self._room.prefetch_debts.read(entry.key, index)
+                    self._room.read_ahead.end(entry.key, index)
 
     @staticmethod
     def _size(entry: Entry) -> int:

@@ -14,8 +14,8 @@ from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, Segments, allocated
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.eviction.admission import AdmissionPolicy
-from forebay_proxy.policy.eviction.facts import DebtSettled
 from forebay_proxy.policy.eviction.ledger import Grant, Ledger
+from forebay_proxy.policy.eviction.read_ahead import ReaderCaughtUp
 from forebay_proxy.policy.plans.facts import NextUseChanged, PlanAdvanced
 from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
 from forebay_proxy.policy.schedule.scheduler import PrefetchRequest, PrefetchScheduler
@@ -115,16 +115,14 @@ class Replay:
         self.plans = PlanRegistry(lambda: self.now, events)
         self.ledger: Ledger[Slice] = Ledger(capacity_bytes)
         self.ledger.overhead_bytes = overhead_bytes
-        self.admission: AdmissionPolicy[ReplayedShard] = AdmissionPolicy(
-            self.ledger, self.plans, lambda: self.now, lambda: True, self.layout.segment_bytes, events
-        )
+        self.admission: AdmissionPolicy[ReplayedShard] = AdmissionPolicy(self.ledger, self.plans, lambda: self.now, lambda: True, events)
         self.shards = self.admission.candidates.entries
         self.scheduler = PrefetchScheduler(self.plans, self)
         self._inside: dict[ReaderName, ReplayedShard] = {}
         self._epoch = ReplayedEpoch()  # the one that an opening belongs to
         events.on(NextUseChanged, lambda fact: self.admission.candidates.touch_all(fact.names))
         events.on(PlanAdvanced, lambda fact: self._advanced(fact.plan))
-        events.on(DebtSettled, lambda fact: self._settled(fact.reader))
+        events.on(ReaderCaughtUp, lambda fact: self._caught_up(fact.reader))
 
     def __repr__(self) -> str:
         return f"<Replay at {self.now:.1f} s, {self.ledger!r}>"
@@ -179,12 +177,9 @@ class Replay:
         if index:
             self._release(entry, index - 1)
         self._epoch.read_bytes += entry.segments.span(index)[1]
-        if entry.segments.has(index):
-            self.admission.prefetch_debts.hit(entry.key, index)
-        else:
-            announced = reader if self.plans.get(reader) is not None else None
+        if not entry.segments.has(index):
             try:
-                self.store(entry, index, self.admission.reserve(self._size(entry, index), announced))
+                self.store(entry, index, self.admission.reserve(self._size(entry, index)))
             except CacheFull:
                 self.outcome.bypassed_segments += 1
                 self._epoch.origin_bytes += entry.segments.span(index)[1]
@@ -200,7 +195,7 @@ class Replay:
             for gone in indices:
                 self.outcome.evicted_unread_bytes += left.segments.bytes_of(gone) if gone in left.segments.unread else 0
                 left.segments.leave(gone)
-                self.admission.prefetch_debts.drop(left.key, gone)
+                self.admission.read_ahead.end(left.key, gone)
                 self.scheduler.missing(left.name)
             self.admission.candidates.touch(left)
             self._forget(left)
@@ -215,7 +210,7 @@ class Replay:
     def _release(self, entry: ReplayedShard, index: int) -> None:
         entry.segments.release(index)
         if not entry.segments.is_leased(index):
-            self.admission.prefetch_debts.read(entry.key, index)
+            self.admission.read_ahead.end(entry.key, index)
         self.admission.candidates.touch(entry)
 
     def _size(self, entry: ReplayedShard, index: int) -> int:
@@ -248,10 +243,8 @@ class Replay:
         entry, index, reader = self._entry(request.shard), request.index or 0, request.plan.reader
         try:
             if not entry.segments.has(index):
-                size = self._size(entry, index)
-                grant = self.admission.reserve_ahead(size, request.need_at, reader)
-                self.admission.prefetch_debts.note(entry.key, index, reader, size, self.admission.owed_for(grant))
-                self.store(entry, index, grant)
+                place = entry.key, index
+                self.store(entry, index, self.admission.reserve_ahead(self._size(entry, index), request.need_at, reader, place))
         except CacheFull:
             self._forget(entry)
             if request.index is None:
@@ -266,18 +259,18 @@ class Replay:
     def _advanced(self, plan: ReaderPlan) -> None:
         self.scheduler.advanced(plan)
         if self.plans.get(plan.reader) is None:
-            self.admission.prefetch_debts.forget(plan.reader)
+            self.admission.read_ahead.forget(plan.reader)
         else:
-            self.admission.prefetch_debts.passed(plan.reader, lambda key: self._lies_ahead(key, plan.reader))
+            self.admission.read_ahead.passed(plan.reader, lambda key: self._lies_ahead(key, plan.reader))
 
     def _lies_ahead(self, key: str, reader: ReaderName) -> bool:
         """Whether what was prefetched of a shard may still be read by ``reader`` on its way."""
         entry = self.shards.get(key)
         return entry is not None and (entry.in_use.readers > 0 or any(plan.reader == reader for plan, _ in self.plans.mentions(key)))
 
-    def _settled(self, reader: object) -> None:
+    def _caught_up(self, reader: object) -> None:
         if isinstance(reader, ReaderName):
-            self.scheduler.debt_settled(reader)
+            self.scheduler.caught_up(reader)
 
     # The cache as the scheduler sees it
 

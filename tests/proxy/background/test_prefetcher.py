@@ -269,32 +269,13 @@ async def test_a_reader_hurries_a_comparison_made_ahead(tmp_path: Path) -> None:
         gate.open()
 
 
-async def test_what_is_prefetched_and_unread_stays_within_half_the_cache(tmp_path: Path) -> None:
-    """Counted, not only divided into windows: at no moment more."""
-    async with building(tmp_path / "c", segments=20, prefetch=True) as world:
-        fill(world)
-        most = 0
-        for number in range(12):
-            world.plans.replace(reader(number), [SHARDS[number], SHARDS[(number + 5) % 12]])
-        for number in range(12):
-            for _ in range(20):
-                await asyncio.sleep(0)
-                most = max(most, world.room.prefetch_debts.unread_bytes)
-            assert await world.get(NAMES[number], reader(number)) == data_of(2 * SEGMENT, number)
-        assert 4 * SEGMENT < most <= 10 * SEGMENT
-        for number in range(12):
-            world.plans.withdraw(reader(number))
-        await world.quiet()
-        assert world.room.prefetch_debts.unread_bytes == 0
-
-
 async def test_a_dead_readers_window_is_given_back(tmp_path: Path) -> None:
     """Within its expiry: its plan ends, what came for it counts no more, and the window of another that waits grows into it."""
     async with building(tmp_path / "c", segments=16, prefetch=True) as world:
         fill(world)
         world.plans.replace(reader(0), SHARDS[:6])
         world.plans.replace(reader(1), SHARDS[6:])
-        await until(lambda: world.room.prefetch_debts.unread_bytes == 8 * SEGMENT)
+        await until(lambda: world.room.read_ahead.unread_bytes == 8 * SEGMENT)
         world.clock.advance(59.0)
         world.plans.heard(reader(1))
         world.clock.advance(2.0)
@@ -307,7 +288,7 @@ async def test_a_dead_readers_window_is_given_back(tmp_path: Path) -> None:
 
         await until(has_grown)
         assert world.prefetcher.scheduler.readers.window_bytes(reader(0)) == 0
-        assert world.room.prefetch_debts.unread_bytes == 8 * SEGMENT
+        assert world.room.read_ahead.unread_bytes == 8 * SEGMENT
 
 
 async def test_an_origin_that_hangs_holds_up_its_own_shards_only(tmp_path: Path) -> None:
@@ -482,10 +463,10 @@ async def test_bodies_without_ranges_stay_within_half_the_cache(tmp_path: Path) 
         await asked_by(world)
         await world.quiet()
         unread = sum(len(entry.segments.unread) for entry in world.room.entries.values())
-        assert (unread, world.room.prefetch_debts.unread_bytes) == (10, 10 * SEGMENT)
+        assert (unread, world.room.read_ahead.unread_bytes) == (10, 10 * SEGMENT)
         assert await world.get(NAMES[0], reader()) == data_of(5 * SEGMENT, 0)
         world.plans.withdraw(reader())
-        assert world.room.prefetch_debts.unread_bytes == 0
+        assert world.room.read_ahead.unread_bytes == 0
 
 
 @pytest.mark.parametrize("length_known", [True, False])

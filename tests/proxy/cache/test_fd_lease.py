@@ -358,7 +358,7 @@ async def test_prefetched_bytes_count_as_read(tmp_path: Path) -> None:
         async with AsyncExitStack() as stack:
             await passed(world, stack, A, reader())
             assert not world.entry(A).segments.unread
-        assert world.room.prefetch_debts.unread_bytes == 0
+        assert world.room.read_ahead.unread_bytes == 0
 
 
 async def test_an_encoded_shard_is_not_lent(tmp_path: Path) -> None:

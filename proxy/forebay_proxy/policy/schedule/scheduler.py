@@ -82,17 +82,6 @@ class PrefetchScheduler:
             cursors.window.waited()
             self._changed[reader] = cursors
 
-    def pause(self, reader: ReaderName) -> None:
-        """The reader is idle, and others have the room of its lead: nothing is fetched for it until ``go_on``."""
-        if self.readers.shares.pause(reader) and (cursors := self.readers.get(reader)) is not None:
-            for lane in cursors.lanes.values():
-                self._lanes.dequeue(lane)
-
-    def go_on(self, reader: ReaderName) -> None:
-        """It moves again, or is gone."""
-        if self.readers.shares.go_on(reader) and (cursors := self.readers.get(reader)) is not None:
-            self._changed[reader] = cursors
-
     def look_again(self) -> None:
         """Once a second: readers that left, or a disk with more room, leave more to each of the others; no event of theirs tells."""
         more = self.readers.shares.grown()
@@ -170,8 +159,8 @@ class PrefetchScheduler:
         """Something was read, removed or replaced: lanes that found no room may find some."""
         self._room.roomy = True
 
-    def debt_settled(self, reader: ReaderName) -> None:
-        """A segment that stood where a needed one stood was read, or is gone: its reader may have another."""
+    def caught_up(self, reader: ReaderName) -> None:
+        """A segment that came ahead for the reader was read, or is gone: it may have another."""
         cursors = self.readers.get(reader)
         for lane in cursors.lanes.values() if cursors else ():
             if lane.tight:

@@ -87,9 +87,7 @@ class Node:
         events = Events()
         self.plans = PlanRegistry(self.clock, events)
         self.ledger: Ledger[Slice] = Ledger(ROOM * SEGMENT_BYTES)
-        self.admission: AdmissionPolicy[ReplayedShard] = AdmissionPolicy(
-            self.ledger, self.plans, self.clock, lambda: True, SEGMENT_BYTES, events
-        )
+        self.admission: AdmissionPolicy[ReplayedShard] = AdmissionPolicy(self.ledger, self.plans, self.clock, lambda: True, events)
         events.on(NextUseChanged, lambda fact: self.admission.candidates.touch_all(fact.names))
         self._chance = random.Random(7)
 
@@ -100,14 +98,14 @@ class Node:
         self.plans.opened(shard, reader)
         missing = not entry.segments.has(0)
         if missing:
-            self._fetch(entry, reader)
+            self._fetch(entry)
         self.admission.candidates.touch(entry)
         self.admission.candidates.refresh()
         return missing
 
-    def _fetch(self, entry: ReplayedShard, reader: ReaderName | None) -> None:
+    def _fetch(self, entry: ReplayedShard) -> None:
         try:
-            grant = self.admission.reserve(SEGMENT_BYTES, reader)
+            grant = self.admission.reserve(SEGMENT_BYTES)
         except CacheFull:
             return
         for victim in grant.victims:

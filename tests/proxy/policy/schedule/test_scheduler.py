@@ -200,7 +200,7 @@ def test_who_finds_no_room_stands_aside() -> None:
     assert again.shard.name == LONG[0].name
     scheduled.ahead.refused(again.plan.reader)
     assert scheduled.ahead.next() is None
-    scheduled.ahead.debt_settled(reader(2))
+    scheduled.ahead.caught_up(reader(2))
     mine = scheduled.ahead.next()
     assert mine is not None
     assert mine.plan.reader == reader(2)
@@ -412,7 +412,7 @@ class Chaos(Scheduled):
             case "free":
                 self.view.stuck.discard(shard.origin)
             case "grant":
-                self.ahead.debt_settled(who)
+                self.ahead.caught_up(who)
             case "wait":
                 self.ahead.waited(who)
             case "replace":
