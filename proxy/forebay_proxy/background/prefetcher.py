@@ -8,10 +8,11 @@ Demand goes first because the limiter gives it the next slot; prefetch only ever
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import CacheChanged, ReaderResumed, SegmentMissed
@@ -20,15 +21,13 @@ from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.core.errors import CacheError, CacheFull, DigestDiffers, ForebayError
 from forebay_proxy.core.tasks import BackgroundTasks
 from forebay_proxy.policy.eviction.read_ahead import ReaderCaughtUp
-from forebay_proxy.policy.plans.facts import PlanAdvanced
-from forebay_proxy.policy.plans.registry import PlanRegistry
-from forebay_proxy.policy.schedule.queues.negative_cache import NegativeCache
+from forebay_proxy.policy.plans.registry import PlanAdvanced, PlanRegistry
 from forebay_proxy.policy.schedule.scheduler import PrefetchRequest, PrefetchScheduler
 from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.transfer.limiter import DEMAND
 from forebay_proxy.wire.protocol.plan import ReaderName
 
-__all__ = ["Prefetcher"]
+__all__ = ["NegativeCache", "Prefetcher"]
 
 log = logging.getLogger("forebay")
 
@@ -40,6 +39,42 @@ WRONG_S = 600.0  # a shard whose bytes differ from its origin's digest costs a w
 CROWDED_S = 1.0  # and one whose room was lost to something else, or that the disk refused: each try waits for a commit of the index
 # An origin that has lost a whole set is not asked for all of it in a minute: with so many of its shards left alone, it is left alone.
 MOST_FAILED = 1024
+
+
+class NegativeCache:
+    """Shards that are left to their readers, each until a time: what could not be fetched would most likely fail again at once. Pure."""
+
+    def __init__(self) -> None:
+        self.of_origin: Counter[str] = Counter()  # names without an origin are not counted
+        self._until: dict[str, tuple[float, str]] = {}
+        self._ends: list[tuple[float, str]] = []  # a heap; an end that is not its name's any more is passed over
+
+    def __repr__(self) -> str:
+        return f"<NegativeCache {len(self._until)} shards>"
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._until
+
+    def add(self, name: str, origin: str, until: float) -> None:
+        """Leave ``name`` alone until then, or longer if that was said before."""
+        before = self._until.get(name)
+        if before is None:
+            self.of_origin[origin] += 1
+        elif before[0] >= until:
+            return
+        self._until[name] = until, origin
+        heapq.heappush(self._ends, (until, name))
+
+    def over(self, now: float) -> Iterator[str]:
+        """Those whose time is over; each is told once."""
+        while self._ends and self._ends[0][0] <= now:
+            until, name = heapq.heappop(self._ends)
+            if name in self._until and self._until[name][0] == until:
+                self.of_origin -= Counter((self._until.pop(name)[1],))
+                yield name
 
 
 class _View:

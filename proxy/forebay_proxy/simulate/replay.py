@@ -16,8 +16,7 @@ from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.eviction.admission import AdmissionPolicy
 from forebay_proxy.policy.eviction.ledger import Grant, Ledger
 from forebay_proxy.policy.eviction.read_ahead import ReaderCaughtUp
-from forebay_proxy.policy.plans.facts import NextUseChanged, PlanAdvanced
-from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
+from forebay_proxy.policy.plans.registry import NextUseChanged, PlanAdvanced, PlanRegistry, ReaderPlan
 from forebay_proxy.policy.schedule.scheduler import PrefetchRequest, PrefetchScheduler
 from forebay_proxy.simulate.workload import Opening, Workload
 from forebay_proxy.wire.protocol.plan import ReaderName

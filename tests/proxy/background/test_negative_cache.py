@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_proxy.policy.schedule.queues.negative_cache import NegativeCache
+from forebay_proxy.background.prefetcher import NegativeCache
 
 steps = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 30)) | st.just(None), max_size=40)
 
