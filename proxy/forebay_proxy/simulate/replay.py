@@ -119,7 +119,7 @@ class Replay:
         self.scheduler = PrefetchScheduler(self.plans, self)
         self._inside: dict[ReaderName, ReplayedShard] = {}
         self._epoch = ReplayedEpoch()  # the one that an opening belongs to
-        events.on(NextUseChanged, lambda fact: self.admission.candidates.touch_all(fact.names))
+        events.on(NextUseChanged, lambda fact: self.admission.candidates.next_use_changed(self.shards, fact))
         events.on(PlanAdvanced, lambda fact: self._advanced(fact.plan))
         events.on(ReaderCaughtUp, lambda fact: self._caught_up(fact.reader))
 

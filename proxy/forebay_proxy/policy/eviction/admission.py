@@ -8,7 +8,7 @@ Not thread-safe: the event loop's only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import closing
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
@@ -94,13 +94,6 @@ class EvictionCandidates(Generic[H]):
     def touch(self, entry: H) -> None:
         """Something happened to ``entry`` that may change when it leaves."""
         self._queue.touch(entry.key)
-
-    def touch_all(self, keys: Iterable[str]) -> None:
-        """As ``touch``, of those of these store keys that are here."""
-        for key in keys:
-            entry = self.entries.get(key)
-            if entry is not None:
-                self.touch(entry)
 
     def next_use_changed(self, current: Mapping[str, H], fact: NextUseChanged) -> None:
         """As ``touch``, of the shards that plans use at another time than before; ``current``: what is here, by shard name."""

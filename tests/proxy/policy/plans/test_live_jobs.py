@@ -87,7 +87,7 @@ class Node:
         self.plans = PlanRegistry(self.clock, events)
         self.ledger: Ledger[Slice] = Ledger(ROOM * SEGMENT_BYTES)
         self.admission: AdmissionPolicy[ReplayedShard] = AdmissionPolicy(self.ledger, self.plans, self.clock, lambda: True, events)
-        events.on(NextUseChanged, lambda fact: self.admission.candidates.touch_all(fact.names))
+        events.on(NextUseChanged, lambda fact: self.admission.candidates.next_use_changed(self.admission.candidates.entries, fact))
         self._chance = random.Random(7)
 
     def read(self, shard: Shard, reader: ReaderName | None) -> bool:
