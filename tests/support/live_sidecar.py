@@ -23,7 +23,6 @@ from forebay_proxy.core.facts.cache import (
     Evicted,
     IndexDone,
     IntegrityFailed,
-    OptimalBytes,
     ReservationRefused,
     SegmentVerified,
 )
@@ -160,7 +159,7 @@ EVERYTHING: tuple[Event, ...] = (
     OriginAnswered(_ORIGIN, "GET", 503, 0.1), OriginBytes(_ORIGIN, 100, "demand"), OriginFailed(_ORIGIN, "throttled"),
     OriginOddity(_ORIGIN, "range-as-200"),
     PlanChanged("train", "extended"), ShardOpened(_READER, "skipped"), ReaderWaited("train", 0.5),
-    OptimalBytes(90), ShardOpened(_READER, "planned"),
+    ShardOpened(_READER, "planned"),
     CacheRecovered(1, 1, 0.1), Refetched(_ORIGIN, 10), NotStorable(_ORIGIN),
     NotTar("s3://b/a.tar", "a web page", "train"), ReservationRefused("no-room"),
     Revalidated("same"),

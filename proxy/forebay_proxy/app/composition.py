@@ -38,8 +38,8 @@ from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.events import Events
 from forebay_proxy.node.cache_location import Capacity
-from forebay_proxy.policy.eviction.facts import DebtSettled, LeadGivenBack
-from forebay_proxy.policy.plans.facts import NextUseChanged, PlanAdvanced, SetShardOpened
+from forebay_proxy.policy.eviction.read_ahead import ReaderCaughtUp
+from forebay_proxy.policy.plans.registry import NextUseChanged, PlanAdvanced, SetShardOpened
 from forebay_proxy.store.facts import (
     CommitFailed,
     FileTidied,
@@ -127,5 +127,4 @@ def _introduce_prefetch(parts: CacheParts, events: Events) -> None:
     on(SegmentMissed, prefetcher.missed)
     on(NameForgotten, lambda fact: prefetcher.scheduler.missing(fact.name))
     on(ReaderResumed, prefetcher.waited)
-    on(DebtSettled, prefetcher.freed)
-    on(LeadGivenBack, prefetcher.gave_back)
+    on(ReaderCaughtUp, prefetcher.caught_up)

@@ -117,4 +117,3 @@ def adopt(loaded: StartReport, store: Store, resolver: VersionResolver, cache: S
         entry = Entry.of_row(shard, row, store.boot_id, store.layout)
         resolver.versions.found(entry)
         cache.room.found(entry, loaded.allocated[row.key])
-        cache.readers.optimum.found(entry.key, entry.segments.stored())

@@ -161,7 +161,7 @@ class StatusReport:
             size_bytes=disk.size_bytes if disk else 0,
             files_free=disk.free_files or 0 if disk else 0,
             origins=self._limiters.in_flight(),
-            unread_bytes=cache.room.prefetch_debts.unread_bytes,
+            unread_bytes=cache.room.read_ahead.unread_bytes,
             lead_bytes={job: lead.bytes for job, lead in leads.items()},
             lead_s={job: lead.seconds for job, lead in leads.items()},
         )

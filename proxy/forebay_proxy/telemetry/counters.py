@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forebay_proxy.core.events import Event
-from forebay_proxy.core.facts.cache import OptimalBytes
 from forebay_proxy.core.facts.origins import OriginBytes
 from forebay_proxy.core.facts.requests import Aborted, NotTar, ReaderWaited, RequestDone, RequestOutcome, ShardOpened
 from forebay_proxy.wire.protocol.plan import ReaderName
@@ -73,11 +72,10 @@ class Counters:
         self._total = JobCounters()
         self._anonymous = JobCounters()  # who names no reader: curl, a browser, any other program
         self._jobs: OrderedDict[str, JobCounters] = OrderedDict()
-        self._origin_bytes = self._optimal_bytes = 0
+        self._origin_bytes = 0
         self._counters: dict[type, Callable[[Any], None]] = {
             Aborted: self._aborted,
             NotTar: self._not_tar,
-            OptimalBytes: self._optimal,
             OriginBytes: self._origin,
             ReaderWaited: self._waited,
             RequestDone: self._request_done,
@@ -106,9 +104,9 @@ class Counters:
     def snapshot(self) -> dict[str, object]:
         """The keys ``requests``, ``bytes``, ``reader_wait_s``, ``errors``, ``no_tars``, ``jobs`` and ``anonymous`` of ``/v1/status``.
 
-        ``bytes.optimal`` is the least that any schedule could have fetched for the readings that have ended. ``bytes.saved`` is what the
-        origin did not have to send: bytes sent less origin bytes, at least 0 (prefetch runs ahead of readers). ``bytes.opened``: lengths of
-        the shards that were passed as files of which samples are read; what is read of them nobody hears, and ``sent`` has none of it.
+        ``bytes.saved`` is what the origin did not have to send: bytes sent less origin bytes, at least 0 (prefetch runs ahead of readers).
+        ``bytes.opened``: lengths of the shards that were passed as files of which samples are read; what is read of them nobody hears, and
+        ``sent`` has none of it.
         """
         total = self._total
         saved = max(0, total.sent_bytes - self._origin_bytes)
@@ -119,7 +117,6 @@ class Counters:
                 "hit": total.hit_bytes,
                 "opened": total.opened_bytes,
                 "origin": self._origin_bytes,
-                "optimal": self._optimal_bytes,
                 "saved": saved,
             },
             "reader_wait_s": total.reader_wait_s,
@@ -154,9 +151,6 @@ class Counters:
 
     def _origin(self, fact: OriginBytes) -> None:
         self._origin_bytes += fact.count
-
-    def _optimal(self, fact: OptimalBytes) -> None:
-        self._optimal_bytes += fact.count
 
     def _job(self, name: str) -> JobCounters:
         """The job's counters; the job unheard for longest makes room."""

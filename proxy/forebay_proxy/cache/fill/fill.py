@@ -243,12 +243,12 @@ class Fill:
             if flight.takeoff.relay:
                 self.relays.ended(entry.key, flight)
             elif not entry.segments.has(first):
-                self._room.prefetch_debts.drop(entry.key, first)
+                self._room.read_ahead.end(entry.key, first)
                 self._events.emit(SegmentMissed(entry, first, flight))
             if not entry.ranged and flight is entry.in_use.stream and not entry.segments.complete:
                 for index in {layout.index_of(flight.on_disk.end), layout.index_of(flight.position)}:
                     if not entry.segments.has(index):  # it was on its way
-                        self._room.prefetch_debts.drop(entry.key, index)
+                        self._room.read_ahead.end(entry.key, index)
                 # Bodies without a length that together exceed the room fill it together, and none stays. Admitting them one by one would
                 # need the length, which is not known; so the room is refused segment by segment, and no reader waits for it.
                 self._events.emit(SegmentMissed(entry, 0, flight))

@@ -13,7 +13,6 @@ __all__ = [
     "Evicted",
     "IndexDone",
     "IntegrityFailed",
-    "OptimalBytes",
     "ReservationRefused",
     "SegmentVerified",
 ]
@@ -34,13 +33,6 @@ class Evicted:
     reason: str
     age_s: float
     used: bool
-
-
-@dataclass(frozen=True, slots=True)
-class OptimalBytes:
-    """A reading ended for which the best schedule would have fetched ``count`` bytes (``OptimumMeter``)."""
-
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +97,6 @@ CacheEvent = (
     | Evicted
     | IndexDone
     | IntegrityFailed
-    | OptimalBytes
     | ReservationRefused
     | SegmentVerified
 )

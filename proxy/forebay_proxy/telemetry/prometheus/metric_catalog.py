@@ -195,8 +195,6 @@ METRICS: tuple[Metric, ...] = (
     _counter("plan_openings_total", "Shards opened by readers with a plan.", _NEW, job=()),
     _counter("plan_deviation_total", "Of them: opened after passing announced ones over, once more, or without having been announced.",
              job=(), kind=_DEVIATIONS),
-    _counter("plan_optimal_origin_bytes_total", "The least that any schedule could have fetched for what was read: the best possible "
-             "forebay_origin_bytes_total. Counted as readings end.", _NEW),
     _gauge("prefetch_unread_bytes", "Bytes read ahead of need, here or on their way, that no reader has had yet.", _NEW),
     _gauge("prefetch_lead_bytes", "Bytes stored, without a gap, ahead of the job's worst-served reader.", _NEW, job=()),
     _gauge("prefetch_lead_seconds", "Until the job's worst-served reader meets its first missing segment, at its own pace.", _NEW, job=()),

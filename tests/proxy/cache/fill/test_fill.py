@@ -49,7 +49,7 @@ async def first_stored(world: World) -> Entry:
 
 
 def granted(world: World, index: int = 1) -> Grant[Slice]:
-    grant = world.fill.grants.demand(world.entry(A), index, None)
+    grant = world.fill.grants.demand(world.entry(A), index)
     assert grant is not None
     return grant
 
@@ -148,13 +148,13 @@ async def test_no_inode_for_a_new_file_is_counted(world: World) -> None:
     """The grant is given back without a try, and the monitor learns that a file is wanted."""
     world.origin.put(B, DATA)
     async with world.cache.open(shard_of(B), None, None, head=True) as reading:
-        grant = world.fill.grants.demand(reading.entry, 0, None)
+        grant = world.fill.grants.demand(reading.entry, 0)
         assert grant is not None
         world.cache.disk.no_files = True
         assert await world.fill.prepare(reading.entry, 0, grant) is None
         assert (world.fill.files_wanted, refusals(world)) == (1, ["inodes"])
     world.cache.disk.no_files = False
-    world.room.prefetch_debts.drop(reading.entry.key, 0)
+    world.room.read_ahead.end(reading.entry.key, 0)
     await world.quiet()
     assert world.ledger.reserved_bytes == 0
 

@@ -337,7 +337,7 @@ async def test_nothing_is_noted_of_an_opening_whose_room_was_not_made(tmp_path: 
             with pytest.raises(CacheFull):
                 await world.resolver.entry(shard_of(A), "job", need=DEMAND + 1, need_at=world.clock.now, reader=reader())
         assert world.origin.asked(A) == []
-        assert world.room.prefetch_debts.unread_bytes == 0
+        assert world.room.read_ahead.unread_bytes == 0
 
 
 async def test_never_means_never(tmp_path: Path) -> None:

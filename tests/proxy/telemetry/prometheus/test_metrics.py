@@ -17,7 +17,6 @@ from forebay_proxy.core.facts.cache import (
     DiskOperationFailed,
     Evicted,
     IntegrityFailed,
-    OptimalBytes,
     ReservationRefused,
     SegmentVerified,
 )
@@ -177,7 +176,6 @@ def test_other_requests_do_not_blur_the_shard_latencies(metrics: Metrics) -> Non
         (OriginOddity(ORIGIN, "range-as-200"), "origin_oddities_total", {"origin": ORIGIN, "kind": "range-as-200"}, 1),
         (OriginFailed(ORIGIN, "short"), "origin_failures_total", {"origin": ORIGIN, "reason": "short"}, 1),
         (PlanChanged("j", "extended"), "plan_changes_total", {"what": "extended"}, 1),
-        (OptimalBytes(7), "plan_optimal_origin_bytes_total", {}, 7),
         (ShardOpened(READER, "planned"), "plan_openings_total", {"job": "j"}, 1),
         (ShardOpened(READER, "planned"), "plan_deviation_total", {"job": "j", "kind": "skipped"}, 0),
         (ShardOpened(READER, "skipped"), "plan_openings_total", {"job": "j"}, 1),

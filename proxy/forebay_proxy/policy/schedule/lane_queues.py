@@ -11,24 +11,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, cast
 
 from forebay_proxy.policy.schedule.cursors import OriginCursor
-from forebay_proxy.policy.schedule.queues.room_queue import RoomQueue
 from forebay_proxy.policy.schedule.window import WindowShares
 
-__all__ = ["FairQueue", "LaneQueues", "Queued"]
+__all__ = ["FairQueue", "LaneQueues", "RoomQueue"]
 
 MOST_JOBS = 256  # remembered of one origin, unless more than that want something: clients may make names up
-
-
-class Queued(Protocol):
-    """What stands in the queue."""
-
-    ticket: int  # which of its places counts; 0: none
-
-    @property
-    def job(self) -> str: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -38,13 +27,13 @@ class _Job:
     given: float = 0.0  # bytes, on a scale all jobs share
     waiting: int = 0  # lanes whose ticket counts
     queued: bool = False
-    lanes: list[tuple[float, int, Queued]] = field(default_factory=list)
+    lanes: list[tuple[float, int, OriginCursor]] = field(default_factory=list)
 
 
 class FairQueue:
     """The queue of one origin. Not thread-safe: the event loop's only."""
 
-    def __init__(self, need: Callable[[Queued], float]) -> None:
+    def __init__(self, need: Callable[[OriginCursor], float]) -> None:
         """``need``: when a lane's next thing is needed now; asked again when it is about to be served."""
         self._need = need
         self._jobs: dict[str, _Job] = {}
@@ -58,7 +47,7 @@ class FairQueue:
     def __len__(self) -> int:
         return sum(job.waiting for job in self._jobs.values())
 
-    def put(self, lane: Queued) -> None:
+    def put(self, lane: OriginCursor) -> None:
         """``lane`` wants something, or its need has changed."""
         job = self._jobs.get(lane.job)
         if job is None:
@@ -70,7 +59,7 @@ class FairQueue:
         self._place(job, lane)
         self._enrol(lane.job, job)
 
-    def _place(self, job: _Job, lane: Queued) -> None:
+    def _place(self, job: _Job, lane: OriginCursor) -> None:
         self._serial += 1
         lane.ticket = self._serial
         heapq.heappush(job.lanes, (self._need(lane), self._serial, lane))
@@ -85,13 +74,13 @@ class FairQueue:
             self._serial += 1
             heapq.heappush(self._order, (job.given, self._serial, name))
 
-    def remove(self, lane: Queued) -> None:
+    def remove(self, lane: OriginCursor) -> None:
         """``lane`` wants nothing now."""
         if lane.ticket:
             lane.ticket = 0
             self._jobs[lane.job].waiting -= 1
 
-    def nearest(self) -> Queued | None:
+    def nearest(self) -> OriginCursor | None:
         """The lane whose turn it is; it stays where it is. None: nobody wants anything."""
         while self._order:
             given, serial, name = self._order[0]
@@ -108,7 +97,7 @@ class FairQueue:
                 del self._jobs[name]
         return None
 
-    def _nearest_of(self, job: _Job) -> Queued | None:
+    def _nearest_of(self, job: _Job) -> OriginCursor | None:
         while job.lanes:
             need, serial, lane = job.lanes[0]
             if lane.ticket != serial:
@@ -130,30 +119,72 @@ class FairQueue:
             job.given += size
 
 
+class RoomQueue:
+    """Lanes that found no room: each is tried again when there may be some, the nearest need first. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, OriginCursor]] = []  # a place that is not its lane's any more is passed over
+        self._serial = 0
+        self._waiting = 0
+        self.roomy = False  # whether there may be some room: nobody is tried before
+
+    def __repr__(self) -> str:
+        return f"<RoomQueue {len(self)} wait>"
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    def put(self, lane: OriginCursor, due: float) -> None:
+        """There was no room for what ``lane`` needs at ``due`` (seconds of the plans' clock)."""
+        self.remove(lane)
+        self._serial += 1
+        self._waiting += 1
+        lane.tight = self._serial
+        heapq.heappush(self._heap, (due, lane.tight, lane))
+        if len(self._heap) > 64 + 4 * self._waiting:
+            self._heap = [place for place in self._heap if place[2].tight == place[1]]
+            heapq.heapify(self._heap)
+
+    def remove(self, lane: OriginCursor) -> None:
+        """``lane`` does not wait for room any more."""
+        if lane.tight:
+            lane.tight = 0
+            self._waiting -= 1
+
+    def next(self) -> OriginCursor | None:
+        """The nearest, which waits no more then; None: nobody waits, or there is no room."""
+        while self.roomy and self._heap:
+            _, serial, lane = heapq.heappop(self._heap)
+            if lane.tight == serial:
+                self.remove(lane)
+                return lane
+        return None
+
+
 class LaneQueues:
     """The queue of each origin, and the one before the disk; a lane is in one of them at most. Not thread-safe."""
 
-    def __init__(self, shares: WindowShares, room: RoomQueue[OriginCursor], due: Callable[[OriginCursor], float]) -> None:
+    def __init__(self, shares: WindowShares, due: Callable[[OriginCursor], float]) -> None:
         """``due``: when a lane's next thing is needed now, in seconds of the plans' clock."""
         self._shares = shares
         self._due = due
         self._turns: dict[str, FairQueue] = {}  # origin -> its queue; who was served last is last
-        self._room = room
+        self.room = RoomQueue()
 
     def __repr__(self) -> str:
-        return f"<LaneQueues of {len(self._turns)} origins, {len(self._room)} without room>"
+        return f"<LaneQueues of {len(self._turns)} origins, {len(self.room)} without room>"
 
     def put(self, lane: OriginCursor) -> None:
         """``lane`` wants something, or its need has changed."""
         turns = self._turns.get(lane.origin)
         if turns is None:
-            turns = self._turns[lane.origin] = FairQueue(cast("Callable[[Queued], float]", self._due))
+            turns = self._turns[lane.origin] = FairQueue(self._due)
         turns.put(lane)
 
     def requeue(self, lane: OriginCursor) -> None:
         """Put the lane where it belongs now: into the queue, at its need, if it wants something within its window."""
         if lane.tight:
-            self._room.remove(lane)
+            self.room.remove(lane)
         if lane.indices and self.is_within(lane):
             self.put(lane)
         else:
@@ -167,18 +198,18 @@ class LaneQueues:
     def dequeue(self, lane: OriginCursor) -> None:
         """``lane`` wants nothing now."""
         if lane.tight:
-            self._room.remove(lane)
+            self.room.remove(lane)
         if lane.ticket:
             self._turns[lane.origin].remove(lane)
 
     def queue_for_room(self, lane: OriginCursor) -> None:
         """There was no room for ``lane``: it waits until there may be some."""
         self.dequeue(lane)
-        self._room.put(lane, self._due(lane))
+        self.room.put(lane, self._due(lane))
 
     def retry(self) -> None:
         """If there may be room, the lane with the nearest need that found none is asked for again."""
-        lane = self._room.next()
+        lane = self.room.next()
         if lane is not None:
             self.requeue(lane)
 
@@ -188,7 +219,7 @@ class LaneQueues:
 
     def nearest(self, origin: str) -> OriginCursor | None:
         """The lane whose turn it is at ``origin``; it stays where it is. None: nobody wants anything."""
-        lane = cast("OriginCursor | None", self._turns[origin].nearest())
+        lane = self._turns[origin].nearest()
         if lane is None:
             del self._turns[origin]
         return lane

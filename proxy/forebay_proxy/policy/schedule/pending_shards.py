@@ -1,6 +1,7 @@
-"""Stored shards that their job must compare with the origin before it reads them: which question is next. Pure.
+"""Shards that are being opened or compared ahead of need, and those that cannot be: no cursor waits for one. Pure.
 
-Nothing of that waits for room or for bytes, so these questions have a queue of their own, in the order of need, a few at once per origin.
+Stored shards that their job must compare with the origin first have a queue of their own, in the order of need, a few at once per origin:
+nothing of that waits for room or for bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
 from forebay_proxy.wire.protocol.plan import ReaderName
 
-__all__ = ["RevalidationQueue"]
+__all__ = ["PendingShards", "RevalidationQueue"]
 
 AT_ONCE = 8  # small requests in the air at one origin: 80 shards a second at 100 ms
 
@@ -63,3 +64,29 @@ class RevalidationQueue:
             if not waiting:
                 del self._waiting[origin]
         return None
+
+
+class PendingShards:
+    """By shard name. Not thread-safe: the event loop's only."""
+
+    def __init__(self, revalidations: RevalidationQueue) -> None:
+        self.opening: set[str] = set()
+        self.failed: set[str] = set()
+        self.revalidations = revalidations
+
+    def __repr__(self) -> str:
+        return f"<PendingShards {len(self.opening)} being opened, {len(self.failed)} cannot be>"
+
+    def ended(self, name: str) -> None:
+        """Its opening, or its comparison with the origin, is over."""
+        self.opening.discard(name)
+        self.revalidations.ended(name)
+
+    def fail(self, name: str) -> None:
+        """It cannot be opened, or fetched, ahead of need."""
+        self.ended(name)
+        self.failed.add(name)
+
+    def forgive(self, name: str) -> None:
+        """It may be tried again."""
+        self.failed.discard(name)

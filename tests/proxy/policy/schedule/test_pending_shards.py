@@ -1,4 +1,4 @@
-"""Which stored shard is compared with its origin next."""
+"""Which stored shard is compared with its origin next, and which shards no cursor waits for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from support.house import FakeClock, reader, shard_of
 
 from forebay_proxy.policy.plans.registry import PlanRegistry
-from forebay_proxy.policy.schedule.queues.revalidations import AT_ONCE, RevalidationQueue
+from forebay_proxy.policy.schedule.pending_shards import AT_ONCE, PendingShards, RevalidationQueue
 
 SHARDS = [shard_of(f"https://o/set/{number:02d}.tar") for number in range(2 * AT_ONCE)]
 
@@ -62,3 +62,23 @@ def test_what_was_passed_is_not_asked_for(plans: PlanRegistry) -> None:
     plans.opened(SHARDS[2], reader())
     assert asked(revalidations)[0] == SHARDS[3].name
     assert sorted(forgone) == [shard.name for shard in SHARDS[:3]]
+
+
+def test_a_failure_ends_an_opening() -> None:
+    """And lasts until it is forgiven, which begins no other."""
+    pending = PendingShards(RevalidationQueue(PlanRegistry(FakeClock()), lambda name: None))
+    pending.opening.add("a")
+    pending.fail("a")
+    assert (pending.opening, pending.failed) == (set(), {"a"})
+    pending.forgive("a")
+    assert (pending.opening, pending.failed) == (set(), set())
+
+
+def test_what_ended_is_pending_no_more() -> None:
+    """Nor is its comparison."""
+    plans = PlanRegistry(FakeClock())
+    pending = PendingShards(RevalidationQueue(plans, lambda name: None))
+    pending.opening.add("a")
+    pending.revalidations._wanted.add("a")
+    pending.ended("a")
+    assert ("a" in pending.opening, "a" in pending.revalidations) == (False, False)
