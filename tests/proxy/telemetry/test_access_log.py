@@ -247,8 +247,9 @@ async def test_it_is_its_owners_alone_and_what_was_there_stays(tmp_path: Path) -
 async def test_logrotate_may_move_it_or_cut_it(tmp_path: Path) -> None:
     """Moved, removed, truncated: the next line begins the file again, without a signal and without a hole."""
     path, old = tmp_path / "a.log", tmp_path / "a.log.1"
+    changes: list[Callable[[], object]] = [lambda: path.rename(old), path.unlink, lambda: os.truncate(path, 0), lambda: None]
     async with logging_to(path) as (_, board):
-        for count, change in enumerate((lambda: path.rename(old), path.unlink, lambda: os.truncate(path, 0), lambda: None), 1):
+        for count, change in enumerate(changes, 1):
             board.emit(done(f"s3://b/{count}.tar"))
             await board.until(written=count)
             assert [json.loads(line)["shard"] for line in path.read_text().splitlines()] == [f"s3://b/{count}.tar"]
