@@ -11,7 +11,7 @@ from forebay_proxy.app.plan_status import PlanStatus
 from forebay_proxy.telemetry.counters import Counters
 from forebay_proxy.telemetry.meter_board import MeterBoard
 from forebay_proxy.telemetry.origin_board import OriginBoard
-from forebay_proxy.telemetry.rank_balance import balance_of_rows
+from forebay_proxy.telemetry.rank_balance import rank_balance
 
 __all__ = ["MeterStatus"]
 
@@ -34,7 +34,7 @@ class MeterStatus:
         Origin bytes are of all jobs: a flight serves every job that waits for it.
         """
         rows = self._meters.rows(job)
-        balance = balance_of_rows(rows)
+        balance = rank_balance(rows)
         counted, ahead, (origin_bytes, origin_retries) = self._counters.of(job), self._announced.ahead(job), self._board.sums()
         return {
             "instance": self._instance,
