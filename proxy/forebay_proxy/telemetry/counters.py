@@ -19,7 +19,8 @@ from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["MAX_JOBS", "MOST_READERS", "ORDINARY", "Counters", "Followed", "JobCounters", "PlanAdherence", "heard"]
 
-K, V = TypeVar("K"), TypeVar("V")
+K = TypeVar("K")
+V = TypeVar("V")
 
 MAX_JOBS = 256  # the jobs heard from last; a node runs a handful at a time, and each costs about a kilobyte
 _MAX_JOB_CHARS = 256
