@@ -45,7 +45,6 @@ _VERBS = {
     "doctor": ("doctor.doctor:doctor", "Check whether a set suits ranks, workers and cache."),
     "takeover": ("run.takeover:takeover", "Take webdataset over in a Python environment."),
     "config": ("sidecars.config:config", None),
-    "completion": ("completion:completion", "Make a shell complete verbs and flags."),
 }
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.another_python
 
 VERBS = [
     "try", "serve", "run", "env", "check", "warm", "index", "status", "ps", "stop", "ls", "evict", "set", "verify", "plan", "doctor",
-    "takeover", "config", "completion",
+    "takeover", "config",
 ]  # fmt: skip
 
 
