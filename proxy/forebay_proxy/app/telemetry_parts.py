@@ -7,10 +7,9 @@ import time
 from dataclasses import dataclass
 
 from forebay_proxy.app.composition import CacheParts
-from forebay_proxy.app.meter_status import MeterStatus
 from forebay_proxy.app.plan_status import PlanStatus
 from forebay_proxy.app.startup import Start
-from forebay_proxy.app.status import StatusReport
+from forebay_proxy.app.status import MeterStatus, StatusReport
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.facts.requests import RequestDone
 from forebay_proxy.store.store import Store

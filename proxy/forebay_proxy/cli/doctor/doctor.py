@@ -14,11 +14,10 @@ from forebay_proxy.cli.doctor.epoch_shares import EpochShare, Readers, epoch_sha
 from forebay_proxy.cli.doctor.known_facts import known_facts
 from forebay_proxy.cli.doctor.rules import Level, RuleFinding, SetFacts, findings
 from forebay_proxy.cli.options import config_option, json_option, load_settings, one_setting, url_option
-from forebay_proxy.cli.output import many, say, say_json
+from forebay_proxy.cli.output import many, say, say_json, show_table, wrapped
 from forebay_proxy.cli.plan.flags import SETTINGS, quantity, total_bytes
 from forebay_proxy.cli.seams import Seams
 from forebay_proxy.cli.sources import is_list, read_list, understood
-from forebay_proxy.cli.tables import show_table, wrapped
 from forebay_proxy.core.exit_codes import ExitCode
 
 __all__ = ["doctor"]

@@ -11,18 +11,23 @@ from __future__ import annotations
 import os
 import selectors
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
 
+import click
+
 from forebay_proxy.cli.client import KeepAlive, SidecarClient, SidecarHung, SidecarRefused, SidecarUnreachable
 from forebay_proxy.cli.locate import named_address, token_of
-from forebay_proxy.cli.options import as_arguments
-from forebay_proxy.cli.output import error_line
-from forebay_proxy.config.layers import flag_name
+from forebay_proxy.cli.options import as_arguments, config_option, load_settings, settings_options
+from forebay_proxy.cli.output import error_line, say_json
+from forebay_proxy.cli.seams import Seams
+from forebay_proxy.config.fields import flag_name
 from forebay_proxy.config.settings import Settings, load
 from forebay_proxy.config.settings_file import find_files
 from forebay_proxy.config.settings_text import as_json, has_flag
@@ -32,7 +37,7 @@ from forebay_proxy.node import cache_location
 from forebay_proxy.node.runfile import RunDirectory
 from forebay_proxy.wire.protocol.keepalive import KeepAliveRefused, LaunchError
 
-__all__ = ["JoinRequest", "Joined", "differences", "join", "without_effect"]
+__all__ = ["JoinRequest", "Joined", "differences", "join", "launch", "without_effect"]
 
 _START_S = 15.0  # loading the index of 100,000 segments takes 0.1 s; a loaded node with a slow disk needs a few
 _IDLE_EXIT_S = 60  # long enough for the next command of a script to join, short enough to be gone when people look
@@ -257,3 +262,25 @@ def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
     if process.returncode is None:
         return "it runs, but is not to be found"
     return f"it was killed by signal {-process.returncode}" if process.returncode < 0 else f"it ended with exit code {process.returncode}"
+
+
+@click.command(hidden=True)
+@settings_options
+@config_option
+@click.pass_obj
+def launch(seams: Seams, /, config: Path | None, **flags: Any) -> int:
+    """Join or start this node's sidecar, say where in one line of JSON, and hold it until standard input ends."""
+    settings = load_settings(flags, config)
+    with join(JoinRequest(None, config, flags), os.environ, seams.program) as joined:
+        started = joined.how == "started"
+        status: dict[str, Any] = {}
+        if started:
+            with suppress(ForebayError):
+                status = joined.sidecar.status()
+        say_json({
+            "event": "joined", "how": joined.how, "url": joined.url, "log": None if joined.log is None else str(joined.log),
+            "notices": [str(text) for text in (*status.get("chosen", ()), *status.get("notices", ()))],  # people do not read a log for them
+            "without_effect": None if started else without_effect(joined, settings),
+        })  # fmt: skip
+        sys.stdin.buffer.read()
+    return 0

@@ -25,7 +25,7 @@ from forebay_proxy.cli.run.command import elsewhere, refusal, run_command
 from forebay_proxy.cli.run.environment import fresh_job, job_variables, traps
 from forebay_proxy.cli.run.join import Joined, JoinRequest, join, without_effect
 from forebay_proxy.cli.run.summary import has_read, summary
-from forebay_proxy.cli.run.takeover_place import path_variables, takeover_folder
+from forebay_proxy.cli.run.takeover import path_variables, takeover_folder
 from forebay_proxy.cli.run.takeover_report import TakeoverReport
 from forebay_proxy.cli.seams import Seams
 from forebay_proxy.config.settings import Settings
