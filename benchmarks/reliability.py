@@ -32,7 +32,7 @@ from forebay_proxy.cache.fill import fetcher  # noqa: E402
 from forebay_proxy.cache.integrity import version_flips  # noqa: E402
 from forebay_proxy.cache.integrity.version_flips import TRIES  # noqa: E402
 from forebay_proxy.cache.versions import versions  # noqa: E402
-from forebay_proxy.config.layers import flag_name  # noqa: E402
+from forebay_proxy.config.fields import flag_name  # noqa: E402
 from forebay_proxy.config.settings import Settings  # noqa: E402
 from forebay_proxy.core import tasks  # noqa: E402
 from forebay_proxy.core.errors import ShardChanged  # noqa: E402
