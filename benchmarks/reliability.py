@@ -162,7 +162,7 @@ def _limit_rows() -> list[tuple[str, ...]]:
         ("no such reader in a folder: the next ones compare anew", f"after {live_jobs.PAUSE_S:g} s", ""),
         ("a claim is committed after", f"{writer.COMMIT_WITHIN_S:g} s at most", ""),
         ("failures of the disk that count as down", f"{health.MANY} within {health.WINDOW_S:g} s", ""),
-        ("probes of a disk that is down", f"after {health.FIRST_PROBE_S:g} s, doubling to {health.LAST_PROBE_S:g} s", ""),
+        ("nothing is stored after such a failure", f"for {health.PAUSE_S:g} s", ""),
         ("answers on their way may end after a signal", *setting("drain_timeout_s")),
         ("everything else of an end, before it is forced", f"{shutdown.CLOSE_S:g} s", ""),
         (

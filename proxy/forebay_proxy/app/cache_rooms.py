@@ -21,7 +21,7 @@ from forebay_proxy.cache.integrity.digest_gate import DigestGate
 from forebay_proxy.cache.integrity.segment_check import SegmentCheck
 from forebay_proxy.cache.readers.active_readers import ActiveReaders
 from forebay_proxy.cache.readers.reader_parts import ReaderParts
-from forebay_proxy.cache.resident.open_files import OpenFiles, PatientFiles, Retirement
+from forebay_proxy.cache.resident.open_files import OpenFiles, Retirement
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.space import SegmentLeases, Slice, SpaceManager
@@ -82,12 +82,12 @@ class ResidentParts:
         ledger: Ledger[Slice] = Ledger(capacity.capacity_bytes)
         ledger.capacity_bytes = capacity.effective_bytes
         room = SpaceManager(ledger, store, plans, events, clock)
-        files = OpenFiles(room, store)
+        files = OpenFiles(room, store, disk)
         retirement = Retirement(room, files, tasks, events)
         reclaimer = Reclaimer(room=room, files=files, retirement=retirement, store=store, disk=disk, tasks=tasks, events=events)
-        leases, patient = SegmentLeases(room), PatientFiles(files, disk)
-        segment_check = SegmentCheck(room=room, reclaimer=reclaimer, files=patient, leases=leases, disk=disk, events=events)
-        segment_reader = SegmentReader(files=patient, segment_check=segment_check, reclaimer=reclaimer, disk=disk, tasks=tasks)
+        leases = SegmentLeases(room)
+        segment_check = SegmentCheck(room=room, reclaimer=reclaimer, files=files, leases=leases, disk=disk, events=events)
+        segment_reader = SegmentReader(files=files, segment_check=segment_check, reclaimer=reclaimer, disk=disk, tasks=tasks)
         return cls(store, plans, tasks, disk, ledger, room, files, retirement, reclaimer, leases, segment_check, segment_reader)
 
 
@@ -197,8 +197,8 @@ class BackgroundParts:
         clock, resolver = around.clock, filling.resolver
         headroom = Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock)
         disk_monitor = DiskMonitor(
-            store=here.store, room=here.room, reclaimer=here.reclaimer, files=here.files, fill=filling.fill, health=here.disk,
-            headroom=headroom, free_floor=settings.free_floor, tasks=here.tasks,
+            store=here.store, room=here.room, reclaimer=here.reclaimer, files=here.files, health=here.disk,
+            headroom=headroom, tasks=here.tasks,
         )  # fmt: skip
         return cls(
             SampleIndexer(cache, here.store.samples, here.tasks, around.events),

@@ -253,7 +253,6 @@ class SampleIndexer:
         except (CacheFull, DiskFailed):
             return
         try:
-            room.ledger.disk.doubt(grant)
             with suppress(DiskFailed):
                 await self._files.write(entry.key, encoded)
         finally:

@@ -7,11 +7,10 @@ nothing: who holds how many bytes is the ledger's, who leaves is the cache's. Th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar, TypeVarTuple
 
 from forebay_proxy.core.errors import ConfigError, DiskFailed
 from forebay_proxy.core.events import Events
@@ -27,15 +26,12 @@ from forebay_proxy.store.garbage import GarbageSweep
 from forebay_proxy.store.index.row import Row
 from forebay_proxy.store.index.writer import IndexWriter
 from forebay_proxy.store.owned_index import OwnedIndex
-from forebay_proxy.store.probe import Look, look, probe
+from forebay_proxy.store.probe import Look, look
 from forebay_proxy.store.recovery import recover
 from forebay_proxy.store.sample_index_files import SampleFiles
 from forebay_proxy.store.start_report import StartReport, describe
 
 __all__ = ["StartReport", "Store"]
-
-T = TypeVar("T")
-Args = TypeVarTuple("Args")
 
 
 class Store:
@@ -140,15 +136,8 @@ class Store:
 
     async def look(self, patience_s: float) -> Look:
         """How full the disk is, and whether the directory is where it was. Raises DiskFailed."""
-        return await self._watched("look", look, self.directory, patience_s=patience_s)
-
-    async def probe(self, patience_s: float) -> None:
-        """Write, sync and read back a small file. Raises DiskFailed."""
-        await self._watched("probe", probe, self.directory.shards, patience_s=patience_s)
-
-    async def _watched(self, operation: str, function: Callable[[*Args], T], *args: *Args, patience_s: float) -> T:
-        with disk_errors(operation, str(self.path)):
-            return await self._pools.watch.run(function, *args, patience_s=patience_s)
+        with disk_errors("look", str(self.path)):
+            return await self._pools.watch.run(look, self.directory, patience_s=patience_s)
 
     @property
     def overhead_bytes(self) -> int:

@@ -145,10 +145,10 @@ async def test_a_known_segment_that_never_lands_is_compared_by_its_reader(tmp_pa
         entry = world.entry(A)
         await world.reclaimer.discard(entry, 1)
         remote.flip(SEGMENT + 10)
-        world.cache.disk.lost("in this test")
+        world.cache.disk.state = "down"
         with pytest.raises(DigestDiffers):
             await world.get(A, first=SEGMENT)
-        world.cache.disk.probed(None)
+        world.cache.disk.state = "normal"
         world.clock.advance(60)
         assert await world.get(A) == data
 
@@ -162,7 +162,7 @@ async def test_a_known_segment_that_comes_again_through_memory_is_read(tmp_path:
         assert await world.get(A) == data
         await until(lambda: results(world) == ["agrees"])
         await world.reclaimer.discard(world.entry(A), index)
-        world.cache.disk.lost("in this test")
+        world.cache.disk.state = "down"
         for first, last in ((0, None), (index * SEGMENT, None), (index * SEGMENT + 5, None), (0, index * SEGMENT + 5)):
             end = None if last is None else last + 1
             assert await world.get(A, first=first, last=last) == data[first:end]
