@@ -45,7 +45,6 @@ from forebay_proxy.store.facts import (
     FileTidied,
     GarbageRemoved,
     IndexCommitted,
-    IndexLost,
     SpaceRefused,
 )
 from forebay_proxy.store.store import Store
@@ -96,7 +95,6 @@ def _introduce_disk(parts: CacheParts, events: Events) -> None:
     on(IndexCommitted, room.overhead.measure)
     on(GarbageRemoved, room.overhead.measure)
     on(FileTidied, lambda fact: room.tidied(fact.key, fact.allocated_bytes))
-    on(IndexLost, lambda _: room.claim_all())
     on(CommitFailed, lambda fact: disk.failed(fact.error))
     on(SpaceRefused, lambda fact: parts.background.disk_monitor.space_refused(fact.error))
 
