@@ -19,8 +19,8 @@ from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.core.tasks import BackgroundTasks
 from forebay_proxy.policy.eviction.headroom import Headroom
+from forebay_proxy.store.directory import Look
 from forebay_proxy.store.health import DiskHealth
-from forebay_proxy.store.probe import Look
 from forebay_proxy.store.store import Store
 
 __all__ = ["DiskMonitor"]

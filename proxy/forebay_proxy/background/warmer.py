@@ -12,9 +12,9 @@ from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.core.errors import CacheFull, ForebayError, NotTarArchive, ShardError
-from forebay_proxy.core.progress import Event, told_while
 from forebay_proxy.core.quantities import format_size
 from forebay_proxy.core.shard import Shard
+from forebay_proxy.core.tasks import Event, told_while
 from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.transfer.limiter import DEMAND
 from forebay_proxy.transfer.passengers import Abandoned

@@ -20,8 +20,7 @@ from forebay_proxy.core.errors import ConfigError, DiskFailed
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SegmentLayout
 from forebay_proxy.node.mounts import file_system_type, is_network, read_mounts
-from forebay_proxy.store.boot_id import boot_id
-from forebay_proxy.store.directory import Directory
+from forebay_proxy.store.directory import Directory, Look, boot_id
 from forebay_proxy.store.file_table import ShardFiles
 from forebay_proxy.store.files import fallocate, page_cache
 from forebay_proxy.store.files.fallocate import Abilities
@@ -30,10 +29,8 @@ from forebay_proxy.store.garbage import GarbageSweep
 from forebay_proxy.store.index.database import IndexBroken, IndexDatabase, LoadedIndex
 from forebay_proxy.store.index.row import Row, encode
 from forebay_proxy.store.index.writer import IndexWriter
-from forebay_proxy.store.probe import Look, look
-from forebay_proxy.store.recovery import recover
+from forebay_proxy.store.recovery import StartReport, describe, recover
 from forebay_proxy.store.sample_index_files import SampleFiles
-from forebay_proxy.store.start_report import StartReport, describe
 
 __all__ = ["StartReport", "Store"]
 
@@ -164,7 +161,7 @@ class Store:
     async def look(self, patience_s: float) -> Look:
         """How full the disk is, and whether the directory is where it was. Raises DiskFailed."""
         with disk_errors("look", str(self.path)):
-            return await self._pools.watch.run(look, self.directory, patience_s=patience_s)
+            return await self._pools.watch.run(self.directory.look, patience_s=patience_s)
 
     @property
     def overhead_bytes(self) -> int:

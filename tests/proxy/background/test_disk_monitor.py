@@ -20,9 +20,9 @@ from forebay_proxy.background import disk_monitor
 from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.core.facts.cache import DiskChanged, DiskOperationFailed
 from forebay_proxy.policy.eviction import headroom
+from forebay_proxy.store.directory import Look
 from forebay_proxy.store.files import file_io
 from forebay_proxy.store.health import PAUSE_S
-from forebay_proxy.store.probe import Look
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
