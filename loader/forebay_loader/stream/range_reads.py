@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from functools import partial
-from typing import Callable, Optional, TypeVar
+from typing import Callable, NamedTuple, Optional, TypeVar
 
 from forebay_loader.base.activity import ORIGIN, PROXY, UNTOLD, here
 from forebay_loader.base.counters import COUNTS
@@ -25,11 +25,36 @@ from forebay_loader.transport.hung_sidecar import HUNG, Bearing, hung, turns
 from forebay_loader.transport.source_timeout import SourceTimeout
 from forebay_proxy.wire.commands.sources import Source
 
-__all__ = ["asked", "is_span", "patiently", "read_range"]
+__all__ = ["ShardVersion", "asked", "open_range", "patiently", "read_range", "shard_version"]
 
 T = TypeVar("T")
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/\d+", re.ASCII)
+
+
+class ShardVersion(NamedTuple):
+    """A shard as the sidecar knows it now. ``length`` in bytes; ``modified`` as HTTP has it, "" where the origin told none."""
+
+    etag: str
+    length: int
+    modified: str = ""
+
+
+def shard_version(source: Source, limits: Limits) -> ShardVersion:
+    """Which version the sidecar has now. Raises as ``read_range``, and ``ShardReadError`` where the origin tells no length."""
+
+    def ask_once(bearing: Bearing) -> ShardVersion:
+        # By a reader that announced nothing: who announced the shard opens it once, by its bytes.
+        reply = ask_shard(source, reader_name(), [], limits, method="HEAD", bearing=bearing)
+        reply.body.close()
+        if reply.status != 200:
+            _refused(source, reply)
+        length = reply.header("Content-Length")
+        if not length.isdigit():
+            raise ShardReadError(f"shard {shown(source)}: its origin tells no length, without which parts of it cannot be read")
+        return ShardVersion(reply.header("ETag"), int(length), reply.header("Last-Modified"))
+
+    return _patient(source, limits, limits.open_s, ask_once)
 
 
 def read_range(source: Source, first: int, size: int, etag: str, limits: Limits, *, sparse: bool = False) -> bytes:
@@ -39,8 +64,12 @@ def read_range(source: Source, first: int, size: int, etag: str, limits: Limits,
     """
     if not size:
         return b""
+    return _patient(source, limits, limits.resume_s, partial(_range, source, first, size, etag, limits, sparse))
+
+
+def _patient(source: Source, limits: Limits, within_s: float, ask_once: Callable[[Bearing], T]) -> T:
     try:
-        return patiently(shown(source), limits, limits.resume_s, partial(_range, source, first, size, etag, limits, sparse))
+        return patiently(shown(source), limits, within_s, ask_once)
     except Unanswered as trouble:
         COUNTS.add("failed")
         kind = ShardReadError if trouble.reached else ProxyUnreachable
@@ -97,15 +126,23 @@ def asked(source: Source, prefix: str, headers: "list[tuple[str, str]]", limits:
         activity.tell(cause)
 
 
-def _range(source: Source, first: int, size: int, etag: str, limits: Limits, sparse: bool, bearing: Bearing) -> bytes:
+def open_range(
+    source: Source, first: int, size: int, etag: str, limits: Limits, *, sparse: bool = False, bearing: Optional[Bearing] = None
+) -> Reply:
+    """The answer that brings ``size`` bytes from ``first`` of the version ``etag``, asked for once. Raises ``Unanswered`` too."""
     last = first + size - 1
     headers = [("Range", f"bytes={first}-{last}"), ("If-Match", etag), (VERSION, etag), *sparse_header(sparse)]
     reply = asked(source, "", headers, limits, bearing)
     if reply.status != 206:
         _refused(source, reply)
-    if not is_span(reply, first, last) or reply.header("ETag") != etag:
+    if not _is_span(reply, first, last) or reply.header("ETag") != etag:
         reply.body.close()
         raise ShardChanged(f"shard {shown(source)}: asked for bytes {first}-{last}, answered {reply.header('Content-Range') or 'others'}")
+    return reply
+
+
+def _range(source: Source, first: int, size: int, etag: str, limits: Limits, sparse: bool, bearing: Bearing) -> bytes:
+    reply = open_range(source, first, size, etag, limits, sparse=sparse, bearing=bearing)
     activity = here()
     activity.wait(waited_for(reply), shown(source), first)
     try:
@@ -116,7 +153,7 @@ def _range(source: Source, first: int, size: int, etag: str, limits: Limits, spa
     return content
 
 
-def is_span(reply: Reply, first: int, last: int) -> bool:
+def _is_span(reply: Reply, first: int, last: int) -> bool:
     """Whether a 206 brings bytes ``first`` to ``last``, both inclusive."""
     found = _CONTENT_RANGE.fullmatch(reply.header("Content-Range"))
     return found is not None and (int(found[1]), int(found[2])) == (first, last)
