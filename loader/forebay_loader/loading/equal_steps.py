@@ -16,9 +16,8 @@ from webdataset import shardlists
 
 from forebay_loader.base.errors import StepsError
 from forebay_loader.base.notices import log
-from forebay_loader.dataset.empty_passes import EmptyPasses
 from forebay_loader.dataset.sample_shares import SharedOut
-from forebay_loader.dataset.shard_list import NodeSplit, ShardList
+from forebay_loader.dataset.shard_list import EmptyPasses, NodeSplit, ShardList
 from forebay_loader.identity.world import World
 from forebay_loader.loading.rank_agreement import Said
 from forebay_loader.loading.step_vote import DONE, GOES_ON, StepVote

@@ -21,14 +21,13 @@ from forebay_loader.dataset.sample_shares import ShareCounts, counts_by_url, sha
 from forebay_loader.dataset.with_length import with_length
 from forebay_loader.identity.world import World
 from forebay_loader.loading import equal_steps as steps
-from forebay_loader.loading.handover import Handover
 from forebay_loader.loading.loader_arguments import LoaderArguments
 from forebay_loader.loading.loader_progress import LoaderProgress
 from forebay_loader.loading.loader_start import LoaderStart
 from forebay_loader.loading.rank_agreement import FIRST_S, Agreement, Said, agreement_of, site, watched
 from forebay_loader.loading.resumable_loader import ResumableLoader
 from forebay_loader.loading.step_vote import StepVote, group_is_up
-from forebay_loader.loading.worker_start import WorkerInit, start_method
+from forebay_loader.loading.worker_start import Handover, WorkerInit, start_method
 from forebay_loader.meter.stage_ranges import RangedStages
 from forebay_loader.meter.stalls import around, install, loader_totals
 from forebay_loader.meter.totals import StallTotals

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from functools import partial
-from typing import Callable, NamedTuple, Optional, TypeVar
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from forebay_loader.base.activity import ORIGIN, PROXY, UNTOLD, here
 from forebay_loader.base.counters import COUNTS
@@ -17,7 +17,6 @@ from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChang
 from forebay_loader.base.timeouts import Limits
 from forebay_loader.identity.reader_name import reader_name
 from forebay_loader.stream.shard_request import VERSION, ask_shard, refusal, shown, waited_for
-from forebay_loader.stream.sparse_reads import sparse_header
 from forebay_loader.stream.wait_notices import say_wait
 from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.http import Reply
@@ -25,7 +24,39 @@ from forebay_loader.transport.hung_sidecar import HUNG, Bearing, hung, turns
 from forebay_loader.transport.source_timeout import SourceTimeout
 from forebay_proxy.wire.commands.sources import Source
 
-__all__ = ["ShardVersion", "asked", "open_range", "patiently", "read_range", "shard_version"]
+__all__ = [
+    "SEGMENT_BYTES",
+    "SPANS_AT_ONCE",
+    "ShardVersion",
+    "are_sparse",
+    "asked",
+    "open_range",
+    "patiently",
+    "read_range",
+    "shard_version",
+    "sparse_header",
+]
+
+SEGMENT_BYTES = 8 << 20  # the sidecar's; where it has others, this only guesses less well
+REQUEST_BYTES = 64 << 10  # what a request costs an origin that is near, in bytes that it could have sent meanwhile: less is not worth one
+
+SPANS_AT_ONCE = 4  # of a clip that is not here: eight groups of pictures then cost two round trips; each may be 4 MiB in memory
+
+
+def are_sparse(spans: Sequence[Tuple[int, int]], length: int) -> bool:
+    """Whether ``spans``, each (offset, end), ascending, are less than half of the segments that they touch, in an object of ``length``."""
+    touched: Dict[int, int] = {}
+    for begin, end in spans:
+        for index in range(begin // SEGMENT_BYTES, -(-end // SEGMENT_BYTES)):
+            touched[index] = min(SEGMENT_BYTES, length - index * SEGMENT_BYTES)
+    wanted = sum(end - begin for begin, end in spans)
+    return 2 * wanted < sum(touched.values()) and sum(touched.values()) - wanted > REQUEST_BYTES * len(spans)
+
+
+def sparse_header(sparse: bool) -> List[Tuple[str, str]]:
+    """What tells it to the sidecar."""
+    return [("Forebay-Sparse", "1")] if sparse else []
+
 
 T = TypeVar("T")
 

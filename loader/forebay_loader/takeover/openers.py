@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
+import weakref
+from contextlib import contextmanager
 from typing import Any, Callable, Iterable, Iterator, Optional
 
 from forebay_loader.base.takeover_report import REPORT
 from forebay_loader.base.timeouts import DEFAULT_LIMITS
 from forebay_loader.dataset.local_copies import copied, tell_unused
+from forebay_loader.identity.world import World
 from forebay_loader.meter.skips import stock_stages
 from forebay_loader.meter.stalls import install
-from forebay_loader.plan.ahead import passed_on
-from forebay_loader.plan.known_lists import is_known_list
+from forebay_loader.plan.ahead import Ahead, passed_on
+from forebay_loader.plan.known_lists import is_known_list, lists_shards
+from forebay_loader.plan.plan_subject import set_of
 from forebay_loader.stream.webdataset_openers import enable, enabled, gopen_module, left_command, open_source, refused, source_of
-from forebay_loader.takeover.sources import ahead_of, first_pull, noted
 from forebay_loader.takeover.tar_files import take_tars
 from forebay_loader.videos import torch_video
 from forebay_proxy.wire.commands.sources import Source
 
-__all__ = ["replace_openers", "why_direct"]
+__all__ = ["ahead_of", "first_pull", "noted", "replace_openers", "why_direct"]
 
 Opener = Callable[..., Iterator[Any]]
 _NOTHING = object()
@@ -225,3 +229,43 @@ def _source_of(item: Any) -> Optional[Source]:
 
 def _opened(source: Source) -> Any:
     return open_source(source, enabled() or DEFAULT_LIMITS)
+
+
+_PULLS = threading.local()  # .begun: the lists that began within the pull that is on
+_STAGES: weakref.WeakKeyDictionary[Any, Ahead] = weakref.WeakKeyDictionary()  # one for each list: it counts how often that was read
+
+
+def noted(stock: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """A shard list's ``__iter__``, the same but for a note at its first item."""
+
+    @functools.wraps(stock)
+    @lists_shards
+    def __iter__(self: Any) -> Iterator[Any]:  # noqa: N807  # it becomes that method
+        begun = getattr(_PULLS, "begun", None)
+        if begun is not None:
+            begun.append(self)
+        yield from stock(self)
+
+    return __iter__
+
+
+@contextmanager
+def first_pull() -> Iterator[list[Any]]:
+    """The shard lists that begin meanwhile, in this thread."""
+    outer, begun = getattr(_PULLS, "begun", None), list[Any]()
+    _PULLS.begun = begun
+    try:
+        yield begun
+    finally:
+        _PULLS.begun = outer
+
+
+def ahead_of(begun: list[Any]) -> Ahead:
+    """The ``Ahead`` that announces a pass over the one list that has begun. Where no list or several have begun, its set is not known."""
+    if len(begun) != 1:
+        return Ahead(world=World())
+    (source,) = begun
+    found = _STAGES.get(source)
+    if found is None:
+        found = _STAGES[source] = Ahead(set=set_of(getattr(source, "urls", None)), world=World())
+    return found

@@ -10,10 +10,9 @@ from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.identity.reader_name import reader_name
 from forebay_loader.samples.index_client import source_in
 from forebay_loader.stream.descriptor_request import open_descriptor
-from forebay_loader.stream.range_reads import ShardVersion, read_range, shard_version
+from forebay_loader.stream.range_reads import SPANS_AT_ONCE, ShardVersion, are_sparse, read_range, shard_version
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.shard_request import shown
-from forebay_loader.stream.sparse_reads import SPANS_AT_ONCE, are_sparse
 
 if TYPE_CHECKING:
     from forebay_loader.videos.decode.frames import Buffer  # PyAV, which who only lists clips needs not
