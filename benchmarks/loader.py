@@ -1,7 +1,6 @@
-"""Samples a second of one worker: webdataset over curl and over files, Forebay warm, indexed and cold, LitData on a converted copy.
+"""Samples a second of one worker: webdataset over curl and over files, Forebay warm, indexed and cold.
 
     python benchmarks/loader.py                                        five rounds, 20,000 samples of 10 KB, 2,000 of 100 KB
-    python benchmarks/loader.py --litdata-python VENV/bin/python       with LitData, from an environment that has it (pip install litdata)
     python benchmarks/loader.py --samples 4000 --rounds 2 --json       quickly, as one JSON object
 
 All read the same samples, a JPEG and its class from plain tars, in the same order: once, before anything is timed, the crc32 of all their
@@ -16,7 +15,6 @@ What the rows read:
 - forebay, warm: a worker's first reading of shards that the sidecar has, and has indexed; http: the same with the descriptors turned off.
 - forebay, indexed: ``IndexedShards`` from its first sample to its last, a worker's second time.
 - forebay, cold: shards the sidecar has never seen. Before it memory is touched as in serve.py: no other row stores anything.
-- litdata: a worker's second reading of a local copy in LitData's own format, its ``memoryview``s made ``bytes``; views: left as they are.
 - pil pipeline: ``shuffle.decode("pil").to_tuple.batched``; decoding alone: only that, of JPEGs held in memory.
 """
 
@@ -40,18 +38,16 @@ HERE = Path(__file__).resolve().parent
 ROOTS = [str(HERE.parent / part) for part in ("tests", "proxy", "loader", "benchmarks")]
 sys.path[:0] = ROOTS
 
-from figures import Figure, as_json, at_least, at_most, exactly, lines  # noqa: E402
+from figures import Figure, as_json, at_least, exactly, lines  # noqa: E402
 from loader_set import Made, make_set  # noqa: E402
 from rivals import nginx  # noqa: E402
 from serve import touch_memory  # noqa: E402
 from support.other_python import clean_environment  # noqa: E402
 from support.sidecar import running  # noqa: E402
 
-PARTS = ("10", "10-alone", "10-three", "100", "decoded", "opening", "memory")
+PARTS = ("10", "10-alone", "10-three", "100", "decoded")
 SHARDS = 4
-OPENINGS = 200
-FLAT_BYTES = 2 << 20  # over 20 epochs; the allocator's own noise is a few hundred KiB
-WDS_CURL, WDS_FILE, LITDATA, LITDATA_VIEWS = "webdataset, curl", "webdataset, file", "litdata", "litdata, views"
+WDS_CURL, WDS_FILE = "webdataset, curl", "webdataset, file"
 WARM, HTTP, INDEXED, COLD = "forebay, warm", "forebay, warm, http", "forebay, indexed", "forebay, cold"
 WDS_CURL_WALL, COLD_CPU = "webdataset, curl, wall", "forebay, cold, worker's cpu"
 ALONE, THREE = "10 KB, one file a sample", "10 KB, three files a sample"
@@ -61,10 +57,10 @@ STOCK_PIL, OUR_PIL, DECODING = "webdataset, pil pipeline", "forebay, pil pipelin
 class Contender:
     """One way to read, in a process of its own. ``reading``: which pass of a fresh worker is timed."""
 
-    def __init__(self, way: str, python: str, environ: dict[str, str], reading: int = 1) -> None:
+    def __init__(self, way: str, environ: dict[str, str], reading: int = 1) -> None:
         self.reading = reading
         self._child = subprocess.Popen(
-            [python, str(HERE / "loader_contender.py"), way], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, text=True
+            [sys.executable, str(HERE / "loader_contender.py"), way], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, text=True
         )
         self._ready = False  # they start together
 
@@ -117,8 +113,8 @@ class Bench:
 class Run:
     """The servers and the contenders of one run, in ``directory``."""
 
-    def __init__(self, directory: Path, litdata_python: str | None, stack: ExitStack, clock: str) -> None:
-        self._directory, self._stack, self._litdata = directory, stack, litdata_python
+    def __init__(self, directory: Path, stack: ExitStack, clock: str) -> None:
+        self._directory, self._stack = directory, stack
         self.files = directory / "files"
         self.files.mkdir()
         origin, _ = stack.enter_context(nginx(directory / "nginx", self.files))
@@ -131,21 +127,14 @@ class Run:
         self.served = {**self.plain, "FOREBAY_URL": self.sidecar.url}
         self.bench = Bench(clock)
 
-    def contender(self, way: str, reading: int = 1, python: str = sys.executable, **variables: str) -> Contender:
+    def contender(self, way: str, reading: int = 1, **variables: str) -> Contender:
         environ = self.served if way.startswith("forebay") else self.plain
-        made = Contender(way, python, {**environ, **variables}, reading)
+        made = Contender(way, {**environ, **variables}, reading)
         self._stack.callback(made.close)
         return made
 
     def urls(self, made: Made, prefix: str = "") -> list[str]:
         return [f"{self.origin}/{path.parent.name}/{prefix}{path.name}" for path in made.shards]
-
-    def converted(self, made: Made) -> str:
-        """The copy in LitData's format."""
-        assert self._litdata
-        place = self._directory / f"litdata-{made.shards[0].parent.name}"
-        subprocess.run([self._litdata, str(HERE / "loader_litdata.py"), str(place), *map(str, made.shards)], check=True, env=self.plain)
-        return str(place)
 
     def raw(self, size: str, made: Made, rounds: int) -> None:
         """The rows of raw samples."""
@@ -158,10 +147,6 @@ class Run:
             HTTP: (self.contender("forebay", FOREBAY_FD="0"), urls),
             INDEXED: (self.contender("forebay-indexed", 2), urls),
         }
-        if self._litdata:
-            copy = [self.converted(made)]
-            rows[LITDATA] = (self.contender("litdata", 2, self._litdata), copy)
-            rows[LITDATA_VIEWS] = (self.contender("litdata-views", 2, self._litdata), copy)
         say(f"{size}: comparing all bytes")
         self.bench.sums[size] = {row: contender.passes(given, check=True)[-1]["crc"] for row, (contender, given) in rows.items()}
         for number in range(rounds):
@@ -192,25 +177,6 @@ class Run:
             for row, (contender, given) in rows.items():
                 self.bench.add(f"{size}, decoded", row, contender.passes(given)[-1])
 
-    def opening(self, way: str, urls: list[str]) -> list[float]:
-        """Milliseconds of opening a warm shard, up to its first header."""
-        variables = {"http": {"FOREBAY_FD": "0"}, "curl": {}, "descriptor": {}}[way]
-        count = OPENINGS // 5 if way == "curl" else OPENINGS
-        environ = {**(self.plain if way == "curl" else self.served), **variables}
-        return [seconds * 1e3 for seconds in self._worker("open", count, urls, environ)]
-
-    def exchange(self) -> list[float]:
-        """Milliseconds of passing a descriptor from one process to another, with no Forebay in either."""
-        return [seconds * 1e3 for seconds in self._worker("bare", OPENINGS, [], self.plain)]
-
-    def memory(self, urls: list[str], epochs: int) -> list[float]:
-        return self._worker("memory", epochs, urls, self.served)
-
-    def _worker(self, what: str, count: int, urls: list[str], environ: dict[str, str]) -> list[float]:
-        command = [sys.executable, str(HERE / "loader_opening.py"), what, str(count), *urls]
-        found: list[float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environ, text=True).stdout)
-        return found
-
 
 def figures(run: Run) -> Iterator[Figure]:
     """Everything the run found, each with its limit."""
@@ -231,8 +197,8 @@ def figures(run: Run) -> Iterator[Figure]:
 def _ratios(bench: Bench, size: str, *, held: bool) -> Iterator[Figure]:
     waited = WDS_CURL if bench.clock == "wall" else WDS_CURL_WALL
     aims = [
-        (WARM, WDS_CURL, 12), (WARM, WDS_FILE, 12), (INDEXED, WDS_CURL, 35), (INDEXED, WDS_FILE, 35), (INDEXED, LITDATA, 1.5),
-        (INDEXED, LITDATA_VIEWS, 0), (COLD, waited, 12), (COLD_CPU, WDS_CURL, 0), (HTTP, WDS_CURL, 0),
+        (WARM, WDS_CURL, 12), (WARM, WDS_FILE, 12), (INDEXED, WDS_CURL, 35), (INDEXED, WDS_FILE, 35),
+        (COLD, waited, 12), (COLD_CPU, WDS_CURL, 0), (HTTP, WDS_CURL, 0),
     ]  # fmt: skip
     for one, other, aim in aims:
         value = bench.ratio(f"{size}: {one}", f"{size}: {other}")
@@ -253,24 +219,6 @@ def decoded(bench: Bench, size: str) -> Iterator[Figure]:
     yield Figure(f"{size}, decoded: {OUR_PIL} / {DECODING}", near, "times", limit, times >= 2 or near >= 0.9)
 
 
-def openings(run: Run, urls: list[str]) -> Iterator[Figure]:
-    for way, shown in (("curl", [f"pipe:curl -s -f {url}" for url in urls]), ("http", urls), ("descriptor", urls)):
-        found = sorted(run.opening(way, shown))
-        median, what = statistics.median(found), f"opening a warm shard: {way}"
-        yield Figure(f"{what}, fastest of {len(found)}", found[0], "ms")
-        yield at_most(what, median, 0.1, "ms") if way == "descriptor" else Figure(what, median, "ms")
-    bare = sorted(run.exchange())
-    yield Figure(f"passing a descriptor between two bare processes, fastest of {len(bare)}", bare[0], "ms")
-    yield Figure("passing a descriptor between two bare processes", statistics.median(bare), "ms")
-
-
-def flat(held: list[float]) -> Iterator[Figure]:
-    """From the median of epochs 3 to 7 (the first ones fill caches) to that of the last five."""
-    grown = statistics.median(held[-5:]) - statistics.median(held[2:7])
-    yield Figure(f"a worker's own memory after epoch {len(held)}", held[-1] / 2**20, "MiB")
-    yield at_most(f"its growth over {len(held)} epochs", grown / 2**20, FLAT_BYTES / 2**20, "MiB")
-
-
 @contextmanager
 def folder(parent: Path | None) -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="forebay-loader-", dir=parent))
@@ -283,13 +231,12 @@ def folder(parent: Path | None) -> Iterator[Path]:
 
 def measure(given: argparse.Namespace, directory: Path) -> list[Figure]:
     with ExitStack() as stack:
-        run = Run(directory, given.litdata_python, stack, given.clock)
+        run = Run(directory, stack, given.clock)
         say("making samples")
         small = make_set(run.files / "10kb", 10, given.samples, SHARDS)
         alone = make_set(run.files / "10kb-alone", 10, given.samples, SHARDS, classes=False)
         three = make_set(run.files / "10kb-three", 10, given.samples, SHARDS, texts=True)
         large = make_set(run.files / "100kb", 100, max(given.samples // 10, SHARDS), SHARDS)
-        opened = make_set(run.files / "small", 10, SHARDS, SHARDS)
         few = make_set(run.files / "few", 10, max(given.samples // 4, SHARDS), SHARDS)
         for size, part, made in (("10 KB", "10", small), (ALONE, "10-alone", alone), (THREE, "10-three", three), ("100 KB", "100", large)):
             if part in given.part:
@@ -299,13 +246,6 @@ def measure(given: argparse.Namespace, directory: Path) -> list[Figure]:
         found = list(figures(run))
         if "decoded" in given.part:
             found += decoded(run.bench, "10 KB")
-        if "opening" in given.part:
-            say("opening")
-            run.memory(run.urls(opened), 1)  # they are warm then
-            found += openings(run, run.urls(opened))
-        if "memory" in given.part:
-            say(f"{given.epochs} epochs")
-            found += flat(run.memory(run.urls(few), given.epochs))
         return found
 
 
@@ -318,7 +258,6 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=20_000, help="of 10 KB; a tenth as many of 100 KB")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="cpu: of the worker alone, on a machine with other work")
-    parser.add_argument("--epochs", type=int, default=20, help="of the worker whose memory is watched")
     parser.add_argument(
         "--part",
         nargs="+",
@@ -326,14 +265,11 @@ def main() -> int:
         default=PARTS,
         help="only these; those with numbers are sizes of raw samples, in KB",
     )
-    parser.add_argument("--litdata-python", help="an interpreter with litdata; its rows are left out without")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     parser.add_argument("--directory", type=Path, help="where to make, and remove, a working folder (default: the temporary directory)")
     given = parser.parse_args()
-    if given.samples < 4 * SHARDS or given.rounds < 1 or given.epochs < 8:
-        parser.error(f"at least {4 * SHARDS} samples, 1 round, 8 epochs")
-    if not given.litdata_python:
-        say("litdata: left out; --litdata-python names an interpreter that has it")
+    if given.samples < 4 * SHARDS or given.rounds < 1:
+        parser.error(f"at least {4 * SHARDS} samples, 1 round")
     with folder(given.directory) as directory:
         found = measure(given, directory)
     print(as_json("loader", " ".join(["python", "benchmarks/loader.py", *sys.argv[1:]]), found) if given.json else "\n".join(lines(found)))

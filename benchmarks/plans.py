@@ -6,8 +6,7 @@ bytes    origin bytes of an epoch against D - (C - W), the least that any policy
 stall    how busy an emulated accelerator is kept where the origin gives a tenth more than is needed
 half     how long an epoch takes where it gives half of what is needed, and the cache holds half of the set
 jobs     two jobs over one set, the second half an epoch later
-after    a job after another one that has ended: its origin bytes against D - C, measured with sets of one folder, and simulated with sets
-         of 10 GB in one folder and in two (``--simulated``: only that)
+after    a job after another one that has ended: its origin bytes against D - C, measured with sets of one folder
 replay   ``forebay plan --replay`` over a recorded run of ``bytes``
 
 Without a name all of them run (below 20 minutes on two processors; ``--quick`` below 2). Exit code 1 if a limit is broken. Every segment is
@@ -24,7 +23,6 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("tests", "proxy", "benchmarks")]
 
 import plan_after  # noqa: E402
-import plan_after_simulated  # noqa: E402
 import plan_bytes  # noqa: E402
 import plan_half  # noqa: E402
 import plan_jobs  # noqa: E402
@@ -73,14 +71,9 @@ def jobs(given: argparse.Namespace) -> list[Figure]:
 
 
 def after(given: argparse.Namespace) -> list[Figure]:
-    measured = []
-    if not given.simulated:
-        shards = FarSet(64 if given.quick else 160, given.seed)
-        say(f"after: two sets of {shards.bytes / 2**21:.0f} MiB in one folder, a cache of half of one")
-        measured = plan_after.figures(shards, given.seed)
-    count = 512 if given.quick else 1024
-    say(f"after, simulated: two sets of {count * plan_after_simulated.SHARD_BYTES / 1e9:.2f} GB")
-    return measured + plan_after_simulated.figures(count, given.seed)
+    shards = FarSet(64 if given.quick else 160, given.seed)
+    say(f"after: two sets of {shards.bytes / 2**21:.0f} MiB in one folder, a cache of half of one")
+    return plan_after.figures(shards, given.seed)
 
 
 def replay(given: argparse.Namespace) -> list[Figure]:
@@ -110,7 +103,6 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--simulated", action="store_true", help="of `after` only what is simulated: half a minute")
     parser.add_argument("--shards", type=int, help="of the set of `bytes` (default: 256, quick 128) and of `half` (1024, quick 256)")
     parser.add_argument("--epochs", type=int, help="of `bytes` (default: 5, quick 3), `replay` (4, quick 2) and `half` (1)")
     parser.add_argument("--case", help="only the cases of `bytes` with this in their name")

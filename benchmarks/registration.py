@@ -29,8 +29,7 @@ from forebay_proxy.background.plan_intake import PlanIntake  # noqa: E402
 from forebay_proxy.core.events import Events  # noqa: E402
 from forebay_proxy.core.segments import DEFAULT_LAYOUT  # noqa: E402
 from forebay_proxy.policy.eviction.eviction_queue import EvictionQueue  # noqa: E402
-from forebay_proxy.policy.plans.facts import NextUseChanged  # noqa: E402
-from forebay_proxy.policy.plans.registry import PlanRegistry  # noqa: E402
+from forebay_proxy.policy.plans.registry import NextUseChanged, PlanRegistry  # noqa: E402
 from forebay_proxy.policy.schedule.scheduler import PrefetchScheduler  # noqa: E402
 from forebay_proxy.server.http.plan_route import _PARSE_ON_LOOP_BYTES, _breathe, parse_plan  # noqa: E402
 from forebay_proxy.wire.protocol.plan import Encoded, ReaderName, encode  # noqa: E402

@@ -205,17 +205,6 @@ def _user() -> str:
 
 
 @contextmanager
-def relay(work: Path, origin: Server) -> Iterator[Server]:
-    """The one-thread relay of ``relay.py``."""
-    work.mkdir(parents=True)
-    command = [sys.executable, str(ROOT / "benchmarks/relay.py"), origin.url.rpartition(":")[2], str(work)]
-    with process(command, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        port = int(child.stdout.readline())
-        yield Server("relay", f"http://127.0.0.1:{port}", child.pid)
-
-
-@contextmanager
 def forebay(work: Path, *origins: str, cache_size: str = "16GB", authority: Authority | None = None) -> Iterator[Server]:
     """A sidecar that may reach ``origins``; ``authority``: whom it trusts, and no other."""
     work.mkdir(parents=True)

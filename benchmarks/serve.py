@@ -1,4 +1,4 @@
-"""Throughput, processor time and memory: Forebay beside nginx proxy_cache, direct curl and a one-thread relay, in one run.
+"""Throughput, processor time and memory: Forebay beside nginx proxy_cache and direct curl, in one run.
 
     python benchmarks/serve.py [--size-mb 300] [--rounds 5] [--warm | --cold] [--schemes http,https] [--readers 1,8,64] [--capped]
                                [--json] [--directory DIR]
@@ -33,7 +33,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "examples")]
 
-from rivals import Authority, Server, Spent, forebay, nginx_cache, nginx_origin, relay  # noqa: E402
+from rivals import Authority, Server, Spent, forebay, nginx_cache, nginx_origin  # noqa: E402
 
 READERS = 64
 READER_MB = 32  # what each of the 64 readers reads, of the same shard at its own offset
@@ -214,11 +214,9 @@ def contenders(place: Path, origin: Server, authority: Authority) -> Iterator[li
     urls = {"http": origin.url, "https": origin.tls_url}
     with ExitStack() as stack:
         cached = stack.enter_context(nginx_cache(place / "nginx", origin, authority))
-        plain = stack.enter_context(relay(place / "relay", origin))
         mine = stack.enter_context(forebay(place / "forebay", *urls.values(), authority=authority))
         yield [
             Contender("direct", urls),
-            Contender("relay", {"http": plain.url}, plain),
             Contender("nginx", {"http": cached.url, "https": cached.tls_url}, cached),
             Contender("forebay", {scheme: f"{mine.url}/{url.replace('://', '/')}" for scheme, url in urls.items()}, mine),
         ]
@@ -230,12 +228,11 @@ def turned(them: list[Contender], number: int) -> list[Contender]:
 
 def warm(bench: Bench, origin: Server, them: list[Contender], size: int) -> None:
     """One reader and many, of a shard that all of them have."""
-    seen = [one for one in them if one.name != "relay"]
-    for one in seen:
+    for one in them:
         curl(f"{one.prefixes['http']}/shard.tar")
-    for one in seen:
+    for one in them:
         bench.measure(f"warm, 1: {one.name}", f"{one.prefixes['http']}/shard.tar", one.server)
-    for one in seen:
+    for one in them:
         if one.server is not None:
             bench.measure_many(f"warm, {READERS}: {one.name}", f"{one.prefixes['http']}/shard.tar", one.server, size)
 
@@ -248,8 +245,6 @@ def cold(bench: Bench, origin: Server, them: list[Contender], files: Path, plan:
             for name in names:
                 os.link(files / f"of-{readers}.tar", files / name)
             for one in them:
-                if one.name == "relay" and (scheme, readers) != ("http", 1):
-                    continue  # one thread, one connection
                 urls = [f"{one.prefixes[scheme]}/{name}" for name in names]
                 bench.measure_shards(f"cold {scheme}, {readers}: {one.name}", urls, one.server, origin)
 
@@ -283,7 +278,7 @@ def compared(bench: Bench) -> list[tuple[str, str]]:
     for row in bench.rows:
         what, _, name = row.partition(": ")
         if name == "forebay":
-            pairs += [(row, f"{what}: {other}") for other in ("nginx", "direct", "relay") if f"{what}: {other}" in bench.rows]
+            pairs += [(row, f"{what}: {other}") for other in ("nginx", "direct") if f"{what}: {other}" in bench.rows]
     return pairs
 
 

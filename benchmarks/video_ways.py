@@ -5,20 +5,19 @@ SPDL and torchcodec need FFmpeg of the system (``apt-get install ffmpeg``); ``pi
 
 from __future__ import annotations
 
-import importlib.util
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import av
 import numpy
-from video_bench import FRAMES
 
-from forebay_loader.videos.sampling.positions import even_places
+from forebay_loader.videos.sampling.sampler import even_places
 
-__all__ = ["evenly", "opencv_seeking", "opencv_whole", "others", "spdl_threads", "whole"]
+__all__ = ["FRAMES", "evenly", "opencv_seeking", "others", "whole"]
 
+FRAMES = 8  # that are wanted of a clip
 Way = Callable[[bytes], Any]  # a clip's bytes to FRAMES x height x width x 3
 
 
@@ -41,18 +40,6 @@ def opencv_seeking(path: str, numbers: Sequence[int], limit_s: float) -> list[An
             break
     capture.release()
     return found
-
-
-def opencv_whole(url: str) -> Any:
-    """A clip frame by frame from its origin, each resized, eight kept: what a first version does."""
-    import cv2  # noqa: PLC0415
-
-    capture = cv2.VideoCapture(url)
-    frames = []
-    while (read := capture.read())[0]:
-        frames.append(cv2.resize(read[1], (224, 224)))
-    capture.release()
-    return numpy.stack([frames[at] for at in evenly(len(frames))])
 
 
 def whole(data: bytes) -> Any:
@@ -93,10 +80,6 @@ def _torchcodec() -> dict[str, Way]:
 
 
 def _spdl() -> dict[str, Way]:
-    return {"SPDL": spdl_way()}
-
-
-def spdl_way() -> Way:
     import spdl.io  # noqa: PLC0415
 
     picture = spdl.io.get_video_filter_desc(pix_fmt="rgb24")
@@ -106,19 +89,4 @@ def spdl_way() -> Way:
         frames = spdl.io.sample_decode_video(packets, evenly(len(packets)), filter_desc=picture)
         return spdl.io.to_numpy(spdl.io.convert_frames(frames))
 
-    return way
-
-
-def spdl_threads(clips: Iterable[bytes], threads: int) -> Iterator[Any] | None:
-    """SPDL's pipeline of ``threads`` threads over these bytes; None without it."""
-    if importlib.util.find_spec("spdl") is None or importlib.util.find_spec("spdl.pipeline") is None:
-        return None
-    from spdl.pipeline import PipelineBuilder  # noqa: PLC0415
-
-    builder = PipelineBuilder().add_source(clips).pipe(spdl_way(), concurrency=threads).add_sink(2 * threads)
-    return _drawn(builder.build(num_threads=threads))
-
-
-def _drawn(pipeline: Any) -> Iterator[Any]:
-    with pipeline.auto_stop():
-        yield from pipeline.get_iterator(timeout=60)
+    return {"SPDL": way}

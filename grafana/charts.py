@@ -154,25 +154,6 @@ ROWS: Mapping[str, tuple[Chart, ...]] = {
     ),
     "Do plans pay?": (
         Chart(
-            "Competitive ratio",
-            "short",
-            "Origin bytes over the least that any schedule could have fetched for what was read with this much room, since the start. 1 "
-            "is perfect. Above 1.05 after an epoch: look for deviation and bytes evicted before use beside it, or prefetch for readers "
-            "that never came.",
-            {
-                "{{instance}}": ratio(
-                    now("forebay_origin_bytes_total", "instance"), now("forebay_plan_optimal_origin_bytes_total", "instance")
-                )
-            },
-        ),
-        Chart(
-            "Origin bytes: real and optimal",
-            "Bps",
-            "What origins sent, and what the best schedule would have asked for. Real runs ahead of optimal by what is read ahead, and "
-            "optimal comes as readings end: compare the areas, not the moments.",
-            {"real": rate("forebay_origin_bytes_total"), "optimal": rate("forebay_plan_optimal_origin_bytes_total")},
-        ),
-        Chart(
             "Lead in bytes",
             "bytes",
             "Bytes that are here ahead of each job's worst-served reader. 0 while the origin is busy: the origin is the limit. 0 while "
@@ -271,10 +252,10 @@ ROWS: Mapping[str, tuple[Chart, ...]] = {
         Chart(
             "Disk state",
             "short",
-            "0 normal, 1 unstable, 2 down. Training goes on without the cache. Look at the errors beside it and at the kernel log of "
+            "0 normal, 2 down. Training goes on without the cache. Look at the errors beside it and at the kernel log of "
             "that machine; forebay status says what failed.",
             {"{{instance}}": now("forebay_cache_disk_state", "instance", how="max")},
-            values={"0": "normal", "1": "unstable", "2": "down"},
+            values={"0": "normal", "2": "down"},
         ),
         Chart(
             "Disk errors and integrity",

@@ -205,7 +205,7 @@ def test_a_busy_origin_with_errors_would_alert(busy: Prometheus) -> None:
 
 # What must show something after one shard was read twice from a real sidecar; the rest needs faults, plans or evictions.
 _ALWAYS_SHOWN = {
-    "Reader wait", "Time to first byte", "Readers", "Hit bytes", "Competitive ratio", "Requests by result", "Disk against its bound",
+    "Reader wait", "Time to first byte", "Readers", "Hit bytes", "Requests by result", "Disk against its bound",
     "Bytes: origin against readers", "Origin requests in the air", "Responses aborted", "Refused", "Disk state",
     "Disk errors and integrity", "Memory", "File descriptors", "Event loop lag, p99", "CPU", "Free disk",
 }  # fmt: skip

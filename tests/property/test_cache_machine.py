@@ -37,6 +37,7 @@ from support.house import LAYOUT, SEGMENT, World, building, data_of, reader, sha
 from support.lengths import ordinarily
 
 from forebay_proxy.core.errors import DiskFailed, ShardChanged
+from forebay_proxy.policy.eviction.read_ahead import FEW
 from forebay_proxy.policy.plans.registry import SILENCE_S
 from forebay_proxy.wire.protocol.plan import ReaderName
 
@@ -49,7 +50,8 @@ LENGTHS = [0, 1, SEGMENT - 1, SEGMENT, SEGMENT + 1, 3 * SEGMENT + 5, 5 * SEGMENT
 BEYOND = 5 * 2**20  # of the capacity: index, reserve, folders, and the step in which the ledger counts them
 
 names = st.sampled_from(NAMES)
-planners = st.integers(0, 1)
+PLANNERS = 2
+planners = st.integers(0, PLANNERS - 1)
 lengths = st.sampled_from(LENGTHS)
 shard_hits = st.tuples(st.just("shards"), st.sampled_from(sorted(DAMAGES)))
 other_hits = st.tuples(st.just("index"), st.sampled_from(sorted(DAMAGES))) | st.tuples(st.just("."), st.sampled_from(FILE_DAMAGES))
@@ -348,9 +350,10 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     @precondition(lambda self: hasattr(self, "life"))
     def inside_the_bound(self) -> None:
-        """By the books, and by what the disk says, garbage of earlier lives included; what is ahead and unread takes half at most."""
+        """By the books, and by what the disk says, garbage included; what is ahead and unread takes half, and two segments a reader."""
         ledger = self.world.ledger
-        assert self.world.room.prefetch_debts.unread_bytes <= ledger.capacity_bytes // 2, self.world.room.prefetch_debts
+        most_unread = ledger.capacity_bytes // 2 + PLANNERS * FEW * SEGMENT
+        assert self.world.room.read_ahead.unread_bytes <= most_unread, self.world.room.read_ahead
         assert ledger.used_bytes <= ledger.capacity_bytes, ledger
         held = self.instants.held_bytes(self.place)
         assert held <= ledger.capacity_bytes, (held, ledger)

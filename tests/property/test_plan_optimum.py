@@ -16,19 +16,16 @@ prefetched and left unread is fetched once more too. The first epoch fetches eve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.lengths import examples
-from support.replays import LINE, name_of, small
+from support.replays import small
 
-from forebay_proxy.cache.resident.facts import SegmentGone
 from forebay_proxy.core.segments import SEGMENT_BYTES
-from forebay_proxy.simulate.outcome import SimulatedRun
-from forebay_proxy.simulate.policies import Light, Ours
+from forebay_proxy.policy.eviction.ledger import Grant
+from forebay_proxy.simulate.replay import Replay, ReplayedShard, Slice
 from forebay_proxy.simulate.workload import Workload
-from forebay_proxy.simulate.world import SimulatedFetch, SimulatedWorld
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 permutations = st.integers(2, 8).flatmap(lambda count: st.lists(st.permutations(range(count)), min_size=1, max_size=3))
@@ -52,40 +49,50 @@ def fewest(order: Sequence[str], room: int) -> int:
     return min(costs.values())
 
 
-class Watched(SimulatedRun):
-    """A run whose books, and whose waiting readers, are looked at after every event."""
+class Watched(Replay):
+    """A replay whose books are looked at with every segment."""
 
-    def __init__(self, workload: Workload, room: int, *, policy: str = "ours", **how: Any) -> None:
-        super().__init__(workload, LINE, room * SEGMENT_BYTES, policy, **how)
-        self.world.tally.used_log = []
+    def __init__(self, workload: Workload, room: int) -> None:
+        super().__init__(workload, room * SEGMENT_BYTES)
+        self.room = room
+        self.used: list[str] = []  # segments in the order in which readers came to them
+        self.stores: list[tuple[str, list[str]]] = []  # what came, and what left for it
         self.most_ahead = 0
-        self.evictions: list[tuple[float, str]] = []
-        self.events.on(SegmentGone, lambda fact: self.evictions.append((self.clock.now, fact.name)))
 
-    def watch(self) -> None:
-        """To the end, looking."""
-        while self.clock.step():
-            self.world.check()
-            self.most_ahead = max(self.most_ahead, self.ahead())
-            for reader in self.readers.values():
-                waiting = reader.waiting_for
-                assert waiting is None or self.world.flying(waiting.entry, waiting.index) is waiting, f"{reader!r} waits for nothing"
-        assert self.ended, [reader for reader in self.readers.values() if not reader.ended]
+    def read(self, entry: ReplayedShard, index: int, reader: ReaderName) -> None:
+        self.used.append(f"{entry.name} {index}")
+        bypassed = self.outcome.bypassed_segments
+        super().read(entry, index, reader)
+        if self.outcome.bypassed_segments > bypassed:
+            loose = [each for each in self.shards.values() for held in each.segments.stored() if not each.segments.is_leased(held)]
+            assert not loose, f"{loose} might have left"
+        self._look()
 
-    def ahead(self) -> int:
-        """W: segments in the air, leased, or prefetched and unread."""
-        entries = self.keeping.entries.values()
-        held = sum(len({*entry.segments.leases, *entry.segments.unread}) for entry in entries)
-        return held + sum(self.world.flying(entry, 0) is not None and 0 not in entry.segments.leases for entry in entries)
+    def store(self, entry: ReplayedShard, index: int, grant: Grant[Slice]) -> None:
+        self.stores.append((f"{entry.name} {index}", [victim.subject[0].name for victim in grant.victims]))
+        super().store(entry, index, grant)
+        self._look()
+
+    def _look(self) -> None:
+        """The bound holds, and the ledger knows what is here. W: segments leased, or prefetched and unread."""
+        ledger, here = self.ledger, self.shards.values()
+        stored = sum(entry.segments.bytes_of(index) for entry in here for index in entry.segments.stored())
+        assert ledger.used_bytes <= ledger.capacity_bytes, ledger
+        assert (ledger.stored_bytes, ledger.reserved_bytes, ledger.doomed_bytes) == (stored, 0, 0), (ledger, stored)
+        self.most_ahead = max(self.most_ahead, sum(len({*entry.segments.leases, *entry.segments.unread}) for entry in here))
 
     @property
     def fetched(self) -> int:
-        return self.world.origin.sent_bytes // SEGMENT_BYTES
+        return self.outcome.origin_bytes // SEGMENT_BYTES
+
+    @property
+    def unread(self) -> int:
+        """U: segments that left before they were read."""
+        return self.outcome.evicted_unread_bytes // SEGMENT_BYTES
 
     @property
     def fewest(self) -> int:
-        assert self.world.tally.used_log is not None
-        return fewest([name for name, _ in self.world.tally.used_log], self.keeping.ledger.capacity_bytes // SEGMENT_BYTES)
+        return fewest(self.used, self.room)
 
 
 def test_brute_force_knows_belady() -> None:
@@ -103,10 +110,8 @@ def test_brute_force_knows_belady() -> None:
 def test_one_reader_comes_near_the_optimum(epochs: list[list[int]], room: int, ahead: int) -> None:
     """Never more fetches than the bound at the head of this file, and never fewer than the optimum; the ledger holds at every event."""
     run = Watched(small([epochs], ahead=ahead), room)
-    run.watch()
-    unread = run.world.tally.counts["evicted_unread_bytes"] // SEGMENT_BYTES
-    assert run.fewest <= run.fetched <= run.fewest + (len(epochs) - 1) * run.most_ahead + unread
-    assert run.most_ahead <= max(3, len(epochs[0]) - room) or room >= 4, "two ahead and the one it is in"
+    run.run()
+    assert run.fewest <= run.fetched <= run.fewest + (len(epochs) - 1) * run.most_ahead + run.unread
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -115,9 +120,8 @@ def test_readers_of_one_job_come_near_the_optimum(data: st.DataObject, count: in
     """The same where an epoch is dealt out to several."""
     epochs = [data.draw(st.permutations(range(count))) for _ in range(3)]
     run = Watched(small([[epoch[number::readers] for epoch in epochs] for number in range(readers)], ahead=ahead), room)
-    run.watch()
-    unread = run.world.tally.counts["evicted_unread_bytes"] // SEGMENT_BYTES
-    assert run.fewest <= run.fetched <= run.fewest + (len(epochs) - 1) * run.most_ahead + unread
+    run.run()
+    assert run.fewest <= run.fetched <= run.fewest + (len(epochs) - 1) * run.most_ahead + run.unread
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -125,12 +129,11 @@ def test_readers_of_one_job_come_near_the_optimum(data: st.DataObject, count: in
     orders=st.lists(st.lists(st.lists(st.integers(0, 7), max_size=8), min_size=1, max_size=2), min_size=1, max_size=3),
     room=st.integers(1, 6),
     ahead=st.sampled_from([None, 0, 1, 16]),
-    rate=st.sampled_from([None, 20e6, 500e6]),
 )
-def test_any_readers_end_and_the_books_hold(orders: list[list[list[int]]], room: int, ahead: int | None, rate: float | None) -> None:
+def test_any_readers_end_and_the_books_hold(orders: list[list[list[int]]], room: int, ahead: int | None) -> None:
     """Jobs that repeat, overlap, and read nothing at all: every reader ends, no schedule beats the optimum, and the optimum is no myth."""
-    run = Watched(small(orders, segments=1, ahead=ahead, rate=rate, jobs=True), room)
-    run.watch()
+    run = Watched(small(orders, ahead=ahead, jobs=True), room)
+    run.run()
     assert run.fetched >= run.fewest
 
 
@@ -139,37 +142,16 @@ def test_any_readers_end_and_the_books_hold(orders: list[list[list[int]]], room:
 def test_demand_bypasses_only_where_all_is_held(epochs: list[list[int]], segments: int, room: int) -> None:
     """A reader's own segment is stored whenever anything unleased may leave for it."""
     run = Watched(small([[epoch[::2] for epoch in epochs], [epoch[1::2] for epoch in epochs]], segments=segments), room)
-    demand = SimulatedWorld.demand
-
-    def looked(world: SimulatedWorld, entry: Light, index: int, reader: ReaderName) -> SimulatedFetch:
-        flying = demand(world, entry, index, reader)
-        if flying.grant is None:
-            loose = [each for each in world.keeping.entries.values() for held in each.segments.stored() if held not in each.segments.leases]
-            assert not loose, f"{loose} might have left"
-        return flying
-
-    try:
-        SimulatedWorld.demand = looked  # type: ignore[method-assign]
-        run.watch()
-    finally:
-        SimulatedWorld.demand = demand  # type: ignore[method-assign]
+    run.run()
+    assert run.used
 
 
 @settings(max_examples=examples(30), deadline=None)
 @given(epochs=st.lists(st.permutations(range(8)), min_size=2, max_size=2), room=st.integers(2, 6), ahead=st.sampled_from([0, 2]))
-def test_the_same_plans_and_clock_give_the_same_decisions(epochs: list[list[int]], room: int, ahead: int) -> None:
-    """What was read, fetched and evicted, and when, twice."""
+def test_the_same_plans_give_the_same_decisions(epochs: list[list[int]], room: int, ahead: int) -> None:
+    """What was read, fetched and evicted, twice."""
     seen = []
     for _ in range(2):
         run = Watched(small([[epoch[::2] for epoch in epochs], [epoch[1::2] for epoch in epochs]], segments=2, ahead=ahead), room)
-        run.watch()
-        seen.append((run.world.tally.used_log, run.evictions, run.outcome()))
+        seen.append((run.run(), run.used, run.stores))
     assert seen[0] == seen[1]
-
-
-def test_ours_is_the_sidecars_own() -> None:
-    """The run under test asks the very classes the sidecar asks."""
-    run = Watched(small([[[0, 1]]]), 2)
-    assert isinstance(run.keeping, Ours)
-    assert type(run.keeping.admission).__module__ == "forebay_proxy.policy.eviction.admission"
-    assert run.world.find(name_of(0)) is None

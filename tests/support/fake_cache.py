@@ -233,7 +233,7 @@ def fake_status() -> dict[str, Any]:
         "cache": {f"{name}_bytes": count for name, count in cache.items()}
         | {"capacity_bytes": 10_000_000, "effective_bytes": 9_000_000, "shards": 2, "segments": 3, "in_flight": 1, "disk_state": "normal"},
         "requests": {"hit": 3, "collapsed": 0, "partial": 1, "miss": 2, "bypass": 0},
-        "bytes": {"sent": 3_000_000, "hit": 1_000_000, "origin": 2_000_000, "optimal": 1_600_000, "saved": 1_000_000},
+        "bytes": {"sent": 3_000_000, "hit": 1_000_000, "origin": 2_000_000, "saved": 1_000_000},
         "reader_wait_s": 1.5, "errors": 0, "notices": ["cache size: 20 GiB inside a container (--cache-size)"],
         "readers": [{"reader": "job/0/1/7.1", "shard": "s3://b/0.tar", "position_bytes": 5, "length_bytes": 10, "waited_s": 0.5}],
         "plans": [fake_plan("job/0/1/7.1")], "plans_total": 1, "leads": {"job": {"bytes": 5_000_000, "seconds": 2.5}},

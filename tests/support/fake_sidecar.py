@@ -30,7 +30,7 @@ def status_of(url: str, **changes: Any) -> dict[str, Any]:
             "overhead_bytes": 10**6, "leased_bytes": 2 * 10**8, "shards": 12, "segments": 500, "in_flight": 2,
         },
         "requests": {"hit": 0, "collapsed": 0, "partial": 0, "miss": 0, "bypass": 0},
-        "bytes": {"sent": 0, "hit": 0, "origin": 0, "optimal": 0, "saved": 0},
+        "bytes": {"sent": 0, "hit": 0, "origin": 0, "saved": 0},
         "reader_wait_s": 0.0, "errors": 0, "jobs": {}, "anonymous": tally_of(), "readers": [], "plans": [], "notices": [], **changes,
     }  # fmt: skip
 

@@ -214,7 +214,7 @@ class World:
             assert (entry.in_use.readers, entry.in_use.flying) == (0, 0), entry
         stored = sum(entry.segments.bytes_of(index) for entry in self.room.entries.values() for index in entry.segments.stored())
         assert self.ledger.stored_bytes == stored, (self.ledger, stored)
-        self.room.prefetch_debts.check()
+        self.room.read_ahead.check()
         assert all(limiter.in_flight == 0 for limiter in self.limiters._limiters.values())
         assert self.buffers.fetches.holders == self.buffers.windows.holders == 0
         assert self.origin.open == 0

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import NoReturn
 
 from forebay_proxy.app.service import run_service
+from forebay_proxy.app.status import ServiceInfo
 from forebay_proxy.cli import main as command
-from forebay_proxy.cli.seams import SaidReady, Seams
+from forebay_proxy.cli.seams import Seams
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.segments import SegmentLayout
 
@@ -22,7 +23,7 @@ def seams_with(program: Sequence[str] = (), segment_bytes: int | None = None) ->
         return seams
     layout = SegmentLayout(segment_bytes)
 
-    def serve(settings: Settings, announce: Callable[[SaidReady], None]) -> int:
+    def serve(settings: Settings, announce: Callable[[ServiceInfo], None]) -> int:
         return run_service(settings, announce=announce, layout=layout)
 
     return replace(seams, serve=serve)

@@ -55,8 +55,6 @@ NAMES = (
     "memo_made",  # results that were made, because they were not kept
     "memo_kept",  # of whichever process made them: written by this one
     "memo_dropped",  # results that were not kept: the queue to the writer was full, or the transform changed while it ran
-    "memo_no_room",  # results that were not kept, for nothing that is needed later could leave
-    "memo_evicted",  # kept results that left for others
     "memo_damaged",  # kept results that were not as they were written: made again
     "memo_off",  # stores that this process gave up: full, or failing
 )

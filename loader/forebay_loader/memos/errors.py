@@ -1,8 +1,8 @@
-"""What a memo refuses. None is an ``OSError``: no handler of webdataset's may pass it over."""
+"""What a memo refuses, which is no ``OSError``, since no handler of webdataset's may pass it over; and a store that is full."""
 
 from __future__ import annotations
 
-__all__ = ["MemberMissing", "MemoError", "MemoRefused"]
+__all__ = ["MemberMissing", "MemoError", "MemoRefused", "StoreFull"]
 
 
 class MemoError(RuntimeError):
@@ -15,3 +15,7 @@ class MemoRefused(TypeError):
 
 class MemberMissing(LookupError):
     """A sample without a member that ``fb.memo(key=…)`` names: the sample's error, which handlers are asked about."""
+
+
+class StoreFull(OSError):
+    """There is no room for what is to be put: the disk is full, or the store has grown to its limit."""

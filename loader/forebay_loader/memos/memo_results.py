@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 from forebay_loader.base.counters import COUNTS, SharedMemoCounts
 from forebay_loader.base.notices import notice_once
-from forebay_loader.memos.chance import drawn_since, generators_now
 from forebay_loader.memos.errors import MemoRefused
 from forebay_loader.memos.fingerprint import fingerprint_of, name_of
 from forebay_loader.memos.kept_value import mark_of, put_together, taken_apart
 from forebay_loader.memos.opened_memo import MemoPlace
 from forebay_loader.memos.sample_name import Naming, name_of_sample
+from forebay_loader.resume.sample_draws import times_asked
 
-__all__ = ["MemoResults", "Missed"]
+__all__ = ["MemoResults", "Missed", "drawn_since", "generators_now"]
+
+
+# Whether something drew random numbers: what is kept would be drawn once, and be the same for ever.
+def generators_now() -> Dict[str, Any]:
+    """Where each generator stands that everybody draws from: some 30 us. One that a function makes for itself is not seen."""
+    found: Dict[str, Any] = {"random": random.getstate(), "fb.rng": times_asked()}
+    numpy_random, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
+    if numpy_random is not None:
+        state = numpy_random.get_state()
+        found["numpy.random"] = (state[1].tobytes(), *state[2:])
+    if torch is not None:
+        found["torch"] = torch.get_rng_state().numpy().tobytes()
+    return found
+
+
+def drawn_since(before: Dict[str, Any]) -> List[str]:
+    """Which of them moved; one that was not loaded then has not."""
+    now = generators_now()
+    return [name for name, state in before.items() if now[name] != state]
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,14 @@ from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import warn_node
 from forebay_loader.memos.entry import EntryDamaged, packed
 from forebay_loader.memos.kept_value import KeptValue
+from forebay_loader.memos.memo_writer import MemoWriter
 from forebay_loader.memos.stores.choice import opened_store
 from forebay_loader.memos.stores.memo_store import MemoStore
-from forebay_loader.memos.writer.memo_writer import ENTRY, GONE, USED, MemoWriter
 
 __all__ = ["MemoPlace", "OpenedMemo"]
 
 _PATIENCE_S = 3.0  # a DataLoader waits 5 s for its workers to end
 _IF_WELL = "If its disk has room and works, remove the folder"
-_USES = 64  # told to the writer together
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,6 @@ class OpenedMemo:
 
     def __init__(self, place: MemoPlace) -> None:
         self._place = place
-        self._uses: List[bytes] = []
         self._reads = True
         try:
             self._store: MemoStore = opened_store(place.store, place.folder, place.size_bytes)
@@ -56,7 +54,7 @@ class OpenedMemo:
                 f"forebay: the memo in {place.folder} cannot be opened ({error}): all is made again, and nothing kept. Training goes on. "
                 f"{_IF_WELL}"
             )
-        self.writer = MemoWriter(place.folder, self._store if self._reads else None, place.size_bytes)
+        self.writer = MemoWriter(place.folder, self._store if self._reads else None)
         Finalize(self, self.writer.end, (_PATIENCE_S,), exitpriority=10)  # a worker of torch's ends without atexit
 
     def __repr__(self) -> str:
@@ -67,10 +65,10 @@ class OpenedMemo:
         if not self._reads:
             return None
         try:
-            found = self._store.get(key)
+            return self._store.get(key)
         except EntryDamaged:
             COUNTS.add("memo_damaged")
-            self.writer.offer(GONE, key)
+            self.writer.forget(key)
             return None
         except OSError as error:
             self._reads = False
@@ -79,17 +77,11 @@ class OpenedMemo:
                 f"forebay: the memo in {self._place.folder} cannot be read ({error}), so all is made again. Training goes on. {_IF_WELL}"
             )
             return None
-        if found is not None:
-            self._uses.append(key)
-            if len(self._uses) >= _USES:
-                self.writer.offer(USED, b"".join(self._uses))
-                self._uses = []
-        return found
 
     def keep(self, key: bytes, kept: KeptValue) -> None:
         """Have it written, unless there is no room in the queue. Copies, for the values are the trainer's from now on."""
         fits = self.writer.queue.has_room(len(kept.text) + sum(one.nbytes for one in kept.arrays))  # else a copy for nothing
-        if not fits or not self.writer.offer(ENTRY, packed(key, kept)):
+        if not fits or not self.writer.keep(packed(key, kept)):
             COUNTS.add("memo_dropped")
 
 
@@ -106,9 +98,7 @@ _OPENING = _OpenLock()
 
 
 def _forked() -> None:
-    for one in _OPEN.values():
-        one.writer.forked()
-        _PARENTS.append(one)
+    _PARENTS.extend(_OPEN.values())
     _OPEN.clear()
     _OPENING.lock = threading.Lock()
 

@@ -123,7 +123,7 @@ class MemoAsked:
         """Where results of ``transform`` lie."""
         from forebay_loader.memos.memo_results import MemoResults  # noqa: PLC0415  # numpy
         from forebay_loader.memos.opened_memo import MemoPlace  # noqa: PLC0415
-        from forebay_loader.memos.stores.memo_folder import default_folder  # noqa: PLC0415
+        from forebay_loader.memos.stores.choice import default_folder  # noqa: PLC0415
 
         place = MemoPlace(self.store, os.path.realpath(self.folder or default_folder(self.store)), self.size_bytes)
         naming = self.naming if callable(self.naming) or self.naming is None else tuple(_names(self.naming))

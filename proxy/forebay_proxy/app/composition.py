@@ -28,7 +28,6 @@ from forebay_proxy.cache.resident.facts import (
     ReadersLeft,
     SegmentGone,
     SegmentMissed,
-    SegmentRefetched,
     SegmentSpoilt,
     ShardCompleted,
     VersionOutdated,
@@ -38,14 +37,13 @@ from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.events import Events
 from forebay_proxy.node.cache_location import Capacity
-from forebay_proxy.policy.eviction.facts import DebtSettled, LeadGivenBack
-from forebay_proxy.policy.plans.facts import NextUseChanged, PlanAdvanced, SetShardOpened
+from forebay_proxy.policy.eviction.read_ahead import ReaderCaughtUp
+from forebay_proxy.policy.plans.registry import NextUseChanged, PlanAdvanced, SetShardOpened
 from forebay_proxy.store.facts import (
     CommitFailed,
     FileTidied,
     GarbageRemoved,
     IndexCommitted,
-    IndexLost,
     SpaceRefused,
 )
 from forebay_proxy.store.store import Store
@@ -96,16 +94,14 @@ def _introduce_disk(parts: CacheParts, events: Events) -> None:
     on(IndexCommitted, room.overhead.measure)
     on(GarbageRemoved, room.overhead.measure)
     on(FileTidied, lambda fact: room.tidied(fact.key, fact.allocated_bytes))
-    on(IndexLost, lambda _: room.claim_all())
     on(CommitFailed, lambda fact: disk.failed(fact.error))
     on(SpaceRefused, lambda fact: parts.background.disk_monitor.space_refused(fact.error))
 
 
 def _introduce_versions(parts: CacheParts, events: Events) -> None:
     cache, fill, indexer, on = parts.cache, parts.filling.fill, parts.background.indexer, events.on
-    digest_check, versions = parts.integrity.digest_check, parts.filling.resolver.versions
+    versions = parts.filling.resolver.versions
     on(FileHeld, lambda fact: parts.reading.fd_leases.held(fact.entry))
-    on(SegmentRefetched, lambda fact: digest_check.segment_stored(fact.entry, fact.index, fact.checksum))
     on(SegmentSpoilt, lambda fact: indexer.drop(fact.entry))
     on(SegmentSpoilt, cache.spoilt)
     on(ShardCompleted, indexer.completed)
@@ -127,5 +123,4 @@ def _introduce_prefetch(parts: CacheParts, events: Events) -> None:
     on(SegmentMissed, prefetcher.missed)
     on(NameForgotten, lambda fact: prefetcher.scheduler.missing(fact.name))
     on(ReaderResumed, prefetcher.waited)
-    on(DebtSettled, prefetcher.freed)
-    on(LeadGivenBack, prefetcher.gave_back)
+    on(ReaderCaughtUp, prefetcher.caught_up)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass
-from math import isinf
 from typing import Any
 
 from forebay_proxy.background.prefetcher import Prefetcher
@@ -46,13 +45,12 @@ class PlanStatus:
         """Bytes that are here without a gap from the reader's next shard on, and the time until it needs what follows them.
 
         The shards ahead are taken to be as long as the next one. A reader whose plan is read to its end, or whose next shard is missing,
-        has only the time until it opens that one; a paused one has none.
+        has only the time until it opens that one.
         """
         if plan.position >= len(plan):
             return Lead(0, 0.0)
         ahead = self._prefetcher.scheduler.ahead_bytes(plan.reader)
-        need_at = plan.need_at(plan.position)  # never, of one that is paused
-        seconds = 0.0 if isinf(need_at) else max(0.0, need_at - self._clock())
+        seconds = max(0.0, plan.need_at(plan.position) - self._clock())
         length = self._cache.length_of(self._plans.shard_at(plan, plan.position).name) if ahead else None
         shards = ahead / length if length else 0.0
         return Lead(ahead, seconds + (shards / plan.pace.rate if shards else 0.0), shards)
@@ -108,12 +106,7 @@ class PlanStatus:
             "waiting": waiting,
             "waited_s": followed.waited_s,
             "silent_s": max(0.0, self._clock() - plan.pace.heard_at),
-            "openings": {
-                "planned": followed.planned,
-                "skipped": followed.skipped,
-                "repeated": followed.repeated,
-                "unplanned": followed.unplanned,
-            },
+            "openings": {how: followed.openings[how] for how in ("planned", "skipped", "repeated", "unplanned")},
         }
 
 

@@ -8,28 +8,26 @@ Demand goes first because the limiter gives it the next slot; prefetch only ever
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from forebay_proxy.background.paused_readers import PausedReaders
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import CacheChanged, ReaderResumed, SegmentMissed
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.core.errors import CacheError, CacheFull, DigestDiffers, ForebayError
 from forebay_proxy.core.tasks import BackgroundTasks
-from forebay_proxy.policy.eviction.facts import DebtSettled, LeadGivenBack
-from forebay_proxy.policy.plans.facts import PlanAdvanced
-from forebay_proxy.policy.plans.registry import PlanRegistry
-from forebay_proxy.policy.schedule.queues.negative_cache import NegativeCache
+from forebay_proxy.policy.eviction.read_ahead import ReaderCaughtUp
+from forebay_proxy.policy.plans.registry import PlanAdvanced, PlanRegistry
 from forebay_proxy.policy.schedule.scheduler import PrefetchRequest, PrefetchScheduler
 from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.transfer.limiter import DEMAND
 from forebay_proxy.wire.protocol.plan import ReaderName
 
-__all__ = ["Prefetcher"]
+__all__ = ["NegativeCache", "Prefetcher"]
 
 log = logging.getLogger("forebay")
 
@@ -41,6 +39,42 @@ WRONG_S = 600.0  # a shard whose bytes differ from its origin's digest costs a w
 CROWDED_S = 1.0  # and one whose room was lost to something else, or that the disk refused: each try waits for a commit of the index
 # An origin that has lost a whole set is not asked for all of it in a minute: with so many of its shards left alone, it is left alone.
 MOST_FAILED = 1024
+
+
+class NegativeCache:
+    """Shards that are left to their readers, each until a time: what could not be fetched would most likely fail again at once. Pure."""
+
+    def __init__(self) -> None:
+        self.of_origin: Counter[str] = Counter()  # names without an origin are not counted
+        self._until: dict[str, tuple[float, str]] = {}
+        self._ends: list[tuple[float, str]] = []  # a heap; an end that is not its name's any more is passed over
+
+    def __repr__(self) -> str:
+        return f"<NegativeCache {len(self._until)} shards>"
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._until
+
+    def add(self, name: str, origin: str, until: float) -> None:
+        """Leave ``name`` alone until then, or longer if that was said before."""
+        before = self._until.get(name)
+        if before is None:
+            self.of_origin[origin] += 1
+        elif before[0] >= until:
+            return
+        self._until[name] = until, origin
+        heapq.heappush(self._ends, (until, name))
+
+    def over(self, now: float) -> Iterator[str]:
+        """Those whose time is over; each is told once."""
+        while self._ends and self._ends[0][0] <= now:
+            until, name = heapq.heappop(self._ends)
+            if name in self._until and self._until[name][0] == until:
+                self.of_origin -= Counter((self._until.pop(name)[1],))
+                yield name
 
 
 class _View:
@@ -101,7 +135,6 @@ class Prefetcher:
         self.negative_cache = NegativeCache()
         self._view = _View(cache, resolver, ahead, self.negative_cache)
         self.scheduler = PrefetchScheduler(plans, self._view)
-        self._idle = PausedReaders(cache, plans, self.scheduler)
         self._flights: dict[Flight, str] = {}  # those taken off ahead of need -> their origin
         self._opening: dict[str, str] = {}  # shard -> origin
 
@@ -121,13 +154,8 @@ class Prefetcher:
     def look_again(self) -> None:
         """Once a second: what failed is tried again when its time is over, and the disk may have recovered; no other event tells."""
         self._forgive()
-        self._idle.look(self._clock())
         self.scheduler.look_again()
         self.cache_changed()
-
-    def gave_back(self, fact: LeadGivenBack) -> None:
-        """The reader is idle, and others wanted the room of its lead."""
-        self._idle.gave_back(fact)
 
     def cache_changed(self, _: CacheChanged | None = None) -> None:
         """What found no room may find it now."""
@@ -138,13 +166,10 @@ class Prefetcher:
         """A reader moved, or says something else than before."""
         plan = fact.plan
         self.scheduler.advanced(plan)
-        if plan.reader in self.scheduler.readers.shares.paused:
-            self._idle.advanced(plan)
-        prefetch_debts = self._cache.room.prefetch_debts
         if self._plans.get(plan.reader) is None:
-            prefetch_debts.forget(plan.reader)
-        elif plan.reader in prefetch_debts.leads:
-            prefetch_debts.passed(plan.reader, lambda key: self._lies_ahead(key, plan.reader))
+            self._cache.room.read_ahead.forget(plan.reader)
+        else:
+            self._cache.room.read_ahead.passed(plan.reader, lambda key: self._lies_ahead(key, plan.reader))
         self._woken.set()
 
     def _lies_ahead(self, key: str, reader: ReaderName) -> bool:
@@ -169,10 +194,10 @@ class Prefetcher:
         """Whether the next flight would end in the same way. A body that cannot be asked in pieces would come again from its start."""
         return not entry.ranged or entry.stored.misplaced or (error is not None and not isinstance(error, CacheError))
 
-    def freed(self, fact: DebtSettled) -> None:
-        """The reader may displace one more segment."""
+    def caught_up(self, fact: ReaderCaughtUp) -> None:
+        """The reader may have one more segment."""
         if isinstance(fact.reader, ReaderName):
-            self.scheduler.debt_settled(fact.reader)
+            self.scheduler.caught_up(fact.reader)
 
     # What follows
 
@@ -251,8 +276,8 @@ class Prefetcher:
             elif "*" in entry.version.vary:
                 self._leave_alone(shard.name, shard.origin, WRONG_S)  # nor of this, and it comes whole each time
         finally:
-            if self._plans.get(reader) is None:  # it went meanwhile: what came for it is nobody's lead
-                self._cache.room.prefetch_debts.forget(reader)
+            if self._plans.get(reader) is None:  # it went meanwhile
+                self._cache.room.read_ahead.forget(reader)
             self._opening.pop(shard.name, None)
             self._woken.set()
 

@@ -21,8 +21,7 @@ from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.core.errors import CacheFull, ConfigError, ForebayError, NotTarArchive
 from forebay_proxy.core.shard import Shard, shown_set
-from forebay_proxy.policy.plans.facts import SetShardOpened
-from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.policy.plans.registry import PlanRegistry, SetShardOpened
 from forebay_proxy.policy.plans.sets.set_cursor import SetCursor
 from forebay_proxy.policy.plans.sets.set_faults import FAILED_S, SetFaults
 from forebay_proxy.policy.plans.sets.shard_sets import InvalidSet, PatternSet, ShardSet

@@ -84,10 +84,7 @@ class UnreadAhead:
         """Whether ``size`` bytes more may be stored or in the air unread; bytes that plans prefetched count first."""
         room = self._room
         ahead, most = self.bytes + size, room.ledger.capacity_bytes // 2
-        excess = ahead + room.prefetch_debts.unread_bytes - most
-        if excess > 0:
-            room.admission.give_back(excess, None)
-        return ahead + room.prefetch_debts.unread_bytes <= most
+        return ahead + room.read_ahead.unread_bytes <= most
 
     def has_room(self, readers: int) -> bool:
         """Whether there is room beside what so many readers need for their next shards.

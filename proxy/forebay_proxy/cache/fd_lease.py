@@ -44,8 +44,6 @@ class _Books(Protocol):
 
     def release_lease(self, fd_lease: FdLease) -> None: ...
 
-    def count(self, fd_lease: FdLease) -> None: ...
-
 
 @dataclass(slots=True, eq=False)
 class FdLease:
@@ -55,14 +53,13 @@ class FdLease:
     descriptor: int
     size: int  # bytes and segments it holds, as it was counted: what leaves meanwhile, because it is wrong, is counted to the end
     segments: int
-    began: int  # the moment of ``OptimumMeter``
     _books: _Books
     in_parts: bool = False  # samples of it are read, and nobody hears how much that is
     asked_at: float = 0.0  # on the door's clock
     answered_s: float = 0.0  # from then on
 
     def passed(self) -> None:
-        """It has reached a client: only this is an opening. It may be told a little later, as ``count``."""
+        """It has reached a client: only this is an opening. It may be told a little later."""
         self._books.note_passed(self)
 
     def end(self) -> None:
@@ -72,10 +69,6 @@ class FdLease:
     def release(self) -> None:
         """What its end means to others: the order in which shards leave. Whoever waits for an answer is answered first."""
         self._books.release_lease(self)
-
-    def count(self) -> None:
-        """What this reading cost, in the order of their ends."""
-        self._books.count(self)
 
 
 class FdLeases:
@@ -216,15 +209,12 @@ class FdLeases:
     def _read(self, entry: Entry) -> None:
         """From now on its reader may have read any of it, and so counts as having read all."""
         entry.segments.unread.clear()
-        if self._room.admission.has_debts:
-            for index in range(entry.segments.count):
-                self._room.prefetch_debts.hit(entry.key, index)
 
     def _left(self, entry: Entry) -> None:
-        if self._room.admission.has_debts:  # the reader leaves the entry too, and then the eviction queue puts the entry in its place
+        if len(self._room.read_ahead):  # the reader leaves the entry too, and then the eviction queue puts the entry in its place
             for index in range(entry.segments.count):
                 if index not in entry.segments.leases and index not in entry.segments.unread:
-                    self._room.prefetch_debts.read(entry.key, index)
+                    self._room.read_ahead.end(entry.key, index)
 
     @staticmethod
     def _size(entry: Entry) -> int:

@@ -74,9 +74,9 @@ class FdLender:
     def _lease(self, entry: Entry, shard: Shard, reader: ReaderName | None) -> FdLease:
         descriptor = self.leases.descriptor(entry)
         reading = self._host.reading(entry, shard, reader, opened_here=False)
-        began = self._readers.enter(reading)
+        self._readers.enter(reading)
         reading.has_all()
-        return FdLease(reading, descriptor, *self.leases.lease(entry), began, self)
+        return FdLease(reading, descriptor, *self.leases.lease(entry), self)
 
     def note_passed(self, fd_lease: FdLease) -> None:
         """A client has the descriptor: only this is an opening."""
@@ -91,10 +91,6 @@ class FdLender:
         """What the lease kept may leave, unless a map of it is left."""
         self.leases.give_back(fd_lease.reading.entry)
         self._room.left(fd_lease.reading.entry)
-
-    def count(self, fd_lease: FdLease) -> None:
-        """What the reading would have cost the best schedule there is."""
-        self._readers.count(fd_lease.reading, fd_lease.began)
 
     def look_again(self) -> None:
         """Once a second: what maps that outlived their lease held until now may leave."""

@@ -177,9 +177,7 @@ class ShardCache:
         return max(1, min(self.parts.limiters.of(entry.origin).connection_rate.ranges, grantable // active))
 
     def read_segment(self, entry: Entry, index: int) -> None:
-        """A reader takes a segment from the store: it counts as read, and is no reader's lead any more."""
-        if self.room.admission.has_debts:
-            self.room.prefetch_debts.hit(entry.key, index)
+        """A reader takes a segment from the store: it counts as read."""
         entry.segments.unread.discard(index)
 
     def length_of(self, name: str) -> int | None:

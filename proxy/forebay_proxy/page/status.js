@@ -71,21 +71,6 @@ function offPlan(openings) {
   return cell;
 }
 
-function showCompetitiveRatio(moved) {
-  const known = moved.optimal > 0;
-  const [number, words] = known ? compared(moved.origin / moved.optimal) : ["-", "nothing has been read to its end yet"];
-  setText("competitive-ratio", number);
-  setText("competitive-ratio-words", words);
-}
-
-// As `forebay status` says it.
-function compared(ratio) {
-  if (ratio === 0) return ["nothing", ""];
-  if (ratio < 1.005) return ["no more", "than was necessary"];
-  if (ratio < 1.995) return [`${(100 * (ratio - 1)).toFixed(0)} %`, "more than was necessary"];
-  return [`${ratio.toFixed(ratio < 9.95 ? 1 : 0)} times`, "what was necessary"];
-}
-
 function rows(id, items, total, cells, nothing) {
   const made = items.slice(0, ROWS_SHOWN).map((item) => {
     const row = document.createElement("tr");
@@ -142,7 +127,6 @@ function show(status) {
   ]);
   list("requests", Object.entries(status.requests).map(([name, count]) => [RESULTS[name] ?? name, String(count)]));
   list("waits", [["readers waited", seconds(status.reader_wait_s)], ["errors", String(status.errors)]]);
-  showCompetitiveRatio(moved);
   rows("readers", status.readers, status.readers.length, (reader) => [
     element("td", reader.reader, "name"),
     element("td", reader.shard, "name"),

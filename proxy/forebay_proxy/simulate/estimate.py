@@ -18,7 +18,7 @@ from forebay_proxy.core.segments import DEFAULT_LAYOUT
 
 __all__ = ["AHEAD_SEGMENTS", "HELD_SEGMENTS", "SLOW_ANSWER_S", "SLOW_CONNECTION_BYTES_S", "Estimate", "PlannedRun"]
 
-# When the cache is the limit a reader may have two segments ahead of it that something needed left for (``prefetch_debt``).
+# When the cache is the limit a reader may have two segments ahead of it that something needed left for (``policy.eviction.read_ahead``).
 AHEAD_SEGMENTS = 2
 # And a reader leases the segment it is in, which cannot be evicted.
 HELD_SEGMENTS = 1

@@ -5,7 +5,7 @@ then every body takes long, also the one a reader waits for (measured: sixteen b
 alone, and kept an accelerator 75 % busy that the line could keep 100 % busy).
 
 What it gains: on a line of 1.1 times the need, one, two or four readers keep an accelerator 98 % busy; with the slots of the limiter alone
-72, 80 and 89 % (1.5 times the need: 98 to 99, alone 85, 96 and 97 %; simulated, ``python benchmarks/simple_forms.py line``). An origin that
+72, 80 and 89 % (1.5 times the need: 98 to 99, alone 85, 96 and 97 %; simulated). An origin that
 answers every request gives those slots no reason to be fewer, however thin its line is.
 
 Rate and time are not known beforehand, and while the line is shared no single body tells them. So it is written down what came in all while

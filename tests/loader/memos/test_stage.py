@@ -394,7 +394,7 @@ def test_workers_use_what_their_parent_has_open(shard: str, tmp_path: Path, stor
 
 
 def test_workers_share_one_store(shard: str, tmp_path: Path) -> None:
-    """Two forked workers, of which one writes: what either made, both are given; and the parent too."""
+    """Two forked workers: what either made, both are given; and the parent too."""
     made = fb.WebDataset([shard] * 2, shardshuffle=False, empty_check=False)
     made = made.decode().compose(fb.video("uniform(2)", size=32), fb.memo(folder=tmp_path / "m", size="64MB", key="mp4"))
     context = multiprocessing.get_context("fork")

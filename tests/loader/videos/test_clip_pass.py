@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_loader.videos import clip_pass as module
-from forebay_loader.videos.clip_pass import ClipPass
+from forebay_loader.videos import clip_sample as module
+from forebay_loader.videos.clip_sample import ClipPass
 
 
 def test_visits_of_each_clip_are_counted() -> None:

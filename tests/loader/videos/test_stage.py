@@ -87,7 +87,7 @@ def test_naming_it_imports_neither_pyav_nor_numpy() -> None:
 
 def test_the_function_keeps_its_name() -> None:
     """Its package has the same, and modules of that are imported later."""
-    importlib.import_module("forebay_loader.videos.decode.resample")
+    importlib.import_module("forebay_loader.videos.decode.sound")
     assert callable(fb.video)
 
 

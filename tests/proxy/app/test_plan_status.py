@@ -12,8 +12,7 @@ import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 
 from forebay_proxy.app.plan_status import PlanStatus
-from forebay_proxy.core.facts.cache import Evicted, OptimalBytes
-from forebay_proxy.core.facts.origins import OriginBytes
+from forebay_proxy.core.facts.cache import Evicted
 from forebay_proxy.telemetry.counters import PlanAdherence
 from forebay_proxy.wire.protocol.plan import ReaderName
 
@@ -156,27 +155,6 @@ def _seconds_of(ask: Callable[[], object]) -> float:
     start = time.thread_time()
     ask()
     return time.thread_time() - start
-
-
-async def test_the_least_possible_beside_the_real(world: World) -> None:
-    """Read twice with room for all, by whomever: what was fetched is the least there is, and a look at the beginning costs one segment."""
-    for who in (reader(1), reader(2)):
-        for name in SHARDS[:3]:
-            await world.get(name, who)
-    assert sum(fact.count for fact in world.of(OptimalBytes)) == 6 * SEGMENT
-    assert sum(fact.count for fact in world.of(OriginBytes)) == 6 * SEGMENT
-    async with world.opened(SHARDS[3]) as reading:
-        await world.taken(reading, 10)
-    assert world.of(OptimalBytes)[-1].count == SEGMENT
-
-
-async def test_readers_of_one_shard_at_once_cost_once(world: World) -> None:
-    """The second opens while the first is inside; a part counts the segments that it touches."""
-    async with world.opened(SHARDS[0], reader(1)) as first:
-        await world.taken(first, SEGMENT + 1)
-        await world.get(SHARDS[0], reader(2))
-    await world.get(SHARDS[1], reader(1), SEGMENT, SEGMENT + 5)
-    assert [fact.count for fact in world.of(OptimalBytes)] == [2 * SEGMENT, 0, SEGMENT]
 
 
 async def test_what_leaves_unread_is_told_apart(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 
 from forebay_proxy.background import prefetcher as prefetch
@@ -269,32 +271,13 @@ async def test_a_reader_hurries_a_comparison_made_ahead(tmp_path: Path) -> None:
         gate.open()
 
 
-async def test_what_is_prefetched_and_unread_stays_within_half_the_cache(tmp_path: Path) -> None:
-    """Counted, not only divided into windows: at no moment more."""
-    async with building(tmp_path / "c", segments=20, prefetch=True) as world:
-        fill(world)
-        most = 0
-        for number in range(12):
-            world.plans.replace(reader(number), [SHARDS[number], SHARDS[(number + 5) % 12]])
-        for number in range(12):
-            for _ in range(20):
-                await asyncio.sleep(0)
-                most = max(most, world.room.prefetch_debts.unread_bytes)
-            assert await world.get(NAMES[number], reader(number)) == data_of(2 * SEGMENT, number)
-        assert 4 * SEGMENT < most <= 10 * SEGMENT
-        for number in range(12):
-            world.plans.withdraw(reader(number))
-        await world.quiet()
-        assert world.room.prefetch_debts.unread_bytes == 0
-
-
 async def test_a_dead_readers_window_is_given_back(tmp_path: Path) -> None:
     """Within its expiry: its plan ends, what came for it counts no more, and the window of another that waits grows into it."""
     async with building(tmp_path / "c", segments=16, prefetch=True) as world:
         fill(world)
         world.plans.replace(reader(0), SHARDS[:6])
         world.plans.replace(reader(1), SHARDS[6:])
-        await until(lambda: world.room.prefetch_debts.unread_bytes == 8 * SEGMENT)
+        await until(lambda: world.room.read_ahead.unread_bytes == 8 * SEGMENT)
         world.clock.advance(59.0)
         world.plans.heard(reader(1))
         world.clock.advance(2.0)
@@ -307,7 +290,7 @@ async def test_a_dead_readers_window_is_given_back(tmp_path: Path) -> None:
 
         await until(has_grown)
         assert world.prefetcher.scheduler.readers.window_bytes(reader(0)) == 0
-        assert world.room.prefetch_debts.unread_bytes == 8 * SEGMENT
+        assert world.room.read_ahead.unread_bytes == 8 * SEGMENT
 
 
 async def test_an_origin_that_hangs_holds_up_its_own_shards_only(tmp_path: Path) -> None:
@@ -379,22 +362,6 @@ async def test_a_body_without_ranges_that_does_not_fit_is_left_to_its_reader(tmp
         await asked_by(world)
         assert world.origin.sent(NAMES[0]) == before
         assert await world.get(NAMES[0], reader()) == data_of(9 * SEGMENT)
-
-
-async def test_without_inodes_nothing_is_asked_for_ahead_of_need(tmp_path: Path) -> None:
-    """It would come through memory, and be thrown away; what has a file already is completed."""
-    async with building(tmp_path / "c", prefetch=True) as world:
-        fill(world)
-        await world.get(NAMES[0], reader(1), last=10)
-        await world.quiet()
-        world.cache.disk.no_files = True
-        before = len(world.origin.log)
-        world.plans.replace(reader(), SHARDS[:4])
-        await until(lambda: complete(world) == NAMES[:1])
-        assert await asked_by(world) <= before + 1
-        world.cache.disk.no_files = False
-        world.prefetcher.look_again()
-        await until(lambda: complete(world) == sorted(NAMES[:4]))
 
 
 async def test_a_fault_of_ours_leaves_the_shard_alone_for_a_while_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -482,10 +449,10 @@ async def test_bodies_without_ranges_stay_within_half_the_cache(tmp_path: Path) 
         await asked_by(world)
         await world.quiet()
         unread = sum(len(entry.segments.unread) for entry in world.room.entries.values())
-        assert (unread, world.room.prefetch_debts.unread_bytes) == (10, 10 * SEGMENT)
+        assert (unread, world.room.read_ahead.unread_bytes) == (10, 10 * SEGMENT)
         assert await world.get(NAMES[0], reader()) == data_of(5 * SEGMENT, 0)
         world.plans.withdraw(reader())
-        assert world.room.prefetch_debts.unread_bytes == 0
+        assert world.room.read_ahead.unread_bytes == 0
 
 
 @pytest.mark.parametrize("length_known", [True, False])
@@ -566,3 +533,44 @@ async def test_what_its_file_refuses_is_not_fetched_again_at_once(tmp_path: Path
         world.clock.advance(prefetch.CROWDED_S + 1)
         world.prefetcher.look_again()
         await until(lambda: NAMES[0] in complete(world))
+
+
+moves = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 30)) | st.just(None), max_size=40)
+
+
+def test_a_name_is_left_alone_until_its_time_is_over() -> None:
+    """And told then, once."""
+    alone = prefetch.NegativeCache()
+    alone.add("a", "o", 30.0)
+    alone.add("b", "o", 1.0)
+    assert (list(alone.over(0.9)), "b" in alone) == ([], True)
+    assert (list(alone.over(1.0)), "b" in alone) == (["b"], False)
+    assert list(alone.over(29.0)) == []
+    assert list(alone.over(30.0)) == ["a"]
+
+
+def test_the_longer_time_holds() -> None:
+    """Whichever was said first."""
+    alone = prefetch.NegativeCache()
+    alone.add("a", "o", 30.0)
+    alone.add("a", "o", 1.0)
+    assert list(alone.over(2.0)) == []
+    alone.add("a", "o", 40.0)
+    assert list(alone.over(30.0)) == []
+    assert list(alone.over(40.0)) == ["a"]
+
+
+@given(moves)
+def test_an_origin_counts_its_names(steps: list[tuple[str, int] | None]) -> None:
+    """None of them twice, and none that is over."""
+    alone, now = prefetch.NegativeCache(), 0.0
+    model: dict[str, float] = {}
+    for step in steps:
+        now += 3.0
+        if step is not None:
+            alone.add(step[0], "o", now + step[1])
+            model[step[0]] = max(model.get(step[0], 0.0), now + step[1])
+        over = {name for name, until in model.items() if until <= now}
+        assert sorted(alone.over(now)) == sorted(over)
+        model = {name: until for name, until in model.items() if name not in over}
+        assert (alone.of_origin["o"], "o" in alone.of_origin) == (len(model), bool(model))

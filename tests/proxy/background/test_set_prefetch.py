@@ -18,9 +18,9 @@ from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.policy.eviction.admission import AdmissionPolicy
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.policy.plans.epochs import GROUP_LIFE_S
-from forebay_proxy.policy.plans.facts import SetShardOpened
 from forebay_proxy.policy.plans.live_jobs import QUIET_S
 from forebay_proxy.policy.plans.next_use import Rank
+from forebay_proxy.policy.plans.registry import SetShardOpened
 from forebay_proxy.policy.plans.sets.set_faults import FAILED_S, MOST_FAILED
 
 PATTERN = "https://o/set/{00..11}.tar"

@@ -16,7 +16,6 @@ from support.stores import held_by_a_child
 
 from forebay_proxy.cache.fd_lease import UseHttp
 from forebay_proxy.core.errors import DiskFailed, ShardForbidden
-from forebay_proxy.core.facts.cache import OptimalBytes
 from forebay_proxy.core.facts.origins import Revalidated
 from forebay_proxy.core.facts.requests import ShardOpened
 from forebay_proxy.core.shard import Shard
@@ -33,7 +32,7 @@ async def passed(world: World, stack: AsyncExitStack, shard: str | Shard = A, wh
     """The file of a shard that is lent until ``stack`` ends."""
     shard = shard_of(shard) if isinstance(shard, str) else shard
     fd_lease = world.cache.fd_lender.lend(shard, who) or await world.cache.fd_lender.lend_when_ready(shard, who)
-    for last in (fd_lease.count, fd_lease.release, fd_lease.end):  # in the other order
+    for last in (fd_lease.release, fd_lease.end):  # in the other order
         stack.callback(last)
     fd_lease.passed()
     return stack.enter_context(FileIO(fd_lease.descriptor))
@@ -115,7 +114,7 @@ async def test_a_map_outlives_the_lease(tmp_path: Path) -> None:
     """The books hold what the kernel holds: nothing of it may leave, its bytes stay right, it can still be read; then all goes back."""
     async with building(tmp_path / "c") as world:
         data = await warmed(world)
-        fd_leases, told = world.fd_leases, len(world.of(OptimalBytes))
+        fd_leases = world.fd_leases
         with await mapped(world) as held:
             assert (fd_leases.count, fd_leases.lingering, fd_leases.bytes, fd_leases.segments) == (0, 1, world.ledger.stored_bytes, 4)
             world.cache.fd_lender.look_again()
@@ -124,7 +123,6 @@ async def test_a_map_outlives_the_lease(tmp_path: Path) -> None:
             assert world.entry(A).in_use.stuck_until == 0.0  # not even tried
             assert held[:] == data
             assert await world.get(A) == data
-        assert len(world.of(OptimalBytes)) == told + 2
         world.cache.fd_lender.look_again()
         assert (fd_leases.lingering, fd_leases.bytes, fd_leases.segments, world.cache.leased_segments) == (0, 0, 0, 0)
         assert await world.reclaimer.evict(world.entry(A)) > 0
@@ -360,7 +358,7 @@ async def test_prefetched_bytes_count_as_read(tmp_path: Path) -> None:
         async with AsyncExitStack() as stack:
             await passed(world, stack, A, reader())
             assert not world.entry(A).segments.unread
-        assert world.room.prefetch_debts.unread_bytes == 0
+        assert world.room.read_ahead.unread_bytes == 0
 
 
 async def test_an_encoded_shard_is_not_lent(tmp_path: Path) -> None:

@@ -38,6 +38,5 @@ async def test_who_has_a_descriptor_is_a_reader_until_it_is_taken_back(world: Wo
     lent.passed()
     lent.end()
     lent.release()
-    lent.count()
     assert (world.cache.readers.is_reading(reader()), world.entry(A).in_use.readers, world.fd_leases.count) == (False, 0, 0)
     world.cache.fd_lender.look_again()

@@ -70,5 +70,5 @@ async def test_ahead_of_need_a_larger_one_waits_for_room(tmp_path: Path) -> None
             await world.resolver.entry(shard_of(name(1)), "job", need=DEMAND + 1, reader=reader())
         world.ledger.release(grant)
         await world.quiet()
-        assert (world.ledger.reserved_bytes, world.room.prefetch_debts.unread_bytes) == (0, 0)
+        assert (world.ledger.reserved_bytes, world.room.read_ahead.unread_bytes) == (0, 0)
         assert await world.get(name(1), reader()) == bytes(SEGMENT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.house import reader
 
-from forebay_proxy.core.facts.cache import OptimalBytes
 from forebay_proxy.core.facts.origins import FlightBoarded, OriginBytes, SegmentFetched
 from forebay_proxy.core.facts.requests import Aborted, ReaderWaited, RequestDone, RequestOutcome, Served, ShardOpened
 from forebay_proxy.telemetry import counters as counters_module
@@ -32,7 +32,7 @@ def test_everything_starts_at_zero() -> None:
     """All keys are there before the first request."""
     assert _counters() == {
         "requests": {"hit": 0, "collapsed": 0, "partial": 0, "miss": 0, "bypass": 0, "relayed": 0},
-        "bytes": {"sent": 0, "hit": 0, "opened": 0, "origin": 0, "optimal": 0, "saved": 0},
+        "bytes": {"sent": 0, "hit": 0, "opened": 0, "origin": 0, "saved": 0},
         "reader_wait_s": 0,
         "errors": 0,
         "no_tars": 0,
@@ -55,13 +55,8 @@ def test_saved_is_what_the_origin_did_not_send() -> None:
         _request(RequestOutcome.COLLAPSED, 100),
         _request(RequestOutcome.HIT, 100, hit=100),
     )
-    assert seen["bytes"] == {"sent": 300, "hit": 100, "opened": 0, "origin": 100, "optimal": 0, "saved": 200}
+    assert seen["bytes"] == {"sent": 300, "hit": 100, "opened": 0, "origin": 100, "saved": 200}
     assert seen["requests"] == {"hit": 1, "collapsed": 1, "partial": 0, "miss": 1, "bypass": 0, "relayed": 0}
-
-
-def test_the_least_possible_is_added_up() -> None:
-    """What each reading that ended would have cost the best schedule."""
-    assert _counters(OptimalBytes(70), OptimalBytes(0), OptimalBytes(30))["bytes"]["optimal"] == 100
 
 
 def test_prefetch_ahead_of_readers_does_not_make_savings_negative() -> None:
@@ -158,12 +153,12 @@ def test_who_names_no_reader_is_told_apart() -> None:
 def test_openings_and_waits_are_counted_by_reader() -> None:
     """Each kind its own; other facts, and readers without a name, are nobody's."""
     adherence = PlanAdherence()
-    for how in ("planned", "planned", "skipped", "repeated", "repeated", "unplanned", "by accident"):
+    for how in ("planned", "planned", "skipped", "repeated", "repeated", "unplanned"):
         adherence.listen(ShardOpened(reader(1), how))
     for who in (reader(1), reader(2), None):
         adherence.listen(ReaderWaited("job", 1.5, who))
     adherence.listen(FlightBoarded())
-    assert adherence.of(reader(1)) == Followed(planned=2, skipped=1, repeated=2, unplanned=1, waited_s=1.5)
+    assert adherence.of(reader(1)) == Followed(Counter(planned=2, skipped=1, repeated=2, unplanned=1), waited_s=1.5)
     assert adherence.of(reader(2)) == Followed(waited_s=1.5)
     assert adherence.of(reader(3)) == Followed()
     assert repr(adherence) == "<PlanAdherence 2 readers>"

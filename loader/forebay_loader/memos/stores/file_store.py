@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import io
 import os
+import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import Any, ClassVar, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, ClassVar, Optional, Sequence, Tuple
 
 import numpy
 
-from forebay_loader.memos.entry import KEY_BYTES, EntryDamaged, checksum_of, key_in, shapes_in, unpacked
+from forebay_loader.memos.entry import EntryDamaged, checksum_of, key_in, shapes_in, unpacked
+from forebay_loader.memos.errors import StoreFull
 from forebay_loader.memos.kept_value import KeptValue
-from forebay_loader.memos.stores.memo_store import StoreFull
 
 __all__ = ["FileStore"]
 
 _PARTIAL = ".partial"
+_REST_S = 3600.0  # no write takes so long
+_HELD = "held-bytes"
+_PAGE = 4096
 CHECKSUM, TEXT = "checksum", "text"  # members of a file beside the arrays, which are called 0, 1 …
 
 
@@ -25,12 +31,13 @@ class FileStore(ABC):
 
     SUFFIX: ClassVar[str]
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    def __init__(self, folder: str, size_bytes: int) -> None:
+        self._folder, self._most = folder, size_bytes
+        self._recounted = False
 
     @abstractmethod
-    def write(self, path: str, members: Sequence[Tuple[str, Any]]) -> None:
-        """A new file of named arrays."""
+    def file_of(self, members: Sequence[Tuple[str, Any]]) -> io.BytesIO:
+        """What a file of named arrays consists of."""
 
     @abstractmethod
     def read(self, path: str) -> "Reading":
@@ -57,9 +64,12 @@ class FileStore(ABC):
             kept, path = unpacked(key, entry), self._path(key)
             beside = f"{path}.{os.getpid()}{_PARTIAL}"
             members = [(TEXT, numpy.frombuffer(kept.text, "u1")), (CHECKSUM, numpy.frombuffer(checksum_of(key, kept), "u1"))]
+            made = self.file_of([*members, *((str(at), one) for at, one in enumerate(kept.arrays))]).getbuffer()
+            self._reserve(_on_disk(len(made)))
             try:
                 os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-                self.write(beside, [*members, *((str(at), one) for at, one in enumerate(kept.arrays))])
+                with open(beside, "wb") as file:
+                    file.write(made)
                 os.replace(beside, path)
             except OSError as error:
                 with suppress(OSError):
@@ -73,30 +83,36 @@ class FileStore(ABC):
             with suppress(FileNotFoundError):
                 os.unlink(self._path(key))
 
-    def entries(self) -> Iterator[Tuple[bytes, int]]:
-        """The oldest first. Of a killed writer's files the rest is removed, once they are no living one's."""
-        found: List[Tuple[float, bytes, int]] = []
-        for bucket in sorted(os.listdir(self._folder)):
-            folder = os.path.join(self._folder, bucket)
-            if len(bucket) != 2 or not os.path.isdir(folder):
-                continue
-            for one in os.scandir(folder):
-                key = _key_of(one.name, self.SUFFIX)
-                if key is not None:
-                    with suppress(FileNotFoundError):
-                        state = one.stat()
-                        found.append((state.st_mtime, key, state.st_blocks * 512))
-        for _, key, size in sorted(found):
-            yield key, size
+    def _reserve(self, size: int) -> None:
+        """Bytes are counted before they are written, by all processes together: in a file, which is made anew by looking at all entries
+        where it is missing, and once by each process that finds the store full (what was killed, dropped or removed is counted still).
+        Raises ``StoreFull``.
+        """
+        with open(os.path.join(self._folder, _HELD), "a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            told = file.read()
+            held = int(told) if told.isdigit() else self._looked_at()
+            if held + size > self._most and not self._recounted:
+                held = self._looked_at()
+            if held + size > self._most:
+                raise StoreFull(f"its entries take {held} bytes of {self._most}")
+            file.truncate(0)
+            file.write(b"%d" % (held + size))
 
-    def clear_rests(self) -> None:
-        """Remove what killed writers left, by the one that writes now."""
-        for bucket in os.listdir(self._folder):
-            folder = os.path.join(self._folder, bucket)
-            for name in os.listdir(folder) if len(bucket) == 2 and os.path.isdir(folder) else ():
-                if name.endswith(_PARTIAL):
-                    with suppress(OSError):
-                        os.unlink(os.path.join(folder, name))
+    def _looked_at(self) -> int:
+        """What all entries take. What killed writers left is removed, an hour later."""
+        self._recounted = True
+        held = 0
+        for folder, _, names in os.walk(self._folder):
+            for name in names:
+                path = os.path.join(folder, name)
+                with suppress(FileNotFoundError):
+                    state = os.stat(path)
+                    if name.endswith(_PARTIAL) and time.time() - state.st_mtime > _REST_S:
+                        os.unlink(path)
+                    held += _on_disk(state.st_size)
+        return held
 
     def close(self) -> None:  # noqa: B027  # of files none is open
         """Nothing stays open."""
@@ -119,12 +135,9 @@ class Reading(ABC):
     def __exit__(self, *raised: object) -> None: ...
 
 
-def _key_of(name: str, suffix: str) -> Optional[bytes]:
-    stem, _, end = name.rpartition(".")
-    try:
-        return bytes.fromhex(stem) if end == suffix and len(stem) == 2 * KEY_BYTES else None
-    except ValueError:
-        return None
+def _on_disk(size: int) -> int:
+    """Whole pages; how many blocks a file has is not known before the kernel has written it."""
+    return -(-size // _PAGE) * _PAGE
 
 
 def _as(found: Any, dtype: Any, shape: Tuple[int, ...]) -> Any:

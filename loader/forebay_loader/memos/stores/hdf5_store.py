@@ -24,15 +24,14 @@ class Hdf5Store(FileStore):
 
     SUFFIX: ClassVar[str] = "h5"
 
-    def write(self, path: str, members: Sequence[Tuple[str, Any]]) -> None:
+    def file_of(self, members: Sequence[Tuple[str, Any]]) -> io.BytesIO:
         made = io.BytesIO()  # of a full disk HDF5 ends the process
         with h5py.File(made, "w", libver="latest") as file:
             for name, value in members:
                 data = value if value.dtype.kind in _PLAIN else numpy.frombuffer(value.tobytes(), "u1")
                 how = {"chunks": True, "compression": "lzf"} if data.nbytes >= _SMALL and data.ndim else {}
                 file.create_dataset(name, data=data, **how)
-        with open(path, "wb") as out:
-            out.write(made.getbuffer())
+        return made
 
     def read(self, path: str) -> "Hdf5Reading":
         try:

@@ -17,10 +17,9 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 
 import lmdb
 
-from forebay_loader.memos.entry import KEY_BYTES, key_in, unpacked
-from forebay_loader.memos.errors import MemoError
+from forebay_loader.memos.entry import key_in, unpacked
+from forebay_loader.memos.errors import MemoError, StoreFull
 from forebay_loader.memos.kept_value import KeptValue
-from forebay_loader.memos.stores.memo_store import StoreFull
 
 __all__ = ["LmdbStore", "parts_of"]
 
@@ -32,7 +31,6 @@ _HEAD = struct.Struct("=16x I I 8x 8x I 92x Q Q")  # a page's head; magic, versi
 _LOCK_BYTES = 128 << 10  # some 64 a reader; LMDB goes on with what it finds
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "fuse.sshfs", "fuse.glusterfs", "afs", "beegfs")
 _TURN = b"turn"
-_IN_PAGE = 2000  # a longer value has pages of its own
 
 
 def parts_of(size_bytes: int) -> int:
@@ -132,14 +130,6 @@ class LmdbStore:
         with self.moving:
             part.set_mapsize(size)
 
-    def entries(self) -> Iterator[Tuple[bytes, int]]:
-        with _mapped():
-            for number in range(len(self._paths)):
-                found: List[Tuple[bytes, int]] = []
-                with self.moving, self._begun(self._ready()[number]) as transaction:
-                    found += [(bytes(key), taken(len(value))) for key, value in transaction.cursor() if len(key) == KEY_BYTES]
-                yield from found
-
     @contextmanager
     def _begun(self, part: Any) -> Iterator[Any]:
         """A transaction to read in. Another process may have let the map grow since the last."""
@@ -185,11 +175,6 @@ def _turn(part: Any) -> bool:
     with part.begin(write=True) as transaction:
         transaction.put(_TURN, os.urandom(8))
     return True
-
-
-def taken(length: int) -> int:
-    """What a value takes: pages of its own, or a place in one."""
-    return length + 64 if length < _IN_PAGE else -(-(length + 16) // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def _check_head(path: str) -> None:

@@ -1,20 +1,16 @@
-"""What a store is: four verbs."""
+"""What a store is: three verbs."""
 
 from __future__ import annotations
 
-from typing import Iterator, Optional, Protocol, Sequence, Tuple
+from typing import Optional, Protocol, Sequence
 
 from forebay_loader.memos.kept_value import KeptValue
 
-__all__ = ["MemoStore", "StoreFull"]
-
-
-class StoreFull(OSError):
-    """There is no room for what is to be put: the disk is full, or the store has grown to its limit."""
+__all__ = ["MemoStore"]
 
 
 class MemoStore(Protocol):
-    """Entries by their keys. Any process may ``get`` and look at ``entries``; one at a time may ``put`` and ``drop``.
+    """Entries by their keys, for any number of processes at once; ``put`` and ``drop`` of one process are called by one thread.
 
     All raise ``OSError`` where the disk fails, and what they leave is readable, whenever the process is killed.
     """
@@ -27,9 +23,6 @@ class MemoStore(Protocol):
 
     def drop(self, keys: Sequence[bytes]) -> None:
         """Forget entries, those that are not there too."""
-
-    def entries(self) -> Iterator[Tuple[bytes, int]]:
-        """The key of each, and the bytes it takes on the disk, the oldest first where that is known."""
 
     def close(self) -> None:
         """Give back what is open."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 import zlib
 from typing import Any, ClassVar, Sequence, Tuple
@@ -19,9 +20,10 @@ class NpzStore(FileStore):
 
     SUFFIX: ClassVar[str] = "npz"
 
-    def write(self, path: str, members: Sequence[Tuple[str, Any]]) -> None:
-        with open(path, "wb") as file:
-            numpy.savez(file, **dict(members))  # never objects: what was taken apart holds none
+    def file_of(self, members: Sequence[Tuple[str, Any]]) -> io.BytesIO:
+        made = io.BytesIO()
+        numpy.savez(made, **dict(members))  # never objects: what was taken apart holds none
+        return made
 
     def read(self, path: str) -> "NpzReading":
         file = open(path, "rb")  # noqa: SIM115  # the reading closes it

@@ -5,6 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any, Tuple
 
+import av
+import numpy
 from av.codec.context import Flags2
 from av.error import FFmpegError
 
@@ -14,7 +16,8 @@ from forebay_loader.videos.decode.sound_parts import SoundParts, silence
 from forebay_loader.videos.errors import CorruptVideo
 from forebay_loader.videos.mp4.track import DecodeGroup, Track
 
-__all__ = ["sound_between", "sound_group"]
+__all__ = ["resampled", "sound_between", "sound_group"]
+
 
 # Decoded before the first that is wanted: AAC needs the packet before, Opus 80 ms, MP3 what its reservoir holds, 11 packets at most.
 PREROLL_S = 0.3
@@ -69,3 +72,20 @@ def _packet(track: Track, number: int, read: ReadPart) -> Any:
     packet = packet_of(data, int(track.pts[number]), int(track.dts[number]))
     packet.time_base = Fraction(1, track.timescale)
     return packet
+
+
+# Sound at another rate, channel by channel: libswresample as PyAV has it.
+def resampled(samples: Any, rate_hz: int, wanted_hz: int) -> Any:
+    """``channels x samples`` float32 of ``rate_hz`` as as many channels of ``wanted_hz``, as long within one sample."""
+    if rate_hz == wanted_hz or not samples.size:
+        return samples
+    length = round(samples.shape[1] * wanted_hz / rate_hz)
+    found = numpy.zeros((len(samples), length), numpy.float32)
+    for channel, room in zip(samples, found):  # noqa: B905  # strict= is not of 3.9; as many by construction
+        resampler = av.AudioResampler(format="flt", layout="mono", rate=wanted_hz)
+        frame = av.AudioFrame.from_ndarray(numpy.ascontiguousarray(channel)[None], format="flt", layout="mono")
+        frame.sample_rate = rate_hz
+        parts = [part.to_ndarray()[0] for given in (frame, None) for part in resampler.resample(given)]
+        tone = numpy.concatenate([room[:0], *parts])[:length]  # of a few samples it may give none
+        room[: len(tone)] = tone
+    return found

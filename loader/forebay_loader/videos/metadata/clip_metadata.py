@@ -19,7 +19,7 @@ from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import warn_node
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.metadata.clip_table import ClipTable
-from forebay_loader.videos.metadata.measure import Measurable, measured
+from forebay_loader.videos.metadata.motion import Measurable, measured
 from forebay_loader.videos.metadata.record import ClipRecord, packed, unpacked
 from forebay_loader.videos.metadata.scan_journal import ScanJournal
 

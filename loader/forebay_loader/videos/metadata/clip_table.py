@@ -2,7 +2,7 @@
 
 Rejected: a ``multiprocessing.Manager`` dict, as loaders of this kind often have. Each look-up is a message to one process, which pickles
 the answer: 1.3 to 6 times slower than this table for four workers on two cores, the less the busier these are with other things, and 5 s
-until 20,000 clips are in it, where the table is mapped in 0.04 s (``benchmarks/video_metadata.py``). Its process is one more thing that
+until 20,000 clips are in it, where the table is mapped in 0.04 s. Its process is one more thing that
 can die. A plain dict that forked workers inherit is faster still; but it is copied to each of them, page by page as its reference counts
 are written, whole where they are spawned, and it has to be read in before the first of them starts.
 """

@@ -14,7 +14,8 @@ import threading
 from contextlib import suppress
 from dataclasses import asdict
 from multiprocessing.connection import Connection, wait
-from typing import Any, Callable, List, Optional
+from pathlib import Path
+from typing import Any, Callable, Iterator, List, Optional, Union
 
 from forebay_loader.base.errors import LoaderError, ShardChanged
 from forebay_loader.samples.indexed_shard import IndexedShard
@@ -22,7 +23,43 @@ from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.metadata.clip_address import ClipAddress
 from forebay_loader.videos.metadata.record import ClipRecord, packed, unpacked
 
-__all__ = ["DecoderDied", "DecoderProcesses", "serve"]
+__all__ = ["DecoderDeaths", "DecoderDied", "DecoderProcesses", "serve"]
+
+
+# Clips by which a decoder died: a scan that goes on, or comes again, passes over them until somebody asks for them.
+#
+# ``PATH.deaths``: JSON lines, one a clip, for people too. A line that is none, which a kill may leave, is passed over: its clip is tried
+# again. A clip of another length or version is another clip.
+class DecoderDeaths:
+    """Those of the table at ``path``. Nothing is created before something is added. Raises ``OSError`` where it cannot be read."""
+
+    def __init__(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        self.path = Path(f"{os.fspath(path)}.deaths")
+        self._known = dict(self._read())
+
+    def of(self, name: str, clip_bytes: int, version: str) -> str:
+        """What was said of the clip, "" of one that killed nothing."""
+        return self._known.get((name, clip_bytes, version), "")
+
+    def add(self, name: str, clip_bytes: int, version: str, error: str) -> None:
+        """Raises ``OSError``."""
+        self._known[name, clip_bytes, version] = error
+        line = json.dumps({"name": name, "clip_bytes": clip_bytes, "version": version, "error": error})
+        with self.path.open("a") as file:
+            file.write(f"{line}\n")
+
+    def _read(self) -> "Iterator[tuple[tuple[str, int, str], str]]":
+        try:
+            lines = self.path.read_text().splitlines()
+        except FileNotFoundError:
+            return
+        for line in lines:
+            try:
+                said = json.loads(line)
+                yield (said["name"], said["clip_bytes"], said["version"]), str(said["error"])
+            except (ValueError, TypeError, KeyError):
+                continue
+
 
 _LOOKED, _FAILED = b"+", b"-"
 _TEXT = ("utf-8", "surrogateescape")
@@ -42,7 +79,7 @@ class DecoderProcesses:
         """``context`` of ``multiprocessing``; ``serves``: what runs in a process."""
         self._context = context or multiprocessing.get_context("forkserver")
         if context is None:
-            self._context.set_forkserver_preload(["forebay_loader.videos.metadata.clip_look", __name__])
+            self._context.set_forkserver_preload(["forebay_loader.videos.metadata.shard_clips", __name__])
         self._serves = serves or serve
         self._own = threading.local()
         self._begun: List[_DecoderProcess] = []

@@ -13,8 +13,7 @@ from typing import Any, Callable, Deque, Generic, Iterable, Iterator, NamedTuple
 from forebay_loader.base.errors import LoaderError
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.metadata.clip_table import ClipTable
-from forebay_loader.videos.metadata.decoder_deaths import DecoderDeaths
-from forebay_loader.videos.metadata.decoder_processes import DecoderDied
+from forebay_loader.videos.metadata.decoder_processes import DecoderDeaths, DecoderDied
 from forebay_loader.videos.metadata.record import ClipRecord, name_in, packed, unpacked
 from forebay_loader.videos.metadata.scan_journal import ScanJournal
 from forebay_loader.videos.metadata.table_file import TableWriter

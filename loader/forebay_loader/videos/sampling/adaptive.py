@@ -9,10 +9,19 @@ from typing import ClassVar, Sequence
 
 from forebay_loader.base.argument_types import whole
 from forebay_loader.videos.clip_info import ClipInfo
-from forebay_loader.videos.sampling.arguments import checked_choice, checked_number
 from forebay_loader.videos.sampling.draws import Draws
-from forebay_loader.videos.sampling.positions import even_places, frame_at, marked_repeats
-from forebay_loader.videos.sampling.sampler import NotScanned, Sampler, Sampling, SpelledSampler, seen_frames
+from forebay_loader.videos.sampling.sampler import (
+    NotScanned,
+    Sampler,
+    Sampling,
+    SpelledSampler,
+    checked_choice,
+    checked_number,
+    even_places,
+    frame_at,
+    marked_repeats,
+    seen_frames,
+)
 
 __all__ = ["adaptive"]
 

@@ -11,12 +11,9 @@ from typing import Any, Callable, Mapping, Union
 
 from forebay_loader.videos.sampling.adaptive import adaptive
 from forebay_loader.videos.sampling.augmentations import frame_drop, time_warp
-from forebay_loader.videos.sampling.clips import clip, clips
-from forebay_loader.videos.sampling.keyframes import keyframes
 from forebay_loader.videos.sampling.phases import by_epoch
-from forebay_loader.videos.sampling.rate import fps
 from forebay_loader.videos.sampling.sampler import Sampler
-from forebay_loader.videos.sampling.uniform import uniform
+from forebay_loader.videos.sampling.samplers import clip, clips, fps, keyframes, uniform
 
 __all__ = ["sampler_of"]
 

@@ -3,19 +3,50 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Protocol, Sequence, Tuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
+from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.decode.frame_size import Size, check_size
-from forebay_loader.videos.sources.camera_source import CAMERAS, CameraSource
 from forebay_loader.videos.sources.clip_bytes import ClipBytes, FileClip, MemoryClip, ObjectClip
 from forebay_loader.videos.sources.clip_source import ClipSource
 from forebay_loader.videos.sources.frames_source import FramesSource
-from forebay_loader.videos.sources.live_source import LiveSource
-from forebay_loader.videos.sources.video_source import VideoSource
+from forebay_loader.videos.sources.live_source import CAMERAS, CameraSource, LiveSource
 
-__all__ = ["source_of"]
+__all__ = ["VideoSource", "source_of"]
+
+
+class VideoSource(Protocol):
+    """One clip. It pickles, and nothing of it is open until ``open``: each worker opens its own.
+
+    Every method but ``close`` opens what is not open. All raise ``VideoError`` naming clip and shard, and what reading the bytes raises:
+    ``fb.ShardReadError``, ``fb.ShardChanged``, ``fb.ProxyUnreachable``, ``OSError`` for a file.
+    """
+
+    def open(self) -> ClipInfo:
+        """What is known of the clip. Of a live one ``frames`` is 0: nobody knows how many will come."""
+        ...
+
+    def frame(self, index: int) -> Any:
+        """Frame ``index`` of the clip in presentation order: ``height x width x 3`` uint8 (RGB)."""
+        ...
+
+    def frames(self, indices: Sequence[int]) -> Any:
+        """Frames by number, in the order asked for, one asked for twice given twice: ``T x height x width x 3`` uint8 (RGB)."""
+        ...
+
+    def audio(self, begin_s: float, end_s: float) -> Tuple[Any, int]:
+        """Sound between two times on the clip's clock: (``channels x samples`` float32 from -1 to 1, samples a second).
+
+        Shorter where the sound ends earlier; ``(0 x 0, 0)`` without any.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of what is open. Safe to repeat; the source can be used again."""
+        ...
+
 
 _LIVE = ("rtsp", "rtsps", "rtmp", "rtmps", "srt", "udp", "rtp")  # FFmpeg's own, which have no other meaning
 _KINDS = ("clip", "frames", "live", "camera")

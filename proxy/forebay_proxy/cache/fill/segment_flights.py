@@ -84,12 +84,7 @@ class SegmentFlights:
             raise CacheFull("this version cannot be completed any more")
         if not self._disk.usable:
             raise CacheFull("the cache disk is failing")
-        if self._disk.no_files and not entry.stored.filed:
-            raise CacheFull("the file system has no inodes left for another shard")
-        size = entry.segments.bytes_of(index)
-        grant = self._room.reserve_ahead(size, need_at, reader)
-        if reader is not None:
-            self._room.prefetch_debts.note(entry.key, index, reader, size, self._room.admission.owed_for(grant))
+        grant = self._room.reserve_ahead(entry.segments.bytes_of(index), need_at, reader, (entry.key, index))
         flight = self._flight(entry, index, need)
         self._fly(entry, flight, shard, index, grant)
         return flight
@@ -99,7 +94,7 @@ class SegmentFlights:
         if not entry.ranged:
             return self.launch_alone(entry, entry.segments.span(index)[0], shard)
         flight = self._flight(entry, index, need)
-        grant = self._fill.grants.demand(entry, index, self.announced(reader))
+        grant = self._fill.grants.demand(entry, index)
         flight.bypass = grant is None
         self._fly(entry, flight, shard, index, grant)
         return flight
@@ -109,7 +104,7 @@ class SegmentFlights:
         flight = self._flight(entry, index, need)
         grants = self._fill.grants
         known = self.announced(reader) is not None
-        grant = grants.inside(entry, index, reader) if known else grants.demand(entry, index, None)
+        grant = grants.inside(entry, index, reader) if known else grants.demand(entry, index)
         if grant is None:
             return False
         self._fly(entry, flight, shard, index, grant)

@@ -1,4 +1,4 @@
-"""Room for segments that are to come: granted by the ledger, or refused, which is counted; and what a reader owes for it is noted.
+"""Room for segments that are to come: granted by the ledger, or refused, which is counted.
 
 A refusal is no failure: a segment that is needed now passes through memory, one ahead of need is not asked for. Room is refused while the
 disk fails too: nothing could be written there.
@@ -6,8 +6,7 @@ disk fails too: nothing could be written there.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Coroutine, Hashable, Mapping
+from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, TypeVar
 
 from forebay_proxy.cache.resident.entry import Entry
@@ -65,35 +64,28 @@ class SegmentGrants:
     def __repr__(self) -> str:
         return f"<SegmentGrants of {self._room.ledger!r}, disk {'usable' if self._disk.usable else 'failing'}>"
 
-    def demand(self, entry: Entry, index: int, reader: Hashable) -> Grant[Slice] | None:
-        """Room for a segment that is needed now, its victims still to be removed; None: bypass.
-
-        ``reader`` None: of a reader without a plan.
-        """
+    def demand(self, entry: Entry, index: int) -> Grant[Slice] | None:
+        """Room for a segment that is needed now, its victims still to be removed; None: bypass."""
         if not self._disk.usable:
             self.refused("disk")
             return None
         try:
-            grant = self._room.reserve(entry.segments.bytes_of(index), reader)
+            return self._room.reserve(entry.segments.bytes_of(index))
         except CacheFull:
             self.refused("no-room")
             return None
-        self._note(entry.key, index, reader, self._room.admission.owed_for(grant))
-        return grant
 
     def inside(self, entry: Entry, index: int, reader: Hashable) -> Grant[Slice] | None:
         """Room for a segment that ``reader``, whose future is known, needs after the one it is in; None: no room that it may have.
 
-        It is the reader's lead like any other: what is still needed leaves for two segments of it, and for no more.
+        What is still needed leaves for two segments of it, and for no more.
         """
         if not self._disk.usable:
             return None
         try:
-            grant = self._room.reserve_ahead(entry.segments.bytes_of(index), self._clock(), reader, inside=True)
+            return self._room.reserve_ahead(entry.segments.bytes_of(index), self._clock(), reader, (entry.key, index), inside=True)
         except CacheFull:
             return None
-        self._note(entry.key, index, reader, self._room.admission.owed_for(grant))
-        return grant
 
     def along(self, entry: Entry, index: int, flight: Flight) -> Grant[Slice] | None:
         """Room for a further segment of a body that cannot be asked in pieces, or for one that came without room; None: none for it.
@@ -102,27 +94,22 @@ class SegmentGrants:
         begun and cannot be kept would be fetched in vain, again and again.
         """
         if flight.need < DEMAND or flight.passengers:
-            return self.demand(entry, index, flight)
+            return self.demand(entry, index)
         if not self._disk.usable:
             self.refused("disk")
             return None
         rest = 0 if flight.end is None else flight.end - entry.segments.span(index)[0]
         size, reader = entry.segments.bytes_of(index), flight.takeoff.ahead_for
         try:
-            self._room.admission.may_come_ahead(max(size, rest), reader)
-            grant = self._room.reserve_ahead(size, None, reader)
+            if reader is not None:
+                self._room.admission.check_half(max(size, rest))
+            return self._room.reserve_ahead(size, None, reader, (entry.key, index))
         except CacheFull:
             self.refused("no-room")
             return None
-        if reader is not None:
-            self._room.prefetch_debts.note(entry.key, index, reader, size, self._room.admission.owed_for(grant))
-        return grant
 
     async def opening(self, needed: Urgency, size: int) -> Grant[Slice] | None:
         """Room for a first segment that is guessed to have ``size`` bytes; None: bypass. Waits until its victims are removed."""
-        if self._disk.no_files and needed.need >= DEMAND:  # it would pass through memory without a reader
-            self.refused("inodes")
-            return None
         if not self._disk.usable:
             self.refused("disk")
             return None
@@ -142,9 +129,8 @@ class SegmentGrants:
 
     def larger(self, needed: Urgency, grant: Grant[Slice], size: int) -> Grant[Slice] | None:
         """``grant``, too small, with the missing bytes, whose victims are still to be removed; or None, and ``grant`` is released."""
-        before = Counter(self._room.prefetch_debts.owed_on(*needed.place))
         try:
-            more = self._first(needed, size - grant.bytes, noted=size, owed=before)
+            more = self._first(needed, size - grant.bytes)
         except CacheFull:
             self._room.ledger.release(grant)
             self.refused("no-room")
@@ -152,24 +138,11 @@ class SegmentGrants:
         more.join(grant)
         return more
 
-    def _first(self, needed: Urgency, size: int, *, noted: int | None = None, owed: Mapping[Hashable, int] | None = None) -> Grant[Slice]:
-        """``noted``: with what was granted before, for which there is ``owed``."""
+    def _first(self, needed: Urgency, size: int) -> Grant[Slice]:
         if needed.need < DEMAND:
-            grant = self._room.reserve(size, needed.reader)
-        else:
-            grant = self._room.reserve_ahead(size, needed.need_at, needed.reader)
-        owed = Counter(owed) + Counter(self._room.admission.owed_for(grant))
-        if needed.need < DEMAND:
-            self._note(*needed.place, needed.reader, owed)
-        elif needed.reader is not None:
-            self._room.prefetch_debts.note(*needed.place, needed.reader, size if noted is None else noted, owed)
-        return grant
-
-    def _note(self, key: str, index: int, reader: Hashable, owed: Mapping[Hashable, int]) -> None:
-        """A segment comes on demand; ``owed``: the bytes that left for it though they were needed."""
-        if owed or self._room.admission.has_debts:
-            self._room.prefetch_debts.note(key, index, reader, owed=owed, is_lead=False)
+            return self._room.reserve(size)
+        return self._room.reserve_ahead(size, needed.need_at, needed.reader, needed.place)
 
     def refused(self, why: str) -> None:
-        """No room, and the counters know: "disk" (it fails), "no-room", "inodes" (the file system has none left)."""
+        """No room, and the counters know: "disk" (it fails) or "no-room"."""
         self._events.emit(ReservationRefused(why))

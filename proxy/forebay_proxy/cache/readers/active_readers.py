@@ -1,7 +1,7 @@
 """The readers inside a shard now: from when a reader has its version until it has left, however it leaves.
 
 A reader that is let in keeps its version here; when the reader leaves, segments that it alone leased may go. The waits of readers are
-counted here too, and the cost of each reading under the best schedule there is.
+counted here too.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.core.errors import ShardChanged, VersionLost
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.facts.cache import OptimalBytes
-from forebay_proxy.core.facts.requests import RequestOutcome
-from forebay_proxy.telemetry.optimum import OptimumMeter
 from forebay_proxy.telemetry.waits import READING, Waits
 from forebay_proxy.wire.protocol.plan import ReaderName
 
@@ -31,7 +28,6 @@ class ActiveReaders:
     def __init__(self, *, room: SpaceManager, fill: Fill, tar_check: TarCheck, events: Events, clock: Callable[[], float]) -> None:
         """``clock`` in monotonic seconds."""
         self.waits = Waits(events, clock)
-        self.optimum = OptimumMeter(lambda: room.ledger.capacity_bytes, room.layout.segment_bytes)
         self.resting = 0  # readers whose client is stuck
         self._inside: set[ShardReader] = set()
         self._room = room
@@ -51,7 +47,7 @@ class ActiveReaders:
     @contextmanager
     def inside(self, reading: ShardReader) -> Iterator[ShardReader]:
         """``reading`` is inside its shard, for the length of the ``with``. Raises what its body raises."""
-        began = self.enter(reading)
+        self.enter(reading)
         try:
             yield reading
         except (ShardChanged, VersionLost):  # who comes next, or again, opens it anew
@@ -60,16 +56,14 @@ class ActiveReaders:
         finally:
             self.leave(reading)
             self._room.left(reading.entry)
-            self.count(reading, began)
 
-    def enter(self, reading: ShardReader) -> int:
-        """``reading`` keeps its version here from now on; returns the moment, which ``count`` is to be told."""
+    def enter(self, reading: ShardReader) -> None:
+        """``reading`` keeps its version here from now on."""
         reading.entry.in_use.readers += 1
         self._inside.add(reading)
-        return self.optimum.moment
 
     def leave(self, reading: ShardReader) -> None:
-        """``reading`` holds nothing any more; ``SpaceManager.left`` comes next, a little later, as does ``count``."""
+        """``reading`` holds nothing any more; ``SpaceManager.left`` comes next, a little later."""
         if reading.entry.trust.no_tar != "":  # "": it has been looked at, and may be a tar
             self._tar_check.ended(reading)
         self._inside.discard(reading)
@@ -77,12 +71,6 @@ class ActiveReaders:
         reading.lease.give_up()
         if not reading.entry.in_use.readers:
             self._events.emit(ReadersLeft(reading.entry))
-
-    def count(self, reading: ShardReader, began: int) -> None:
-        """What this reading would have cost the best schedule there is."""
-        entered, entry = reading.entered, reading.entry
-        if entered is not None and reading.tally.outcome is not RequestOutcome.RELAYED:  # the best schedule is one of whole segments
-            self._events.emit(OptimalBytes(self.optimum.read(entry.key, *entered, entry.version.length, began)))
 
     def let_rest(self, now: float) -> int:
         """Once a second: readers whose client is stuck give back what they hold (``now`` is monotonic); how many they are."""

@@ -38,13 +38,11 @@ class SpaceManager:
 
     def __init__(self, ledger: Ledger[Slice], store: Store, plans: PlanRegistry, events: Events, clock: Callable[[], float]) -> None:
         self.layout = store.layout  # of every shard here
-        self.admission: AdmissionPolicy[Entry] = AdmissionPolicy(
-            ledger, plans, clock, lambda: store.abilities.punch, store.layout.segment_bytes, events
-        )
+        self.admission: AdmissionPolicy[Entry] = AdmissionPolicy(ledger, plans, clock, lambda: store.abilities.punch, events)
         self.ledger = ledger
         self.candidates = self.admission.candidates
         self.entries = self.candidates.entries
-        self.prefetch_debts = self.admission.prefetch_debts
+        self.read_ahead = self.admission.read_ahead
         self.overhead = Overhead(ledger, store)
         self._plans = plans
         self._store = store
@@ -56,16 +54,15 @@ class SpaceManager:
 
     # Who gets room
 
-    def reserve(self, size: int, reader: Hashable = None) -> Grant[Slice]:
-        """Room for a demanded segment: whatever is not leased may leave for it. ``reader`` owes for it. Raises ``CacheFull``."""
-        return self._begun(self.admission.reserve(size, reader))
+    def reserve(self, size: int) -> Grant[Slice]:
+        """Room for a demanded segment: whatever is not leased may leave for it. Raises ``CacheFull``."""
+        return self._begun(self.admission.reserve(size))
 
-    def reserve_ahead(self, size: int, need_at: float | None, reader: Hashable, *, inside: bool = False) -> Grant[Slice]:
-        """Room for a prefetched segment: free room, what has been read, and at most two segments a reader that are needed later still.
-
-        Raises ``CacheFull``.
-        """
-        return self._begun(self.admission.reserve_ahead(size, need_at, reader, inside=inside))
+    def reserve_ahead(
+        self, size: int, need_at: float | None, reader: Hashable, place: tuple[str, int] | None = None, *, inside: bool = False
+    ) -> Grant[Slice]:
+        """As ``AdmissionPolicy.reserve_ahead``. Raises ``CacheFull``."""
+        return self._begun(self.admission.reserve_ahead(size, need_at, reader, place, inside=inside))
 
     def _begun(self, grant: Grant[Slice]) -> Grant[Slice]:
         self._doom(victim.subject for victim in grant.victims)
@@ -97,8 +94,7 @@ class SpaceManager:
     def _leave(self, entry: Entry, index: int) -> None:
         entry.segments.leave(index)
         entry.stored.stored_at.pop(index, None)
-        if self.admission.has_debts:
-            self.prefetch_debts.drop(entry.key, index)
+        self.read_ahead.end(entry.key, index)
         self._events.emit(SegmentGone(entry.name, index))
 
     def parted(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:
@@ -193,11 +189,6 @@ class SpaceManager:
             self._store.index_writer.drop(entry.key)
             entry.stored.claimed = False
 
-    def claim_all(self) -> None:
-        """The index was begun anew."""
-        for entry in self.entries.values():
-            self.claim(entry)
-
 
 def _put_back(entry: Entry, index: int, value: int) -> None:
     """A segment stays after all, and is not to be trusted unseen."""
@@ -273,8 +264,8 @@ class SegmentLeases:
         entry.segments.release(index)
         if index not in entry.segments.leases:
             self.count -= 1
-            if self._room.admission.has_debts and index not in entry.segments.unread:
-                self._room.prefetch_debts.read(entry.key, index)  # read to its end, or left: only now is its room anybody's
+            if index not in entry.segments.unread:
+                self._room.read_ahead.end(entry.key, index)  # read to its end, or left: only now is its room anybody's
         self._room.candidates.touch(entry)  # what its readers have behind them may leave
         self._room.changed()
 

@@ -159,8 +159,7 @@ class Opening:
                     flight.bypass = writer.bypassing = fitted is None
                     await self._fly(entry, flight, writer, held, body, slot)
         finally:
-            if self._parts.room.admission.has_debts:
-                self._parts.room.prefetch_debts.drop(*self._needed.place)
+            self._parts.room.read_ahead.end(*self._needed.place)
             if grant is not None:
                 assert self.entry is None or not grant.closed
                 self._fill.give_back(None, None, grant)
@@ -177,8 +176,7 @@ class Opening:
     def _note(self, entry: Entry, flight: Flight) -> None:
         """A segment that was granted ahead of need is unread until a reader reads this very segment."""
         index = entry.segments.layout.index_of(flight.first)
-        if self._parts.room.admission.has_debts:
-            self._parts.room.prefetch_debts.move(self._needed.place, entry.key, index, entry.segments.bytes_of(index))
+        self._parts.room.read_ahead.move(self._needed.place, entry.key, index, entry.segments.bytes_of(index))
 
     def _admit(self, version: Version, *, ranged: bool) -> Entry:
         """The version is known: everybody who waits goes on."""

@@ -18,9 +18,7 @@ from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.quantities import TotalBytes
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.simulate.origin import SimulatedLine
-from forebay_proxy.simulate.recording import Recording
-from forebay_proxy.simulate.recordings import read_recording
+from forebay_proxy.simulate.recordings import Recording, read_recording
 from forebay_proxy.simulate.workload import Workload, shuffled
 
 __all__ = ["PlanArguments"]
@@ -45,6 +43,9 @@ class PlanArguments:
         if flags["file"] is not None:
             if shards:
                 raise click.UsageError("--replay names what is read; no URLs go with it")
+            for name in ("rate", "origin_bandwidth"):
+                if flags[name] is not None:
+                    raise click.UsageError(f"--{name.replace('_', '-')} is for an estimate: a replay counts bytes, and knows no seconds")
             recording = read_recording(_text(flags["file"]))
             return cls(settings, recording.shards(), recording, flags)
         if not shards:
@@ -59,11 +60,6 @@ class PlanArguments:
         if given is None:
             raise click.UsageError("--cache-size is missing: how many bytes may the cache hold, as 500GB")
         return int(given)
-
-    @property
-    def line(self) -> SimulatedLine:
-        flags = self.flags
-        return SimulatedLine(flags["origin_bandwidth"], flags["connection_rate"], flags["latency"], self.settings.origin_connections)
 
     def need(self, **examples: str) -> None:
         """Raises ``click.UsageError`` that names all of these flags that are not given, each with its example."""
@@ -94,18 +90,17 @@ class PlanArguments:
         assert self.recording is not None, "asked for a replay"
         recording, flags = self.recording, self.flags
         orders = list(recording.orders.values())
-        if len(orders) == 1 and len(orders[0]) == 1 and not recording.is_timed:
+        if len(orders) == 1 and len(orders[0]) == 1 and not recording.turns:
             return shuffled(
-                orders[0][0], lengths, epochs=flags["epochs"] or 2, seed=flags["shuffle"], readers=flags["workers"] or 1,
-                jobs=flags["jobs"], rate=flags["rate"], stagger_s=flags["stagger"] or 0.0, ahead=flags["ahead"],
+                orders[0][0].shards, lengths, epochs=flags["epochs"] or 2, seed=flags["shuffle"], readers=flags["workers"] or 1,
+                jobs=flags["jobs"], ahead=flags["ahead"],
             )  # fmt: skip
         otherwise = {**flags, "jobs": flags["jobs"] if flags["jobs"] > 1 else None}
-        for name in ("epochs", "shuffle", "workers", "stagger", "jobs"):
+        for name in ("epochs", "shuffle", "workers", "jobs"):
             if otherwise[name] is not None:
                 who = f"{recording.kind}, {len(orders)} {'reader' if len(orders) == 1 else 'readers'}"
                 raise click.UsageError(f"--{name} is for a list of shards; this file says itself who read what ({who})")
-        rate = flags["rate"]
-        return Workload(recording.scripts(rate / len(orders) if rate else None), lengths, flags["ahead"], barrier=recording.in_step)
+        return Workload(recording.orders, lengths, flags["ahead"], recording.turns)
 
 
 def _given(shards: list[Shard], size: int | None, total: int | None, known_bytes: int) -> dict[str, int]:

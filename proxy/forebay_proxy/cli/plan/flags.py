@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from forebay_proxy.cli.options import one_setting
-from forebay_proxy.core.quantities import parse_duration, parse_rate, parse_size
-from forebay_proxy.simulate.policies import POLICIES
+from forebay_proxy.core.quantities import parse_rate, parse_size
 from forebay_proxy.simulate.workload import ALL
 
 __all__ = ["SETTINGS", "plan_flags", "quantity", "total_bytes"]
@@ -46,14 +45,14 @@ def _ahead(text: str) -> int:
     return int(text)
 
 
-_size, _rate, _duration = quantity(total_bytes), quantity(parse_rate), quantity(parse_duration)
+_size, _rate = quantity(total_bytes), quantity(parse_rate)
 _count = click.IntRange(min=1)
 
 _FLAGS = (
     click.option("--from", "lists", multiple=True, metavar="FILE", help="Also the URLs in FILE, one a line; '-' is stdin."),
     click.option("--cache-size", callback=_size, metavar="SIZE", help="What the cache may hold, as 500GB.  [FOREBAY_CACHE_SIZE]"),
-    click.option("--origin-bandwidth", callback=_rate, metavar="RATE", help="What origin and line give, as 10Gbit or 1.2GB/s."),
-    click.option("--rate", callback=_rate, metavar="RATE", help="What all readers of a job take together, as 800MB/s."),
+    click.option("--origin-bandwidth", callback=_rate, metavar="RATE", help="Estimate: what origin and line give, as 10Gbit."),
+    click.option("--rate", callback=_rate, metavar="RATE", help="Estimate: what all readers take together, as 800MB/s."),
     click.option("--workers", "--readers", type=_count, metavar="N", help="Readers of a job: ranks x DataLoader workers.  [default: 1]"),
     click.option("--shard-size", callback=_size, metavar="SIZE", help="Length of every shard, instead of asking the origin."),
     click.option("--dataset-size", callback=_size, metavar="SIZE", help="Length of all shards together, instead of asking the origin."),
@@ -71,16 +70,8 @@ _FLAGS = (
     click.option("--shuffle", type=int, metavar="SEED", help="Replay: a fresh order each epoch.  [default: as listed]"),
     click.option("--jobs", type=_count, metavar="N", default=1, show_default=True, help="Replay: jobs that read the whole list each."),
     click.option(
-        "--stagger", callback=_duration, metavar="TIME", help="Replay: each further job (of one job: reader) begins so much later."
-    ),
-    click.option(
         "--ahead", callback=quantity(_ahead), default="16", show_default=True, metavar="N|all", help="Replay: shards a reader announces."
     ),
-    click.option(
-        "--latency", callback=_duration, default="30ms", show_default=True, metavar="TIME", help="Replay: until an origin's first byte."
-    ),
-    click.option("--connection-rate", callback=_rate, metavar="RATE", help="Replay: the most one connection brings, as 50MB/s."),
-    click.option("--policy", "policies", multiple=True, type=click.Choice(POLICIES), help="Replay: only these.  [default: all]"),
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,18 @@ from forebay_proxy.cli.options import config_option, json_option
 from forebay_proxy.cli.output import notice, say_json
 from forebay_proxy.cli.plan.arguments import PlanArguments
 from forebay_proxy.cli.plan.flags import plan_flags
-from forebay_proxy.cli.plan.report import assumed, estimate_json, outcomes_json, show_estimate, show_outcomes
+from forebay_proxy.cli.plan.report import estimate_json, outcomes_json, show_estimate, show_outcomes
 from forebay_proxy.cli.seams import Seams
 from forebay_proxy.core.quantities import format_duration
 from forebay_proxy.policy.eviction.ledger import OVERHEAD_STEP_BYTES
 from forebay_proxy.simulate.estimate import Estimate, PlannedRun
-from forebay_proxy.simulate.outcome import replay
-from forebay_proxy.simulate.policies import POLICIES
+from forebay_proxy.simulate.replay import replay
 
 __all__ = ["plan"]
 
 _OVERHEAD_BYTES = 4 * OVERHEAD_STEP_BYTES  # what the sidecar's ledger counts for index, log and lock of hundreds of shards
-_EVENTS_S = 4_000  # segments simulated in a second of one core
-_MOST_EVENTS = 30_000_000  # two hours; a larger one is a slip of the keyboard
+_SEGMENTS_S = 4_000  # replayed in a second of one core
+_MOST_SEGMENTS = 30_000_000  # two hours; a larger one is a slip of the keyboard
 
 
 @click.command()
@@ -43,11 +41,12 @@ def plan(seams: Seams, /, urls: tuple[str, ...], lists: tuple[str, ...], as_json
       forebay plan shards.txt --shard-size 250MB --cache-size 500GB \\
           --origin-bandwidth 10Gbit --rate 800MB/s
       forebay plan --replay shards.txt --shard-size 250MB --epochs 5 --shuffle 1 \\
-          --cache-size 500GB --origin-bandwidth 10Gbit --rate 800MB/s --workers 8
+          --cache-size 500GB --workers 8
       forebay plan --replay access.log --cache-size 500GB --json
 
     Lengths are asked of the origin (HEAD, with this environment's credentials) unless they are given. The estimate is what no cache can
-    beat, and what Forebay comes close to; a replay simulates it, beside LRU and a cache that never evicts.
+    beat, and what Forebay comes close to. A replay runs the openings of a file, in order, through the cache's own decisions, beside LRU: it
+    tells what is fetched, in bytes. It knows no seconds.
 
     \b
     --replay takes ('-' is stdin):
@@ -55,12 +54,9 @@ def plan(seams: Seams, /, urls: tuple[str, ...], lists: tuple[str, ...], as_json
                   of plans with a "reader"
       a list      of URLs or patterns, one a line
       access log  as forebay serve --access-log FILE writes it
-      openings    lines of {"t": seconds, "reader": "job/rank/worker/opener",
-                  "shard": URL, "length": bytes}
-      a web log   nginx's or Apache's: a GET of a .tar that was answered 200
-                  or 206 is an opening by that client
 
-    The last three are replayed at their own times, unless --rate is given.
+    An access log is replayed in the order of its openings. Readers of a plan or
+    a list take turns.
     """
     asked = PlanArguments.of(urls, lists, config, flags)
     if asked.recording is None:
@@ -85,18 +81,17 @@ def _replay(asked: PlanArguments, seams: Seams, *, as_json: bool) -> int:
     cache_bytes, recording = asked.cache_bytes, asked.recording
     lengths, how = asked.lengths(seams)
     workload = asked.workload(lengths)
-    policies: Sequence[str] = asked.flags["policies"] or POLICIES
-    segments = workload.read_segments * len(policies)
-    if segments > _MOST_EVENTS:
+    segments = workload.read_segments
+    if segments > _MOST_SEGMENTS:
         step = "take fewer --epochs, or a tenth of shards and cache"
-        raise click.UsageError(f"{segments} segments would be read, hours of simulating; {step}")
-    if segments > 60 * _EVENTS_S:
-        notice(f"{segments} segments are read: about {format_duration(segments / _EVENTS_S)} of simulating")
+        raise click.UsageError(f"{segments} segments would be read, hours of replaying; {step}")
+    if segments > 60 * _SEGMENTS_S:
+        notice(f"{segments} segments are read: about {format_duration(segments / _SEGMENTS_S)} of replaying")
     if recording.skipped:
         notice(f"{recording.skipped} lines of the log open no shard (no GET of one from its start, or not answered 200 or 206); left out")
-    outcomes = replay(workload, asked.line, cache_bytes, policies, overhead_bytes=_OVERHEAD_BYTES)
+    outcomes = replay(workload, cache_bytes, overhead_bytes=_OVERHEAD_BYTES)
     if as_json:
         say_json({"kind": recording.kind, "lengths": how, **outcomes_json(outcomes)})
     else:
-        show_outcomes(outcomes, assumed(recording.kind, workload, asked.line, cache_bytes, how))
+        show_outcomes(outcomes, recording.kind, workload, how)
     return 0

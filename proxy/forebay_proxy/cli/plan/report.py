@@ -7,15 +7,13 @@ from dataclasses import asdict
 from shutil import get_terminal_size
 from typing import Any
 
-from forebay_proxy.cli.output import is_terminal, many, say
-from forebay_proxy.cli.tables import show_table, wrapped
+from forebay_proxy.cli.output import is_terminal, many, say, show_table, wrapped
 from forebay_proxy.core.quantities import format_bits, format_duration, format_rate, format_size
 from forebay_proxy.simulate.estimate import Estimate
-from forebay_proxy.simulate.origin import SimulatedLine
-from forebay_proxy.simulate.outcome import SimulatedOutcome
+from forebay_proxy.simulate.replay import ReplayOutcome
 from forebay_proxy.simulate.workload import ALL, Workload
 
-__all__ = ["assumed", "chart", "estimate_json", "outcomes_json", "show_estimate", "show_outcomes"]
+__all__ = ["chart", "estimate_json", "outcomes_json", "show_estimate", "show_outcomes"]
 
 _CELLS = 40  # of the longest bar: fits beside the names in 80 columns
 _BESIDE = 26  # columns: names before a bar, and the figure behind it
@@ -52,74 +50,43 @@ def estimate_json(estimate: Estimate) -> dict[str, Any]:
     return {**asdict(estimate.run), **{name: getattr(estimate, name) for name in names}}
 
 
-def assumed(kind: str, workload: Workload, line: SimulatedLine, cache_bytes: int, how: str) -> tuple[str, str]:
-    """What a replay reads, and what it takes cache, line and readers to be: a figure without that says nothing."""
-    scripts = workload.scripts
-    rates = {script.rate for script in scripts}
-    rate = next(iter(rates)) if len(rates) == 1 else None
-    if rate:
-        pace = f"reading {format_rate(rate)}" + (" each" if len(scripts) > 1 else "")
-    else:
-        timed = "reading at the recorded pace" if any(script.own_s for script in scripts) else "reading at the recorded times"
-        pace = timed if any(script.moments for script in scripts) else "reading as fast as bytes come (no --rate)"
-    ahead = "whole epochs" if workload.ahead == ALL else many(workload.ahead or 0, "shard")
-    width = format_rate(line.bytes_s) if line.bytes_s else "without a limit (no --origin-bandwidth)"
-    each = f", {format_rate(line.connection_bytes_s)} a connection" if line.connection_bytes_s else ""
-    return (
-        f"{kind}: {many(len(workload.lengths), 'shard')}, {format_size(workload.dataset_bytes)} ({how}); "
-        f"{many(len(scripts), 'reader')} {pace}, announcing {ahead}",
-        f"cache: {format_size(cache_bytes)}; origin: {width}{each}, first byte after {round(line.latency_s * 1000)} ms, "
-        f"{line.connections} requests at once",
-    )
-
-
-def show_outcomes(outcomes: Sequence[SimulatedOutcome], what: Sequence[str]) -> None:
-    """What was assumed, a row a policy, the optimum, and a chart."""
-    for paragraph in what:
-        for line in wrapped(paragraph):
-            say(line)
+def show_outcomes(outcomes: Sequence[ReplayOutcome], kind: str, workload: Workload, how: str) -> None:
+    """What was replayed, a row a policy, and a chart."""
+    ahead = "nothing" if workload.ahead is None else "whole epochs" if workload.ahead == ALL else many(workload.ahead, "shard")
+    shards = f"{many(len(workload.lengths), 'shard')}, {format_size(workload.dataset_bytes)} ({how})"
+    what = f"{kind}: {shards}; {many(len(workload.orders), 'reader')} announcing {ahead}; cache: {format_size(outcomes[0].capacity_bytes)}"
+    for line in wrapped(what):
+        say(line)
     say("")
-    rows = [("policy", "from origin", "hit ratio", "waited", "of time", "run", "peak disk"), *map(_row, outcomes)]
-    best = min(outcomes, key=lambda outcome: outcome.optimal_bytes)
-    ratio = f"{100 * (1 - best.optimal_bytes / max(1, best.read_bytes)):.1f} %"
-    rows.append(("the optimum", format_size(best.optimal_bytes), ratio, "", "", "", ""))
-    show_table(rows)
+    show_table([("policy", "from origin", "hit ratio", "peak disk"), *map(_row, outcomes)])
     say("")
     for line in chart(outcomes, min(_CELLS, max(8, get_terminal_size().columns - _BESIDE)) if is_terminal() else _CELLS):
         say(line)
 
 
-def _row(outcome: SimulatedOutcome) -> tuple[str, ...]:
-    return (
-        outcome.policy,
-        format_size(outcome.origin_bytes),
-        f"{100 * outcome.hit_ratio:.1f} %",
-        format_duration(outcome.waited_s),
-        f"{100 * outcome.wait_ratio:.1f} %",
-        format_duration(outcome.seconds),
-        format_size(outcome.peak_bytes),
-    )
+def _row(outcome: ReplayOutcome) -> tuple[str, ...]:
+    ratio = f"{100 * outcome.hit_ratio:.1f} %"
+    return outcome.policy, format_size(outcome.origin_bytes), ratio, format_size(outcome.peak_bytes)
 
 
-def outcomes_json(outcomes: Sequence[SimulatedOutcome]) -> dict[str, Any]:
-    """All figures of all policies, epoch by epoch; bytes, seconds, ratios."""
-    return {
-        "policies": [
-            {**asdict(outcome), "hit_bytes": outcome.hit_bytes, "hit_ratio": outcome.hit_ratio, "wait_ratio": outcome.wait_ratio}
-            for outcome in outcomes
-        ]
-    }
+def outcomes_json(outcomes: Sequence[ReplayOutcome]) -> dict[str, Any]:
+    """All figures of all policies, epoch by epoch; bytes and ratios."""
+    return {"policies": [_outcome_json(outcome) for outcome in outcomes]}
 
 
-def chart(outcomes: Sequence[SimulatedOutcome], cells: int = _CELLS) -> list[str]:
-    """Bars in plain text: the hit ratio and the readers' waiting, of each policy and epoch; ``cells``: columns of the longest."""
+def _outcome_json(outcome: ReplayOutcome) -> dict[str, Any]:
+    names = ("read_bytes", "origin_bytes", "hit_bytes", "hit_ratio")
+    epochs = [asdict(epoch) for _, epoch in sorted(outcome.epochs.items())]
+    return {**asdict(outcome), **{name: getattr(outcome, name) for name in names}, "epochs": epochs}
+
+
+def chart(outcomes: Sequence[ReplayOutcome], cells: int = _CELLS) -> list[str]:
+    """Bars in plain text: the hit ratio of each policy and epoch; ``cells``: columns of the longest."""
     lines = ["hits, of the bytes read, by epoch"]
     for outcome in outcomes:
-        for number, epoch in enumerate(outcome.epochs):
+        for place, (number, epoch) in enumerate(sorted(outcome.epochs.items())):
             ratio = max(0.0, 1 - epoch.origin_bytes / epoch.read_bytes) if epoch.read_bytes else 0.0
-            lines.append(f"  {outcome.policy if not number else '':<12}{number + 1:>3} {_bar(ratio, cells)} {100 * ratio:.1f} %")
-    lines.append("readers waiting, of their time")
-    lines += [f"  {outcome.policy:<12}    {_bar(outcome.wait_ratio, cells)} {100 * outcome.wait_ratio:.1f} %" for outcome in outcomes]
+            lines.append(f"  {'' if place else outcome.policy:<12}{number + 1:>3} {_bar(ratio, cells)} {100 * ratio:.1f} %")
     return lines
 
 

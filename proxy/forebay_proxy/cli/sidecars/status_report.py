@@ -8,14 +8,13 @@ from typing import Any
 
 from forebay_proxy.cli.output import many
 from forebay_proxy.core.quantities import format_duration, format_size
-from forebay_proxy.telemetry.rank_balance import balance_of_rows
+from forebay_proxy.telemetry.rank_balance import rank_balance
 
 __all__ = ["RESULTS", "error_rows", "failure_lines", "origin_rows", "plan_rows", "rank_rows", "reader_rows", "status_rows"]
 
 Table = Mapping[str, Any]
 Row = tuple[str, ...]
 
-ALMOST, DOUBLE = 1.005, 1.995  # times what was necessary: less rounds to nothing more, from the other on a factor says more than percents
 
 # The metrics' words for how a request was served, as people say it.
 RESULTS = {
@@ -39,7 +38,6 @@ def status_rows(status: Table) -> list[Row]:
         ("cache", _cache(status["cache"])),
         ("", f"{many(status['cache']['shards'], 'shard')} in {status['cache_dir']}"),
         ("read", _bytes(status["bytes"])),
-        *_necessary(status["bytes"]),
         ("requests", ", ".join(f"{count} {RESULTS.get(result, result)}" for result, count in status["requests"].items())),
         ("waited", f"readers {format_duration(status['reader_wait_s'])} in all"),
         ("errors", f"{status['errors']}{', the last ones below' if status.get('recent_errors') else ''}"),
@@ -140,7 +138,7 @@ def _uneven(meters: Sequence[Table]) -> list[str]:
     for each in meters:
         if each["lately"]["wall_s"]:
             rows.setdefault(each["job"], []).append(each)
-    balances = {job: balance_of_rows(ranks) for job, ranks in rows.items()}
+    balances = {job: rank_balance(ranks) for job, ranks in rows.items()}
     return [f"{job}: uneven, {balance}" for job, balance in balances.items() if balance and balance.is_uneven]
 
 
@@ -182,25 +180,6 @@ def _bytes(counted: Table) -> str:
         f"{format_size(counted['origin'])} from origins, {format_size(counted['saved'])} saved"
         + (f", {format_size(counted['opened'])} opened to read samples of it" if counted.get("opened") else "")
     )
-
-
-def _necessary(counted: Table) -> list[Row]:
-    """How far from the best that was possible, in one number; nothing before the first reading has ended."""
-    optimal = counted.get("optimal", 0)
-    if not optimal:
-        return []
-    if not counted["origin"]:
-        return [("fetched", "nothing")]
-    return [("fetched", f"{_compared(counted['origin'] / optimal)} necessary with this much room, what is read ahead included")]
-
-
-def _compared(ratio: float) -> str:
-    """In the words that stand before "necessary", on the page too."""
-    if ratio < ALMOST:
-        return "no more than was"
-    if ratio < DOUBLE:
-        return f"{100 * (ratio - 1):.0f} % more than was"
-    return f"{ratio:,.{1 if ratio < 9.95 else 0}f} times what was"
 
 
 def _stall(sums: Table) -> str:

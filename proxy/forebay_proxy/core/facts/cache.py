@@ -13,7 +13,6 @@ __all__ = [
     "Evicted",
     "IndexDone",
     "IntegrityFailed",
-    "OptimalBytes",
     "ReservationRefused",
     "SegmentVerified",
 ]
@@ -21,7 +20,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ReservationRefused:
-    """No room for a segment. ``reason``: no-room, disk, inodes, quota."""
+    """No room for a segment. ``reason``: no-room, disk, quota."""
 
     reason: str
 
@@ -37,13 +36,6 @@ class Evicted:
 
 
 @dataclass(frozen=True, slots=True)
-class OptimalBytes:
-    """A reading ended for which the best schedule would have fetched ``count`` bytes (``OptimumMeter``)."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
 class DiskOperationFailed:
     """The cache directory failed an operation. ``errno_name`` as ENOSPC."""
 
@@ -53,7 +45,7 @@ class DiskOperationFailed:
 
 @dataclass(frozen=True, slots=True)
 class DiskChanged:
-    """The cache disk is in another state than before: normal, unstable or down."""
+    """The cache disk is in another state than before: normal or down."""
 
     state: str
 
@@ -105,7 +97,6 @@ CacheEvent = (
     | Evicted
     | IndexDone
     | IntegrityFailed
-    | OptimalBytes
     | ReservationRefused
     | SegmentVerified
 )

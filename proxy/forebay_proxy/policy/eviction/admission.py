@@ -1,29 +1,25 @@
-"""Which segments are given room, and which must leave for them: the ledger, the eviction queue and the prefetch debts together. Pure.
+"""Which segments are given room, and which must leave for them: the ledger, the eviction queue and what is read ahead together. Pure.
 
 The half of the space manager that decides. It has no files and no tasks: it names victims, and the caller takes them out of use (and tells
-``EvictionCandidates.touch``). So the simulator drives these very decisions with entries that have no bytes.
+``EvictionCandidates.touch``). So ``forebay plan --replay`` drives these very decisions with entries that have no bytes.
 
 Not thread-safe: the event loop's only.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import closing
-from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 from forebay_proxy.core.errors import CacheFull
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import Segments
 from forebay_proxy.policy.eviction.eviction_queue import EvictionQueue
-from forebay_proxy.policy.eviction.facts import LeadGivenBack
 from forebay_proxy.policy.eviction.ledger import Grant, Ledger, Victim, chosen
-from forebay_proxy.policy.eviction.prefetch_debt import PrefetchDebts
-from forebay_proxy.policy.plans.facts import NextUseChanged
+from forebay_proxy.policy.eviction.read_ahead import ReadAhead
 from forebay_proxy.policy.plans.next_use import NextUse, Rank
-from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.policy.plans.registry import NextUseChanged, PlanRegistry
 
 __all__ = ["AdmissionPolicy", "EvictionCandidates", "HeldBytes", "HeldUse"]
 
@@ -62,13 +58,10 @@ H = TypeVar("H", bound=HeldBytes)
 class EvictionCandidates(Generic[H]):
     """The shards that are here, in the order in which they leave. A victim's subject is an entry with the segments that leave together."""
 
-    def __init__(
-        self, plans: PlanRegistry, prefetch_debts: PrefetchDebts, clock: Callable[[], float], can_punch: Callable[[], bool]
-    ) -> None:
+    def __init__(self, plans: PlanRegistry, clock: Callable[[], float], can_punch: Callable[[], bool]) -> None:
         """``can_punch``: whether single segments can be given up; else shards leave whole."""
         self.entries: dict[str, H] = {}
         self._plans = plans
-        self._prefetch_debts = prefetch_debts
         self._clock = clock
         self._can_punch = can_punch
         self._queue = EvictionQueue(self._use_of)
@@ -78,10 +71,7 @@ class EvictionCandidates(Generic[H]):
 
     def use_of(self, entry: H) -> NextUse:
         """When an entry is used next, whoever is inside it now."""
-        use = NextUse(Rank.DEAD, 0.0) if entry.in_use.stale else self._plans.next_use(entry.name, entry.group)
-        if use.rank > Rank.READ and use.plan is None and entry.key in self._prefetch_debts.given_back:
-            return NextUse(Rank.READ, use.order)  # only a paused reader has announced it
-        return use
+        return NextUse(Rank.DEAD, 0.0) if entry.in_use.stale else self._plans.next_use(entry.name, entry.group)
 
     def _use_of(self, key: str) -> NextUse | None:
         entry = self.entries.get(key)
@@ -100,20 +90,9 @@ class EvictionCandidates(Generic[H]):
     def _leaves_in_parts(self, entry: H) -> bool:
         return entry.ranged and self._can_punch()
 
-    def is_needed(self, entry: H) -> bool:
-        """Whether plans say that it is used again."""
-        return self.use_of(entry).rank > Rank.READ
-
     def touch(self, entry: H) -> None:
         """Something happened to ``entry`` that may change when it leaves."""
         self._queue.touch(entry.key)
-
-    def touch_all(self, keys: Iterable[str]) -> None:
-        """As ``touch``, of those of these store keys that are here."""
-        for key in keys:
-            entry = self.entries.get(key)
-            if entry is not None:
-                self.touch(entry)
 
     def next_use_changed(self, current: Mapping[str, H], fact: NextUseChanged) -> None:
         """As ``touch``, of the shards that plans use at another time than before; ``current``: what is here, by shard name."""
@@ -172,12 +151,6 @@ class EvictionCandidates(Generic[H]):
     def _single(entry: H, indices: Iterator[int]) -> Iterator[Victim[tuple[H, tuple[int, ...]]]]:
         return (Victim((entry, (index,)), entry.segments.bytes_of(index)) for index in indices)
 
-    def last_needed(self, count: int) -> list[H]:
-        """Up to ``count`` shards that may leave whole, those that are needed last first: each has an inode that another may need."""
-        with closing(self.in_order()) as order:
-            free = (entry for _, entry in order if entry.in_use.idle and not entry.segments.is_held)
-            return list(islice(free, count))
-
 
 class AdmissionPolicy(Generic[H]):
     """Which segments are given room, and which must leave for them: the first of ``candidates`` that may."""
@@ -188,107 +161,50 @@ class AdmissionPolicy(Generic[H]):
         plans: PlanRegistry,
         clock: Callable[[], float],
         can_punch: Callable[[], bool],
-        segment_bytes: int,
         events: Events | None = None,
     ) -> None:
         """``can_punch``: as for ``EvictionCandidates``."""
         self.ledger = ledger
-        self._events = events or Events()
-        self.prefetch_debts = PrefetchDebts(segment_bytes, self._events)
-        self.candidates: EvictionCandidates[H] = EvictionCandidates(plans, self.prefetch_debts, clock, can_punch)
-        self.idle: Mapping[Hashable, None] = {}  # idle readers: their lead is theirs until others want the room
-        self._granted: tuple[Grant[tuple[H, tuple[int, ...]]], Mapping[Hashable, int]] | None = None  # the last one, and who owes for it
+        self.read_ahead = ReadAhead(events)
+        self.candidates: EvictionCandidates[H] = EvictionCandidates(plans, clock, can_punch)
 
     def __repr__(self) -> str:
         return f"<AdmissionPolicy {self.ledger!r}, {self.candidates!r}>"
 
-    @property
-    def has_debts(self) -> bool:
-        """Whether ``prefetch_debts`` knows of any segment: of none where no reader announces what it opens."""
-        return bool(self.prefetch_debts.noted or self.prefetch_debts.given_back.places)
-
-    def reserve(self, size: int, reader: Hashable = None) -> Grant[tuple[H, tuple[int, ...]]]:
-        """Room for a demanded segment: whatever is not leased may leave for it. Raises ``CacheFull``.
-
-        ``reader``: owes for segments that leave though a plan needs them; None where the reader's future is not known.
-        """
-        return self._reserve(size, None, reader)
+    def reserve(self, size: int) -> Grant[tuple[H, tuple[int, ...]]]:
+        """Room for a demanded segment: whatever is not leased may leave for it. Raises ``CacheFull``."""
+        return self._reserve(size, None)
 
     def reserve_ahead(
-        self, size: int, need_at: float | None, reader: Hashable, *, inside: bool = False
+        self, size: int, need_at: float | None, reader: Hashable, place: tuple[str, int] | None = None, *, inside: bool = False
     ) -> Grant[tuple[H, tuple[int, ...]]]:
-        """Room for a prefetched segment: free room, what has been read, and at most two segments a reader that are needed later still.
+        """Room for a segment ahead of need: free room, and what has been read. What is needed later than at ``need_at`` leaves for it too,
+        as long as ``reader`` has less than two segments ahead.
 
-        All that was prefetched and is unread stays within half the cache: it is room that nobody uses yet. ``inside``: it is for a
-        reader that is in that very shard already, and will have read it in a moment. Raises ``CacheFull``.
+        ``place`` (store key, segment): noted as read ahead; None, or without a reader: not noted. ``inside``: it is for a reader that is
+        in that very shard already, and will have read it in a moment; it is noted only where something needed leaves. Raises ``CacheFull``.
         """
-        if not inside:
-            self.may_come_ahead(size, reader)
+        has_few = self.read_ahead.has_few(reader)
+        if reader is not None and not inside and not has_few:
+            self.check_half(size)
         try:
-            return self._reserve(size, NextUse(Rank.LATER, float("-inf")), reader)
+            grant, noted = self._reserve(size, NextUse(Rank.LATER, float("-inf"))), not inside
         except CacheFull:
-            if need_at is None or not self._may_displace(reader, size):
+            if need_at is None or not has_few:
                 raise
-            return self._reserve(size, NextUse(Rank.AHEAD, -need_at), reader)
-
-    def may_come_ahead(self, size: int, reader: Hashable) -> None:
-        """Raises ``CacheFull`` where so much more, prefetched for ``reader`` (None: for nobody in particular), would be too much unread."""
-        half = self.ledger.capacity_bytes // 2
-        if reader is not None and self.prefetch_debts.unread_bytes + size > half:
-            self.give_back(self.prefetch_debts.unread_bytes + size - half, reader)
-        unread = self.prefetch_debts.unread_bytes
-        if reader is not None and unread + size > half:
-            raise CacheFull(f"{unread} prefetched bytes are unread, and half of {self.ledger.capacity_bytes} may be")
-
-    def give_back(self, size: int, reader: Hashable) -> None:
-        """Take ``size`` bytes of lead, or what there is, from idle readers other than ``reader``: they are nobody's lead any more."""
-        until = self.prefetch_debts.unread_bytes - size
-        for other in list(self.idle):
-            if self.prefetch_debts.unread_bytes <= until:
-                return
-            if other != reader:
-                keys = self.prefetch_debts.give_back(other)
-                if keys:
-                    self._events.emit(LeadGivenBack(other))
-                    self.candidates.touch_all(keys)
-
-    def restore_lead(self, reader: Hashable) -> None:
-        """``reader`` moves again: what nobody took of its lead is its lead as before."""
-        self.candidates.touch_all(self.prefetch_debts.restore_lead(reader, self.ledger.capacity_bytes // 2))
-
-    def _may_displace(self, reader: Hashable, size: int) -> bool:
-        """Whether something needed may leave for ``reader``; what lies on a segment that is itself needed again is owed no more."""
-        if not self.prefetch_debts.may(reader, size):
-            for key, index in self.prefetch_debts.debts(reader):
-                entry = self.candidates.entries.get(key)
-                if entry is None or self.candidates.is_needed(entry):
-                    self.prefetch_debts.drop(key, index)
-        return self.prefetch_debts.may(reader, size)
-
-    def _reserve(self, size: int, before: NextUse | None, reader: Hashable) -> Grant[tuple[H, tuple[int, ...]]]:
-        grant = self.ledger.reserve(size, lambda: self.candidates.before(before))
-        self._granted = grant, self._owed_for(grant, reader)
+            grant, noted = self._reserve(size, NextUse(Rank.AHEAD, -need_at)), True
+        if noted and place is not None and reader is not None:
+            self.read_ahead.note(*place, reader, 0 if inside else size)
         return grant
 
-    def _owed_for(self, grant: Grant[tuple[H, tuple[int, ...]]], reader: Hashable) -> Mapping[Hashable, int]:
-        """The prefetch debts that come with the grant's room, in bytes by reader.
+    def check_half(self, size: int) -> None:
+        """Raises ``CacheFull`` where ``size`` bytes more would be too much that is unread."""
+        unread, capacity = self.read_ahead.unread_bytes, self.ledger.capacity_bytes
+        if unread + size > capacity // 2:
+            raise CacheFull(f"{unread} prefetched bytes are unread, and half of {capacity} may be")
 
-        ``reader`` owes the bytes of every victim that is still needed; a debt that lay on a victim before stays its reader's.
-        """
-        owed: Counter[Hashable] = Counter()
-        for victim in grant.victims:
-            entry, indices = victim.subject
-            needed = self.candidates.is_needed(entry)
-            for index in indices:
-                if needed and reader is not None:
-                    owed[reader] += entry.segments.bytes_of(index)
-                if not needed or self.prefetch_debts.is_lead(entry.key, index):
-                    owed.update(self.prefetch_debts.owed_on(entry.key, index))
-        return owed
-
-    def owed_for(self, grant: Grant[tuple[H, tuple[int, ...]]]) -> Mapping[Hashable, int]:
-        """What is owed of the room of ``grant``, the last one: to be noted with the segment that comes into it."""
-        return self._granted[1] if self._granted is not None and self._granted[0] is grant else {}
+    def _reserve(self, size: int, before: NextUse | None) -> Grant[tuple[H, tuple[int, ...]]]:
+        return self.ledger.reserve(size, lambda: self.candidates.before(before))
 
     def has_spare(self, size: int) -> bool:
         """Whether ``size`` bytes are free, or taken by what nobody is known to need."""

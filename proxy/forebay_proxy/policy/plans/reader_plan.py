@@ -154,17 +154,6 @@ class ReaderPlan:
         if self.moved is not None:
             self.moved(self)
 
-    def pause(self) -> None:
-        """The reader is paused: what it announced is needed at no known time, until it opens a shard or ``go_on``."""
-        self._zero = inf
-        if self.moved is not None:
-            self.moved(self)
-
-    def go_on(self) -> None:
-        """It moves again."""
-        if self.live:
-            self._reckon()
-
     def advance(self, position: int, now: float) -> None:
         """The reader opened the shard before ``position``. What it passed over it did not read: one opening, whatever the distance."""
         pace = self.pace

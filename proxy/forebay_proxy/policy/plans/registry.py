@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
-from forebay_proxy.core.events import Events
+from forebay_proxy.core.events import Events, Fact
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.epochs import EpochTracker
-from forebay_proxy.policy.plans.facts import NextUseChanged, PlanAdvanced, SetShardOpened
 from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, LiveJobs
 from forebay_proxy.policy.plans.next_use import NextUse, Rank, UseOrder
 from forebay_proxy.policy.plans.plan_storage import SLICE, PlanStorage
@@ -30,12 +30,46 @@ from forebay_proxy.policy.plans.sets.templates import Entries, Picked
 from forebay_proxy.policy.plans.shard_ids import ShardIds
 from forebay_proxy.wire.protocol.plan import ReaderName
 
-__all__ = ["SILENCE_S", "START_RATE", "PlanGap", "PlanRegistry", "PlansFull", "ReaderPlan"]
+__all__ = [
+    "SILENCE_S",
+    "START_RATE",
+    "NextUseChanged",
+    "PlanAdvanced",
+    "PlanGap",
+    "PlanRegistry",
+    "PlansFull",
+    "ReaderPlan",
+    "SetShardOpened",
+]
 
 SILENCE_S = 60.0  # the contract: a plan ends after this much silence of its reader
 CUT_FROM = 4096  # so many opened shards, and half of the plan, are worth cutting off
 AT_ONCE = 8  # slices of clearing away that are done on the spot: nearly always all of it
 EACH_SECOND = 32  # and of what was left, with every look for silent readers: some 10 ms
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAdvanced(Fact):
+    """A reader moved, or its plan was replaced, extended or withdrawn."""
+
+    plan: ReaderPlan
+
+
+@dataclass(frozen=True, slots=True)
+class NextUseChanged(Fact):
+    """These shards, of those whose next use was asked for, are used at another time than before."""
+
+    names: Iterable[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SetShardOpened(Fact):
+    """A reader of ``job`` opened a shard of the set ``key``, in the job's pass number ``epoch`` over it."""
+
+    key: str
+    name: str
+    job: str
+    epoch: int
 
 
 class PlanRegistry:

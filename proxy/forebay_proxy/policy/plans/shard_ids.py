@@ -8,9 +8,9 @@ Numbers come from a table of 64-bit hashes in arrays (``NameTable``), 16 bytes a
 and are used again after they were given back, so that whatever is known by number can live in arrays too.
 
 *Linear hashing* (Litwin 1980): the table grows by one bucket at a time, when a name comes in. A dict was tried: of 585,270 names it takes
-107 bytes each where this takes 16, and one insertion holds the event loop for 30 ms where the longest here takes 1 (``python
-benchmarks/simple_forms.py names``). An entry of a plan then takes 181 bytes instead of 58, of the 150 that ``benchmarks/registration.py``
-allows; it would be registered in two thirds of the processor time.
+107 bytes each where this takes 16, and one insertion holds the event loop for 30 ms where the longest here takes 1. An entry of a plan
+then takes 181 bytes instead of 58, of the 150 that ``benchmarks/registration.py`` allows; it would be registered in two thirds of the
+processor time.
 
 Two names with one hash would share a number. The hash is Python's own (SipHash under a key of this process: nobody outside can aim at
 it), and among two million names one run in eight million meets one such pair. It would cost a wrong guess of need: the one is fetched

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.policy.schedule.cursors import OriginCursor, ReaderCursors
+from forebay_proxy.policy.schedule.cursors import CacheView, OriginCursor, PrefetchRequest, ReaderCursors
+from forebay_proxy.policy.schedule.lane_queues import LaneQueues
+from forebay_proxy.policy.schedule.pending_shards import PendingShards
 from forebay_proxy.policy.schedule.planned_readers import JobRates, PlannedReaders
-from forebay_proxy.policy.schedule.queues.lane_queues import LaneQueues
-from forebay_proxy.policy.schedule.queues.pending_shards import PendingShards
-from forebay_proxy.policy.schedule.request import CacheView, PrefetchRequest
 
 __all__ = ["CursorWalk", "NeedTimes"]
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from forebay_proxy.policy.plans.reader_plan import START_RATE, ReaderPlan
 from forebay_proxy.policy.plans.registry import PlanRegistry
-from forebay_proxy.policy.schedule.cursors import OriginCursor, ReaderCursors
-from forebay_proxy.policy.schedule.request import CacheView
+from forebay_proxy.policy.schedule.cursors import CacheView, OriginCursor, ReaderCursors
 from forebay_proxy.policy.schedule.window import ReadAheadWindow, WindowShares
 from forebay_proxy.wire.protocol.plan import ReaderName
 

@@ -1,5 +1,4 @@
-"""What to fetch next, ahead of need. Pure: no clock, no task, no byte; the prefetcher and the simulator (``simulate``) drive the same
-class.
+"""What to fetch next, ahead of need. Pure: no clock, no task, no byte; the prefetcher and ``forebay plan --replay`` drive the same class.
 
 Every reader has a *cursor*: the first thing of its future that is neither stored nor in the air. A request is what some cursor points at:
 
@@ -7,7 +6,7 @@ Every reader has a *cursor*: the first thing of its future that is neither store
 2. At an origin that does, jobs take turns by bytes (``lane_queues``), and within a job the reader with the least lead is first: the bytes
    from where it is to its cursor, at the rate that the job's readers share (``NeedTimes``).
 3. A reader is given no more than its window, counted from its position to its cursor (``window``).
-4. A lane for which there was no room waits until there may be some; then the nearest is tried first (``room_queue``).
+4. A lane for which there was no room waits until there may be some; then the nearest is tried first (``RoomQueue``).
 
 A request is taken to be made: the cursor passes it at once, and comes back when it is ``refused``, or ``missing`` later (evicted, failed,
 another version). So no segment is asked for twice, and a cursor never stays beyond something that is missing.
@@ -25,13 +24,10 @@ from itertools import islice
 
 from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
 from forebay_proxy.policy.schedule.cursor_walk import CursorWalk, NeedTimes
-from forebay_proxy.policy.schedule.cursors import OriginCursor, ReaderCursors
+from forebay_proxy.policy.schedule.cursors import CacheView, OriginCursor, PrefetchRequest, ReaderCursors
+from forebay_proxy.policy.schedule.lane_queues import LaneQueues
+from forebay_proxy.policy.schedule.pending_shards import PendingShards, RevalidationQueue
 from forebay_proxy.policy.schedule.planned_readers import PlannedReaders
-from forebay_proxy.policy.schedule.queues.lane_queues import LaneQueues
-from forebay_proxy.policy.schedule.queues.pending_shards import PendingShards
-from forebay_proxy.policy.schedule.queues.revalidations import RevalidationQueue
-from forebay_proxy.policy.schedule.queues.room_queue import RoomQueue
-from forebay_proxy.policy.schedule.request import CacheView, PrefetchRequest
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["CacheView", "PrefetchRequest", "PrefetchScheduler"]
@@ -50,8 +46,7 @@ class PrefetchScheduler:
         self._view = view
         self._pending = PendingShards(RevalidationQueue(plans, self.missing))
         needs = NeedTimes(view, self.readers.rates)
-        self._room: RoomQueue[OriginCursor] = RoomQueue()
-        self._lanes = LaneQueues(self.readers.shares, self._room, needs.due)
+        self._lanes = LaneQueues(self.readers.shares, needs.due)
         self._walk = CursorWalk(self.readers, view, self._pending, self._lanes, needs)
         self._changed: dict[ReaderName, ReaderCursors] = {}  # to be looked at before the next decision, longest changed first
         self._last: tuple[OriginCursor, int] | None = None  # of the last request: what to come back to if it is refused
@@ -81,17 +76,6 @@ class PrefetchScheduler:
         cursors.inside.has_waited = True
         if not any(lane.tight for lane in cursors.lanes.values()):
             cursors.window.waited()
-            self._changed[reader] = cursors
-
-    def pause(self, reader: ReaderName) -> None:
-        """The reader is idle, and others have the room of its lead: nothing is fetched for it until ``go_on``."""
-        if self.readers.shares.pause(reader) and (cursors := self.readers.get(reader)) is not None:
-            for lane in cursors.lanes.values():
-                self._lanes.dequeue(lane)
-
-    def go_on(self, reader: ReaderName) -> None:
-        """It moves again, or is gone."""
-        if self.readers.shares.go_on(reader) and (cursors := self.readers.get(reader)) is not None:
             self._changed[reader] = cursors
 
     def look_again(self) -> None:
@@ -136,7 +120,7 @@ class PrefetchScheduler:
     def unopened(self, name: str) -> None:
         """There was no room for its opening: its lane waits for some."""
         self._pending.ended(name)
-        self._room.roomy = False
+        self._lanes.room.roomy = False
         for lane in self.readers.back_to(name):
             self._lanes.queue_for_room(lane)
 
@@ -154,7 +138,7 @@ class PrefetchScheduler:
             return
         lane, index = self._last
         self._last = None
-        self._room.roomy = False
+        self._lanes.room.roomy = False
         lane.cursors.window.refused()
         self._pending.opening.discard(lane.cursors.shard(index).name)
         lane.cursors.lead.uncount(index)
@@ -169,10 +153,10 @@ class PrefetchScheduler:
 
     def room(self) -> None:
         """Something was read, removed or replaced: lanes that found no room may find some."""
-        self._room.roomy = True
+        self._lanes.room.roomy = True
 
-    def debt_settled(self, reader: ReaderName) -> None:
-        """A segment that stood where a needed one stood was read, or is gone: its reader may have another."""
+    def caught_up(self, reader: ReaderName) -> None:
+        """A segment that came ahead for the reader was read, or is gone: it may have another."""
         cursors = self.readers.get(reader)
         for lane in cursors.lanes.values() if cursors else ():
             if lane.tight:

@@ -3,12 +3,12 @@
 Feedback is three events only (after mountpoint-s3's backpressure controller): the reader waited, the disk refused, the disk granted. Bytes,
 not shards: a window of "2 shards" is 2 MB for one data set and 10 GB for the next.
 
-All windows together never exceed half the cache, and no job has more than another (``WindowShares``). A paused reader has no
-window, and leaves its share to the others.
+All windows together never exceed half the cache, and no job has more than another (``WindowShares``).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from forebay_proxy.wire.protocol.plan import ReaderName
@@ -75,62 +75,33 @@ class ReadAheadWindow:
 
 
 class WindowShares:
-    """The readers that move, by job. Not thread-safe: the event loop's only."""
+    """The readers with a plan, by job. Not thread-safe: the event loop's only."""
 
     def __init__(self, capacity: Callable[[], int]) -> None:
         """``capacity``: bytes the cache may hold now."""
-        self.paused: set[ReaderName] = set()  # idle, and others have the room of their lead
         self._capacity = capacity
-        self._present: set[ReaderName] = set()
-        self._moving: dict[str, int] = {}  # job -> how many of its readers are present and not paused
+        self._readers: Counter[str] = Counter()  # job -> how many of its readers have a plan
         self._seen: dict[str, int] = {}  # job -> the limit of each of its readers, when it was last looked at
 
     def __repr__(self) -> str:
-        return f"<WindowShares of {len(self._present)} readers, {len(self.paused)} paused>"
+        return f"<WindowShares of {self._readers.total()} readers>"
 
     def add(self, reader: ReaderName) -> None:
         """``reader`` has a plan from now on."""
-        self._present.add(reader)
-        if reader not in self.paused:
-            self._moving[reader.job] = self._moving.get(reader.job, 0) + 1
+        self._readers[reader.job] += 1
 
     def remove(self, reader: ReaderName) -> None:
         """``reader`` has none any more."""
-        self._present.discard(reader)
-        if reader not in self.paused:
-            self._stops(reader.job)
-
-    def pause(self, reader: ReaderName) -> bool:
-        """``reader`` is idle, and others have the room of its lead; False: it was paused already."""
-        if reader in self.paused:
-            return False
-        self.paused.add(reader)
-        if reader in self._present:
-            self._stops(reader.job)
-        return True
-
-    def go_on(self, reader: ReaderName) -> bool:
-        """``reader`` moves again, or is gone; False: it was not paused."""
-        if reader not in self.paused:
-            return False
-        self.paused.discard(reader)
-        if reader in self._present:
-            self._moving[reader.job] = self._moving.get(reader.job, 0) + 1
-        return True
-
-    def _stops(self, job: str) -> None:
-        self._moving[job] -= 1
-        if not self._moving[job]:
-            del self._moving[job]
+        self._readers[reader.job] -= 1
+        if not self._readers[reader.job]:
+            del self._readers[reader.job]
 
     def limit_bytes(self, job: str) -> int:
         """The most bytes the window of a reader of ``job`` may have."""
-        return self._capacity() // 2 // max(1, len(self._moving)) // max(1, self._moving.get(job, 1))
+        return self._capacity() // 2 // max(1, len(self._readers)) // max(1, self._readers[job])
 
     def width(self, reader: ReaderName, window: ReadAheadWindow) -> int:
         """How many bytes ahead to look for ``reader`` now, whose window is ``window``."""
-        if reader in self.paused:
-            return 0
         limit = self.limit_bytes(reader.job)
         if window.shared_bytes != limit:
             window.share_changed(limit)
@@ -138,7 +109,7 @@ class WindowShares:
 
     def grown(self) -> set[str]:
         """The jobs whose readers may look further than when this was last asked."""
-        limits = {job: self.limit_bytes(job) for job in self._moving}
+        limits = {job: self.limit_bytes(job) for job in self._readers}
         more = {job for job, limit in limits.items() if limit > self._seen.get(job, 0)}
         self._seen = limits
         return more

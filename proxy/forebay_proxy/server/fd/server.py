@@ -211,7 +211,6 @@ class FdServer:
 
     def _settle(self, fd_lease: FdLease) -> None:
         fd_lease.release()
-        fd_lease.count()
         reading = fd_lease.reading
         served = Served(reading.shard.name, reading.reader, reading.tally.epoch, reading.position, None, 0.0, "", fd_lease.asked_at)
         self._events.emit(LeaseEnded(_done(fd_lease, self._clock() - fd_lease.asked_at, served)))

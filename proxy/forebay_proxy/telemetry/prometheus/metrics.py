@@ -26,7 +26,6 @@ from forebay_proxy.core.facts.cache import (
     Evicted,
     IndexDone,
     IntegrityFailed,
-    OptimalBytes,
     ReservationRefused,
     SegmentVerified,
 )
@@ -137,7 +136,6 @@ class Metrics:
             LoopLagged: lambda fact: self._families["event_loop_lag_seconds"].observe(seconds=fact.seconds),
             MeterTold: self._meter_told,
             OpeningDone: self._opening_done,
-            OptimalBytes: lambda fact: count["plan_optimal_origin_bytes_total"](by=fact.count),
             OriginAnswered: self._origin_answered,
             OriginBytes: lambda fact: count["origin_bytes_total"](self._origins.of(fact.origin), fact.kind, by=fact.count),
             OriginFailed: self._origin_failed,

@@ -11,7 +11,7 @@ from support.clips import rendered
 from forebay_loader.videos.decode.sound_parts import SoundParts
 from forebay_loader.videos.errors import VideoTimeout
 from forebay_loader.videos.metadata import measure
-from forebay_loader.videos.metadata.measure import measured
+from forebay_loader.videos.metadata.motion import measured
 from forebay_loader.videos.sources.choice import source_of
 
 CLIP: dict[str, Any] = {"container": "matroska", "frames": 240, "audio": "aac", "channels": 2}  # of ten seconds

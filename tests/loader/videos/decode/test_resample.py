@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy
 import pytest
 
-from forebay_loader.videos.decode.resample import resampled
+from forebay_loader.videos.decode.sound import resampled
 
 
 @pytest.mark.parametrize(("rate", "wanted"), [(48_000, 16_000), (44_100, 16_000), (16_000, 48_000)])

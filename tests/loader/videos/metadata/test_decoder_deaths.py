@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from forebay_loader.videos.metadata.decoder_deaths import DecoderDeaths
+from forebay_loader.videos.metadata.decoder_processes import DecoderDeaths
 
 
 def test_what_was_said_is_kept(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from support.remuxing import remuxed
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.errors import CorruptVideo
 from forebay_loader.videos.metadata import measure
-from forebay_loader.videos.metadata.measure import measured
+from forebay_loader.videos.metadata.motion import measured
 from forebay_loader.videos.sources.choice import source_of
 
 

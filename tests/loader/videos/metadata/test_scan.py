@@ -17,7 +17,7 @@ from forebay_loader.videos.errors import CorruptVideo
 from forebay_loader.videos.metadata import scan
 from forebay_loader.videos.metadata.clip_table import ClipTable
 from forebay_loader.videos.metadata.decoder_processes import DecoderDied
-from forebay_loader.videos.metadata.measure import Measurable
+from forebay_loader.videos.metadata.motion import Measurable
 from forebay_loader.videos.metadata.record import CorruptClipTable
 from forebay_loader.videos.metadata.scan import ClipToScan, ScanProgress
 

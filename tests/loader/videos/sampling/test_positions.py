@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from support.clip_infos import clip_infos, steady
 
 from forebay_loader.videos.clip_info import ClipInfo
-from forebay_loader.videos.sampling.positions import even_places, filled, frame_at, marked_repeats, starts_below
-from forebay_loader.videos.sampling.sampler import TooFewFrames
+from forebay_loader.videos.sampling.sampler import TooFewFrames, even_places, filled, frame_at, marked_repeats, starts_below
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(2, 300))

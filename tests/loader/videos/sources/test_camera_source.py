@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from forebay_loader.videos.errors import UnsupportedVideo
-from forebay_loader.videos.sources.camera_source import CameraSource
 from forebay_loader.videos.sources.choice import source_of
+from forebay_loader.videos.sources.live_source import CameraSource
 
 
 def test_frames_of_a_camera() -> None:

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from forebay_loader.videos.sources.camera_source import CameraSource
 from forebay_loader.videos.sources.choice import source_of
 from forebay_loader.videos.sources.clip_source import ClipSource
 from forebay_loader.videos.sources.frames_source import FramesSource
-from forebay_loader.videos.sources.live_source import LiveSource
+from forebay_loader.videos.sources.live_source import CameraSource, LiveSource
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay_loader.videos.sources.memory_limit import memory_bytes
+from forebay_loader.videos.sources.frame_room import memory_bytes
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 

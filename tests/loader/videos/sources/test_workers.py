@@ -15,8 +15,7 @@ data = pytest.importorskip("torch.utils.data", reason="torch is not installed")
 from support.clips import frame_number, painted, rendered  # noqa: E402 -- needs av
 from support.fake_proxy import FakeServer  # noqa: E402
 
-from forebay_loader.videos.sources.choice import source_of  # noqa: E402
-from forebay_loader.videos.sources.video_source import VideoSource  # noqa: E402
+from forebay_loader.videos.sources.choice import VideoSource, source_of  # noqa: E402
 
 WANTED = [3, 7]
 

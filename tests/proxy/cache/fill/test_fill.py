@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.cancelling import When, at_each_await
-from support.house import SEGMENT, World, building, data_of, shard_of, until
+from support.house import SEGMENT, World, building, data_of, until
 
 from forebay_proxy.cache.fill.fill import Fill
 from forebay_proxy.cache.fill.segment_writer import SegmentWriter
@@ -49,7 +49,7 @@ async def first_stored(world: World) -> Entry:
 
 
 def granted(world: World, index: int = 1) -> Grant[Slice]:
-    grant = world.fill.grants.demand(world.entry(A), index, None)
+    grant = world.fill.grants.demand(world.entry(A), index)
     assert grant is not None
     return grant
 
@@ -142,21 +142,6 @@ async def test_a_file_that_is_in_the_way_is_noted(world: World, monkeypatch: pyt
     refusing(monkeypatch, world, InTheWay("an earlier file is held"))
     assert await world.fill.prepare(world.entry(A), 1, granted(world)) is None
     assert (world.entry(A).stored.misplaced, refusals(world)) == (True, ["no-room"])
-
-
-async def test_no_inode_for_a_new_file_is_counted(world: World) -> None:
-    """The grant is given back without a try, and the monitor learns that a file is wanted."""
-    world.origin.put(B, DATA)
-    async with world.cache.open(shard_of(B), None, None, head=True) as reading:
-        grant = world.fill.grants.demand(reading.entry, 0, None)
-        assert grant is not None
-        world.cache.disk.no_files = True
-        assert await world.fill.prepare(reading.entry, 0, grant) is None
-        assert (world.fill.files_wanted, refusals(world)) == (1, ["inodes"])
-    world.cache.disk.no_files = False
-    world.room.prefetch_debts.drop(reading.entry.key, 0)
-    await world.quiet()
-    assert world.ledger.reserved_bytes == 0
 
 
 async def test_a_file_that_was_cut_ends_its_version(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +262,8 @@ async def test_a_disk_that_fails_in_a_flight_is_told_to_its_health(world: World)
     with pytest.raises(DiskFailed):
         await world.fill.run_flight(world.entry(A), flight, writer, failing(writer, DiskFailed("write", "EROFS", "read-only")))
     assert not world.cache.disk.usable
-    world.cache.disk.probed(None)
+    world.clock.advance(60)
+    world.cache.disk.look()
 
 
 @pytest.mark.parametrize("when", list(When))

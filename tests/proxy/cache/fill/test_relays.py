@@ -13,7 +13,6 @@ from support.house import LAYOUT, SEGMENT, World, building, data_of, reader, sha
 from forebay_proxy.cache.fill import relays
 from forebay_proxy.cache.fill.relays import Relays
 from forebay_proxy.core.errors import ShardChanged
-from forebay_proxy.core.facts.cache import OptimalBytes
 from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.shard import ByteRange, SparseRange
 from forebay_proxy.transfer import passengers
@@ -51,7 +50,6 @@ async def test_a_part_of_an_unknown_shard_is_all_that_is_asked_for(world: World)
     assert await part(world, 3 * SEGMENT + 7) is RequestOutcome.RELAYED
     assert ranges(world) == [(5, 5 + PART - 1), (3 * SEGMENT + 7, 3 * SEGMENT + 7 + PART - 1)]
     assert (world.allocated(), len(world.room.entries), world.ledger.reserved_bytes) == (0, 0, 0)
-    assert not world.of(OptimalBytes)
 
 
 async def test_what_is_here_is_read_from_the_disk(world: World) -> None:

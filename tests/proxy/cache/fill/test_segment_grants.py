@@ -48,7 +48,7 @@ def full(world: World) -> Iterator[None]:
 async def test_a_demanded_segment_is_granted_its_size(world: World) -> None:
     """The last one of a shard is shorter."""
     entry = Entry("0" * 64, shard_of(A), Version("etag:1", Pin(), SEGMENT + 5000), LAYOUT, ranged=True)
-    grants = [world.fill.grants.demand(entry, index, None) for index in (0, 1)]
+    grants = [world.fill.grants.demand(entry, index) for index in (0, 1)]
     assert [grant.bytes for grant in grants if grant] == [entry.segments.bytes_of(0), entry.segments.bytes_of(1)]
     for grant in grants:
         assert grant is not None
@@ -58,7 +58,7 @@ async def test_a_demanded_segment_is_granted_its_size(world: World) -> None:
 async def test_no_room_for_a_demanded_segment_is_counted(world: World) -> None:
     """It passes through memory then."""
     with full(world):
-        assert world.fill.grants.demand(entry_of(), 0, None) is None
+        assert world.fill.grants.demand(entry_of(), 0) is None
     assert refusals(world) == ["no-room"]
 
 
@@ -77,7 +77,7 @@ async def test_a_body_ahead_of_need_must_fit_to_its_end(world: World) -> None:
     assert refusals(world) == ["no-room"]
     grant = world.fill.grants.along(entry, 1, wanted)
     assert grant is not None
-    world.room.prefetch_debts.drop(entry.key, 1)
+    world.room.read_ahead.end(entry.key, 1)
     world.ledger.release(grant)
 
 
@@ -86,12 +86,11 @@ async def test_nothing_is_granted_while_the_disk_fails(world: World) -> None:
     world.cache.disk.failed(DiskFailed("write", "EROFS", "read-only"))
     assert not world.cache.disk.usable
     grants = world.fill.grants
-    assert [grants.demand(entry_of(), 0, None), grants.inside(entry_of(), 0, reader()), await grants.opening(Urgency(0.0), SEGMENT)] == [
-        None
-    ] * 3
+    assert [grants.demand(entry_of(), 0), grants.inside(entry_of(), 0, reader()), await grants.opening(Urgency(0.0), SEGMENT)] == [None] * 3
     assert refusals(world) == ["disk", "disk"]
     assert world.ledger.reserved_bytes == 0
-    world.cache.disk.probed(None)
+    world.clock.advance(60)
+    world.cache.disk.look()
 
 
 async def test_an_openings_room_has_no_victims_left(world: World) -> None:

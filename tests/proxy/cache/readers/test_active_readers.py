@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, World, building, data_of, reader, shard_of
+from support.house import SEGMENT, World, building, data_of, reader
 
 from forebay_proxy.core.errors import ShardChanged
-from forebay_proxy.core.facts.cache import OptimalBytes
 
 A = "https://origin.example/a/a.tar"
 
@@ -37,15 +36,6 @@ async def test_a_reader_that_finds_another_version_ends_this_one(world: World) -
         async with world.opened(A):
             raise ShardChanged(A, "it is another one")
     assert (entry.in_use.stale, len(world.cache.readers)) == (True, 0)
-
-
-async def test_a_reading_is_counted_when_it_ends(world: World) -> None:
-    """One that was given nothing costs nothing."""
-    async with world.cache.open(shard_of(A), None, None):
-        pass
-    assert world.of(OptimalBytes) == []
-    await world.get(A)
-    assert len(world.of(OptimalBytes)) == 1
 
 
 async def test_seconds_of_waiting_are_the_readings_own(world: World) -> None:

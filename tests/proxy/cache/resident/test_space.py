@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from forebay_proxy.core.checksums import Checksums
 from forebay_proxy.core.errors import CacheFull
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
 from forebay_proxy.core.shard import Pin, Version, store_key
-from forebay_proxy.policy.eviction.prefetch_debt import DISPLACED_PER_READER
+from forebay_proxy.policy.eviction.read_ahead import FEW
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
@@ -75,20 +74,17 @@ async def test_prefetch_displaces_at_most_two_a_reader(tmp_path: Path) -> None:
         world.plans.replace(near, [shard_of(B)])
         world.plans.replace(late, [shard_of(C), shard_of(A)])
         now = world.clock()
-        for number in range(DISPLACED_PER_READER):
-            grant = world.room.reserve_ahead(SEGMENT, now, near)
-            assert world.room.admission.owed_for(grant) == {near: SEGMENT}
-            world.room.prefetch_debts.note(world.entry(A).key, 100 + number, near, owed=world.room.admission.owed_for(grant))
+        for number in range(FEW):
+            grant = world.room.reserve_ahead(SEGMENT, now, near, (world.entry(A).key, 100 + number))
             await world.reclaimer.clear(grant)
             world.ledger.release(grant)
             taken = world.room.ledger.reserve(SEGMENT, list)  # somebody else had that room
             world.ledger.commit(taken)
         with pytest.raises(CacheFull):
             world.room.reserve_ahead(SEGMENT, now, near)
-        world.room.prefetch_debts.drop(world.entry(A).key, 100)
-        world.room.prefetch_debts.drop(world.entry(A).key, 100)
-        world.room.prefetch_debts.drop(world.entry(A).key, 101)
-        assert not world.room.prefetch_debts.owed()
+        for index in (100, 100, 101):
+            world.room.read_ahead.end(world.entry(A).key, index)
+        assert not len(world.room.read_ahead)
         with pytest.raises(CacheFull):
             world.room.reserve_ahead(SEGMENT, now + 10**6, near)
         world.ledger.doom(2 * SEGMENT)
@@ -106,45 +102,9 @@ async def test_a_displacement_that_fails_is_not_counted_for_ever(tmp_path: Path)
         await world.quiet()
         world.origin.remotes[B].fail(times=10)
         assert world.segment_flights.ensure(entry, 1, shard_of(B), need=2000.0, need_at=world.clock(), reader=reader(2)) is not None
-        assert world.room.prefetch_debts.owed()
+        assert len(world.room.read_ahead) == 1
         await world.quiet()
-        assert not world.room.prefetch_debts.owed()
-
-
-async def test_a_hit_ends_what_is_owed_of_its_room(tmp_path: Path) -> None:
-    """It was kept from one reading to the next: that is what room is for."""
-    async with building(tmp_path / "c", segments=6) as world:
-        await stored(world, A, 2)
-        key = world.entry(A).key
-        for index in range(2):
-            world.room.prefetch_debts.note(key, index, reader(1), owed={reader(1): SEGMENT}, is_lead=False)
-        world.room.prefetch_debts.read(key, 0)
-        await world.get(A, reader(2))
-        assert world.room.prefetch_debts.owed() == {reader(1): SEGMENT}, "the second was not read before"
-        await world.get(A, reader(2))
-        assert not world.room.prefetch_debts.owed()
-
-
-async def test_lead_does_not_eat_what_is_kept(tmp_path: Path) -> None:
-    """Room that a needed segment left for is inherited by whoever takes it next: a reader's two are two however many it reads."""
-    async with building(tmp_path / "c", segments=6) as world:
-        near, late = reader(2), reader(1)
-        world.origin.put(A, data_of(6 * SEGMENT))
-        await world.get(A, late)
-        await world.quiet()
-        world.plans.replace(near, [shard_of(B)])
-        world.plans.replace(late, [shard_of(C), shard_of(A)])
-        world.origin.put(B, data_of(6 * SEGMENT, 1))
-        async with world.opened(B, near):
-            entry, now = world.entry(B), world.clock()
-            for index in range(2, 6):
-                with suppress(CacheFull):
-                    world.segment_flights.ensure(entry, index, shard_of(B), need=2000.0, need_at=now, reader=near)
-                await world.quiet()
-                if entry.segments.has(index):
-                    await world.get(B, near, first=index * SEGMENT, last=index * SEGMENT)
-            assert world.entry(A).segments.stored_count == 6 - DISPLACED_PER_READER  # the demanded one is the first of them
-            assert world.room.prefetch_debts.owed() == {near: DISPLACED_PER_READER * SEGMENT}
+        assert not len(world.room.read_ahead)
 
 
 async def test_a_segment_counts_once_however_many_hold_it(tmp_path: Path) -> None:
@@ -170,20 +130,6 @@ async def test_a_change_is_told_while_readers_have_plans(tmp_path: Path) -> None
         world.plans.replace(reader(), [shard_of(A)])
         world.room.changed()
         assert world.of(CacheChanged)
-
-
-async def test_debts_are_known_of_while_something_was_prefetched(tmp_path: Path) -> None:
-    """Also of lead that was given back: reading it ends that."""
-    async with building(tmp_path / "c") as world:
-        await stored(world, A, 1)
-        debts, key = world.room.prefetch_debts, world.entry(A).key
-        assert not world.room.admission.has_debts
-        debts.note(key, 0, reader(), 10)
-        assert world.room.admission.has_debts
-        debts.give_back(reader())
-        assert (len(debts), world.room.admission.has_debts) == (0, True)
-        await world.get(A)
-        assert not world.room.admission.has_debts
 
 
 async def test_what_is_held_does_not_leave(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ PLAN |= {"rate": 0.5, "lead_bytes": 2 * 10**9, "lead_s": 14.0, "waiting": True}
 @pytest.fixture
 def sidecar(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSidecar]:
     with FakeSidecar() as fake:
-        counted = {"sent": 4 * 10**9, "hit": 3 * 10**9, "origin": 10**9, "optimal": 996 * 10**6, "saved": 3 * 10**9}
+        counted = {"sent": 4 * 10**9, "hit": 3 * 10**9, "origin": 10**9, "saved": 3 * 10**9}
         fake.status = {**fake.status, "bytes": counted, "readers": [READER], "plans": [PLAN], "notices": ["the disk is full"]}
         monkeypatch.setenv("FOREBAY_URL", fake.url)
         yield fake
@@ -37,32 +37,9 @@ def test_it_reads_at_three_in_the_morning(sidecar: FakeSidecar) -> None:
     assert lines[0].startswith(f"sidecar   ready, up 3 h 12 min, {sidecar.url}, pid {os.getpid()}")
     assert lines[1] == "cache     4.0 GB of 8.0 GB (50 %), 2 segments in flight, 200 MB in use; asked for 10.0 GB, but the disk has no more"
     assert lines[3] == "read      4.0 GB, 3.0 GB hit (75 %), 1.0 GB from origins, 3.0 GB saved"
-    assert lines[4] == "fetched   no more than was necessary with this much room, what is read ahead included"
-    assert lines[8] == "notice    the disk is full"
-    assert lines[11].split() == ["job/0/1/7.1", "s3://b/a.tar", "5.0", "MB", "of", "1.0", "GB", "0.2", "s"]
-    assert lines[14].split() == ["job/0/1/7.1", "s3://b/{0..9}.tar", "-", "3/10", "0.5/s", "2.0", "GB,", "14", "s", "waiting"]
-
-
-@pytest.mark.parametrize(
-    ("origin", "optimal", "words"),
-    [
-        (1000, 1000, "no more than was necessary with this much room"),
-        (999, 1000, "no more than was necessary with this much room"),
-        (1020, 1000, "2 % more than was necessary with this much room"),
-        (1994, 1000, "99 % more than was necessary with this much room"),
-        (2000, 1000, "2.0 times what was necessary with this much room"),
-        (2400, 1000, "2.4 times what was necessary with this much room"),
-        (9960, 1000, "10 times what was necessary with this much room"),
-        (1_234_567, 1000, "1,235 times what was necessary with this much room"),
-        (0, 1000, "nothing"),
-        (1000, 0, None),
-    ],
-)
-def test_what_was_fetched_beside_what_was_necessary(sidecar: FakeSidecar, origin: int, optimal: int, words: str | None) -> None:
-    """In words that are right for every number; nothing of it before the first reading has ended."""
-    sidecar.status = {**sidecar.status, "bytes": {**sidecar.status["bytes"], "origin": origin, "optimal": optimal}}
-    found = [line for line in invoke("status").stdout.splitlines() if line.startswith("fetched ")]
-    assert [line.split(None, 1)[1].removesuffix(", what is read ahead included") for line in found] == ([] if words is None else [words])
+    assert lines[7] == "notice    the disk is full"
+    assert lines[10].split() == ["job/0/1/7.1", "s3://b/a.tar", "5.0", "MB", "of", "1.0", "GB", "0.2", "s"]
+    assert lines[13].split() == ["job/0/1/7.1", "s3://b/{0..9}.tar", "-", "3/10", "0.5/s", "2.0", "GB,", "14", "s", "waiting"]
 
 
 def test_why_it_is_slow_stands_at_the_top(sidecar: FakeSidecar) -> None:

@@ -11,7 +11,7 @@ from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.policy.eviction.admission import AdmissionPolicy
 from forebay_proxy.policy.eviction.ledger import Ledger
 from forebay_proxy.policy.plans.registry import PlanRegistry
-from forebay_proxy.simulate.policies import Light, Slice
+from forebay_proxy.simulate.replay import ReplayedShard, Slice
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 READER = ReaderName("job", "0", "0", "0.0")
@@ -24,17 +24,17 @@ class FullCache:
         self.now = 0.0
         self.plans = PlanRegistry(lambda: self.now)
         ledger: Ledger[Slice] = Ledger(room * SEGMENT_BYTES)
-        self.admission: AdmissionPolicy[Light] = AdmissionPolicy(ledger, self.plans, lambda: self.now, lambda: True, SEGMENT_BYTES)
+        self.admission: AdmissionPolicy[ReplayedShard] = AdmissionPolicy(ledger, self.plans, lambda: self.now, lambda: True)
         self.shards = shards(10)
         for number, count in held.items():
-            entry = Light(self.shards[number], count * SEGMENT_BYTES)
+            entry = ReplayedShard(self.shards[number], count * SEGMENT_BYTES)
             self.admission.candidates.entries[entry.key] = entry
             for index in range(count):
                 entry.segments.land(index, 1)
                 ledger.found(SEGMENT_BYTES)
             self.admission.candidates.touch(entry)
 
-    def entry(self, number: int) -> Light:
+    def entry(self, number: int) -> ReplayedShard:
         return self.admission.candidates.entries[name_of(number)]
 
     def opens(self, number: int, at: int) -> None:
@@ -128,7 +128,6 @@ def test_a_prefetch_takes_what_was_passed_without_displacing() -> None:
     cache.opens(0, at=3)
     grant = cache.admission.reserve_ahead(SEGMENT_BYTES, 5.0, READER)
     assert [victim.subject[1] for victim in grant.victims] == [(2,)]
-    assert not cache.admission.owed_for(grant)
 
 
 def test_the_farthest_need_leaves_first() -> None:
@@ -149,27 +148,29 @@ def test_a_prefetch_displaces_only_what_is_needed_later() -> None:
     assert cache.admission.reserve_ahead(SEGMENT_BYTES, need - 1.0, READER).victims
 
 
-def test_who_takes_a_room_takes_over_what_is_owed_of_it() -> None:
-    """It was read, and nobody needs it now; but a needed one had left for it, so the next there stands where a needed one stood."""
-    cache = FullCache(4, {0: 4})
-    cache.plans.replace(READER, [cache.shards[0], cache.shards[1]])
-    cache.opens(0, at=3)
-    cache.admission.prefetch_debts.note(cache.entry(0).key, 2, READER, owed={READER: SEGMENT_BYTES}, is_lead=False)
-    cache.admission.prefetch_debts.read(cache.entry(0).key, 2)
-    grant = cache.admission.reserve_ahead(SEGMENT_BYTES, 5.0, ReaderName("job", "0", "1", "0.0"))
-    assert [victim.subject[1] for victim in grant.victims] == [(2,)]
-    assert cache.admission.owed_for(grant) == {READER: SEGMENT_BYTES}
-
-
-def test_nothing_is_owed_of_what_is_needed_again() -> None:
-    """The next epoch has begun: its reader has two displacements again."""
-    cache = FullCache(4, {0: 2, 1: 2})
-    for index in range(2):
-        cache.admission.prefetch_debts.note(cache.entry(0).key, index, READER, owed={READER: SEGMENT_BYTES}, is_lead=False)
-        cache.admission.prefetch_debts.read(cache.entry(0).key, index)
+def test_two_segments_a_reader_displace() -> None:
+    """What is needed again leaves for them, and for no third one while they are unread; what a reader asks for inside its shard is one."""
+    cache = FullCache(8, {0: 4, 1: 4})
     cache.plans.replace(READER, [cache.shards[number] for number in (2, 0, 1)])
     need = need_at(cache.plans, name_of(0))
     assert need is not None
-    grant = cache.admission.reserve_ahead(SEGMENT_BYTES, need - 1.0, READER)
-    assert cache.admission.prefetch_debts.owed() == {}
-    assert cache.admission.owed_for(grant) == {READER: SEGMENT_BYTES}
+    for index, inside in enumerate((True, False)):
+        assert cache.admission.reserve_ahead(SEGMENT_BYTES, need - 1.0, READER, (name_of(2), index), inside=inside).victims
+    with pytest.raises(CacheFull):
+        cache.admission.reserve_ahead(SEGMENT_BYTES, need - 1.0, READER, (name_of(2), 2))
+    assert cache.admission.read_ahead.unread_bytes == SEGMENT_BYTES
+    cache.admission.read_ahead.end(name_of(2), 0)
+    assert cache.admission.reserve_ahead(SEGMENT_BYTES, need - 1.0, READER, (name_of(2), 2)).victims
+
+
+def test_half_of_the_cache_is_unread_and_two_segments_of_each_reader_beyond_it() -> None:
+    """Who stands still with half of the cache ahead of it keeps nobody from reading ahead."""
+    cache, other = FullCache(8, {}), ReaderName("other", "0", "0", "0.0")
+    for index in range(4):
+        cache.admission.reserve_ahead(SEGMENT_BYTES, None, READER, ("stands", index))
+    with pytest.raises(CacheFull, match="unread"):
+        cache.admission.reserve_ahead(SEGMENT_BYTES, None, READER, ("stands", 4))
+    for index in range(2):
+        cache.admission.reserve_ahead(SEGMENT_BYTES, None, other, ("comes", index))
+    with pytest.raises(CacheFull, match="unread"):
+        cache.admission.reserve_ahead(SEGMENT_BYTES, None, other, ("comes", 2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from support.house import FakeClock, shard_of
@@ -14,12 +14,13 @@ from forebay_proxy.core.errors import CacheFull
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.core.shard import Shard
+from forebay_proxy.policy.eviction.admission import AdmissionPolicy
+from forebay_proxy.policy.eviction.ledger import Ledger
 from forebay_proxy.policy.plans import live_jobs
-from forebay_proxy.policy.plans.facts import NextUseChanged
 from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, PAUSE_S, QUIET_S, Bursts, LiveJobs, Presence
 from forebay_proxy.policy.plans.next_use import Rank
-from forebay_proxy.policy.plans.registry import PlanRegistry
-from forebay_proxy.simulate.policies import Light, Ours
+from forebay_proxy.policy.plans.registry import NextUseChanged, PlanRegistry
+from forebay_proxy.simulate.replay import ReplayedShard, Slice
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 COUNT, ROOM = 60, 36  # shards of one segment
@@ -84,39 +85,34 @@ class Node:
         self.clock = FakeClock()
         events = Events()
         self.plans = PlanRegistry(self.clock, events)
-        self.ours = Ours(ROOM * SEGMENT_BYTES, self.plans, self.clock, events)
-        events.on(NextUseChanged, lambda fact: self._moved(fact.names))
+        self.ledger: Ledger[Slice] = Ledger(ROOM * SEGMENT_BYTES)
+        self.admission: AdmissionPolicy[ReplayedShard] = AdmissionPolicy(self.ledger, self.plans, self.clock, lambda: True, events)
+        events.on(NextUseChanged, lambda fact: self.admission.candidates.next_use_changed(self.admission.candidates.entries, fact))
         self._chance = random.Random(7)
-
-    def _moved(self, names: Iterable[str]) -> None:
-        for name in names:
-            if name in self.ours.entries:
-                self.ours.touch(self.ours.entries[name])
 
     def read(self, shard: Shard, reader: ReaderName | None) -> bool:
         """Whether it had to be fetched."""
         self.clock.advance(0.1)
-        entry = self.ours.entries.setdefault(shard.name, Light(shard, SEGMENT_BYTES))
+        entry = self.admission.candidates.entries.setdefault(shard.name, ReplayedShard(shard, SEGMENT_BYTES))
         self.plans.opened(shard, reader)
         missing = not entry.segments.has(0)
         if missing:
-            self._fetch(entry, reader)
-        self.ours.touch(entry)
-        self.ours.admission.candidates.refresh()
+            self._fetch(entry)
+        self.admission.candidates.touch(entry)
+        self.admission.candidates.refresh()
         return missing
 
-    def _fetch(self, entry: Light, reader: ReaderName | None) -> None:
-        ledger = self.ours.ledger
+    def _fetch(self, entry: ReplayedShard) -> None:
         try:
-            grant = self.ours.admission.reserve(SEGMENT_BYTES, reader)
+            grant = self.admission.reserve(SEGMENT_BYTES)
         except CacheFull:
             return
         for victim in grant.victims:
             left, _ = victim.subject
             left.segments.leave(0)
-            self.ours.touch(left)
-        ledger.vacated(grant)
-        ledger.commit(grant)
+            self.admission.candidates.touch(left)
+        self.ledger.vacated(grant)
+        self.ledger.commit(grant)
         entry.segments.land(0, 1)
 
     def job(self, shards: Sequence[Shard], epochs: int, name: str | None, set_name: str | None = None, *, ahead: bool = False) -> list[int]:
@@ -255,7 +251,7 @@ def test_a_restart_forgets_what_was_read_and_throws_nothing_out() -> None:
     node = Node()
     shards, _ = set_of("same", "a")
     node.job(shards, 2, "train")
-    kept = [entry.shard for entry in node.ours.entries.values() if entry.segments.has(0)]
+    kept = [shard_of(entry.name) for entry in node.admission.candidates.entries.values() if entry.segments.has(0)]
     again = PlanRegistry(node.clock)
     again.opened(shards[0], ReaderName("train", "0", "0", "1.1"))
     assert all(again.next_use(shard.name, shard.group).rank in (Rank.SOON, Rank.READ) for shard in kept)

@@ -17,9 +17,8 @@ from support.planned import nearest
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans import reader_plan
 from forebay_proxy.policy.plans.epochs import GROUP_LIFE_S
-from forebay_proxy.policy.plans.facts import NextUseChanged
 from forebay_proxy.policy.plans.next_use import Rank
-from forebay_proxy.policy.plans.registry import CUT_FROM, SILENCE_S, START_RATE, PlanRegistry, PlansFull
+from forebay_proxy.policy.plans.registry import CUT_FROM, SILENCE_S, START_RATE, NextUseChanged, PlanRegistry, PlansFull
 
 GROUP = "https://o/set/"
 NAMES = [f"{GROUP}{number}.tar" for number in range(40)]

@@ -10,11 +10,9 @@ from forebay_proxy.core.segments import SEGMENT_BYTES as SEGMENT
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.policy.schedule.cursor_walk import CHECKS_AHEAD, FRONT, CursorWalk, NeedTimes
 from forebay_proxy.policy.schedule.cursors import OriginCursor
+from forebay_proxy.policy.schedule.lane_queues import LaneQueues
+from forebay_proxy.policy.schedule.pending_shards import PendingShards, RevalidationQueue
 from forebay_proxy.policy.schedule.planned_readers import PlannedReaders
-from forebay_proxy.policy.schedule.queues.lane_queues import LaneQueues
-from forebay_proxy.policy.schedule.queues.pending_shards import PendingShards
-from forebay_proxy.policy.schedule.queues.revalidations import RevalidationQueue
-from forebay_proxy.policy.schedule.queues.room_queue import RoomQueue
 
 SHARDS = [shard_of(f"https://o/set/{number}.tar") for number in range(100)]
 
@@ -52,7 +50,7 @@ class Scheduled:
         self.readers = PlannedReaders(plans, self.view)
         self.pending = PendingShards(RevalidationQueue(plans, lambda name: None))
         needs = NeedTimes(self.view, self.readers.rates)
-        self.lanes = LaneQueues(self.readers.shares, RoomQueue(), needs.due)
+        self.lanes = LaneQueues(self.readers.shares, needs.due)
         self.walk = CursorWalk(self.readers, self.view, self.pending, self.lanes, needs)
         plans.replace(reader(), SHARDS)
         plan = plans.get(reader())

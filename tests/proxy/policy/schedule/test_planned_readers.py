@@ -7,8 +7,7 @@ from support.house import FakeClock, reader, shard_of
 
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
-from forebay_proxy.policy.plans.facts import PlanAdvanced
-from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.policy.plans.registry import PlanAdvanced, PlanRegistry
 from forebay_proxy.policy.schedule.cursors import ReaderCursors
 from forebay_proxy.policy.schedule.planned_readers import LENGTH_WEIGHT, SLOW, START_BYTES_S, JobRates, PlannedReaders, ShardLengths
 

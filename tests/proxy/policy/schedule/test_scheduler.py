@@ -15,11 +15,10 @@ from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.core.segments import SEGMENT_BYTES as SEGMENT
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.policy.plans.facts import PlanAdvanced
-from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.policy.plans.registry import PlanAdvanced, PlanRegistry
 from forebay_proxy.policy.schedule import scheduler as scheduler_module
 from forebay_proxy.policy.schedule.cursor_walk import CHECKS_AHEAD, FRONT, CursorWalk
-from forebay_proxy.policy.schedule.queues.revalidations import AT_ONCE
+from forebay_proxy.policy.schedule.pending_shards import AT_ONCE
 from forebay_proxy.policy.schedule.scheduler import PrefetchRequest, PrefetchScheduler
 
 SHARDS = [shard_of(f"https://{'ab'[number % 2]}/set/{number}.tar") for number in range(12)]
@@ -200,7 +199,7 @@ def test_who_finds_no_room_stands_aside() -> None:
     assert again.shard.name == LONG[0].name
     scheduled.ahead.refused(again.plan.reader)
     assert scheduled.ahead.next() is None
-    scheduled.ahead.debt_settled(reader(2))
+    scheduled.ahead.caught_up(reader(2))
     mine = scheduled.ahead.next()
     assert mine is not None
     assert mine.plan.reader == reader(2)
@@ -412,7 +411,7 @@ class Chaos(Scheduled):
             case "free":
                 self.view.stuck.discard(shard.origin)
             case "grant":
-                self.ahead.debt_settled(who)
+                self.ahead.caught_up(who)
             case "wait":
                 self.ahead.waited(who)
             case "replace":

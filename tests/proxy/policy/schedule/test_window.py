@@ -92,34 +92,6 @@ def test_jobs_share_half_of_the_cache_evenly(shares: WindowShares) -> None:
     assert [shares.limit_bytes(job) for job in ("many", "one")] == [CAPACITY // 16, CAPACITY // 4]
 
 
-def test_who_stands_still_leaves_its_share(shares: WindowShares) -> None:
-    """And has no window of its own until it goes on; it is told once."""
-    one, other = reader(0), reader(1)
-    for each in (one, other):
-        shares.add(each)
-    window = ReadAheadWindow(shares.limit_bytes("job"), SEGMENT_BYTES)
-    assert (shares.pause(one), shares.pause(one)) == (True, False)
-    assert (shares.width(one, window), shares.limit_bytes("job")) == (0, CAPACITY // 2)
-    assert (shares.go_on(one), shares.go_on(one)) == (True, False)
-    assert (shares.width(one, window) > 0, shares.limit_bytes("job")) == (True, CAPACITY // 4)
-
-
-def test_who_stands_still_may_leave_and_come_back(shares: WindowShares) -> None:
-    """It counts once, whatever the order."""
-    one, other = reader(0), reader(1)
-    for each in (one, other):
-        shares.add(each)
-    shares.pause(one)
-    shares.remove(one)
-    shares.go_on(one)
-    assert shares.limit_bytes("job") == CAPACITY // 2
-    shares.pause(one)
-    shares.add(one)
-    assert shares.limit_bytes("job") == CAPACITY // 2
-    shares.go_on(one)
-    assert shares.limit_bytes("job") == CAPACITY // 4
-
-
 def test_whose_share_has_grown(shares: WindowShares) -> None:
     """Since it was last asked: others left, or the disk has more room."""
     for job in ("a", "b"):

@@ -16,7 +16,6 @@ import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 
 from forebay_proxy.core.errors import ConfigError
-from forebay_proxy.core.facts.cache import OptimalBytes
 from forebay_proxy.core.facts.requests import ClientRefused, DoorAnswered, LeaseEnded, RequestDone, RequestOutcome, Served, ShardOpened
 from forebay_proxy.server.fd import session as session_module
 from forebay_proxy.server.fd.server import FdServer
@@ -426,7 +425,6 @@ async def test_a_plan_moves_on_by_an_opening(tmp_path: Path) -> None:
         found = await asked(tmp_path, who=str(reader()))
         await until(lambda: [fact.how for fact in world.of(ShardOpened)] == ["planned"])
         found.close()
-        await until(lambda: bool(world.of(OptimalBytes)))
 
 
 async def test_closing_ends_all_leases(tmp_path: Path) -> None:

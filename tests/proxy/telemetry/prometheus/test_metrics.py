@@ -17,7 +17,6 @@ from forebay_proxy.core.facts.cache import (
     DiskOperationFailed,
     Evicted,
     IntegrityFailed,
-    OptimalBytes,
     ReservationRefused,
     SegmentVerified,
 )
@@ -177,7 +176,6 @@ def test_other_requests_do_not_blur_the_shard_latencies(metrics: Metrics) -> Non
         (OriginOddity(ORIGIN, "range-as-200"), "origin_oddities_total", {"origin": ORIGIN, "kind": "range-as-200"}, 1),
         (OriginFailed(ORIGIN, "short"), "origin_failures_total", {"origin": ORIGIN, "reason": "short"}, 1),
         (PlanChanged("j", "extended"), "plan_changes_total", {"what": "extended"}, 1),
-        (OptimalBytes(7), "plan_optimal_origin_bytes_total", {}, 7),
         (ShardOpened(READER, "planned"), "plan_openings_total", {"job": "j"}, 1),
         (ShardOpened(READER, "planned"), "plan_deviation_total", {"job": "j", "kind": "skipped"}, 0),
         (ShardOpened(READER, "skipped"), "plan_openings_total", {"job": "j"}, 1),
@@ -227,7 +225,7 @@ def test_states_add_up_to_what_is_held(metrics: Metrics) -> None:
     assert _value(metrics, "cache_capacity_bytes", kind="effective") == 900
 
 
-@pytest.mark.parametrize(("state", "value"), [("normal", 0), ("unstable", 1), ("down", 2), ("on fire", 2)])
+@pytest.mark.parametrize(("state", "value"), [("normal", 0), ("down", 2), ("on fire", 2)])
 def test_a_disk_state_is_a_number(state: str, value: int) -> None:
     """An unknown state looks bad, not good."""
     metrics = Metrics()

@@ -16,6 +16,7 @@ from forebay_proxy.policy.plans.sets.shard_sets import (
     MOST_SETS,
     InvalidSet,
     ListedSet,
+    PatternIndex,
     PatternSet,
     ShardSets,
 )
@@ -155,3 +156,27 @@ def test_sets_are_bounded() -> None:
 def test_no_secret_of_a_set_is_shown(text: str, seen: str) -> None:
     """Whoever may ask for the status sees which shards are meant, and not what opens them."""
     assert shown_set(text) == seen
+
+
+TEXTS = [
+    "s3://b/{a,b}/{000..019}.tar", "s3://b/{0..19}.tar", "s3://b/{00..03}{00..09}.tar", "s3://b/{1..12}{00..09}.tar", "s3://b/{a,a}/{0..9}",
+    "s3://b/{09..00}.tar", "s3://b/{00..20..2}.tar", "s3://b/{05..09}.tar", "s3://b/{0..3}/x.tar", "s3://b/x.tar",
+]  # fmt: skip
+OTHERS = r"s3://b/[ab]?/?[0-9\u0661]{1,5}(\.tar)?"
+
+
+@settings(deadline=None)
+@given(st.sampled_from(TEXTS), st.lists(st.one_of(st.integers(0, 200), st.from_regex(OTHERS, fullmatch=True))))
+def test_the_quick_way_finds_what_the_pattern_finds(text: str, asked: list[int | str]) -> None:
+    """Texts of it and others, in any order: what is remembered changes nothing."""
+    pattern = parse_pattern(text)
+    places = PatternIndex(pattern)
+    for one in asked:
+        wanted = pattern.at(one % pattern.count) if isinstance(one, int) else one
+        assert places.find(wanted) == index_in(pattern, wanted)
+
+
+@pytest.mark.parametrize(("text", "quick"), [(TEXTS[0], True), (TEXTS[1], False), (TEXTS[5], False), (TEXTS[6], False), (TEXTS[7], False)])
+def test_only_numbers_of_one_width_from_zero_are_quick(text: str, quick: bool) -> None:
+    """Of the others the place is not the number."""
+    assert bool(PatternIndex(parse_pattern(text))._width) == quick

@@ -1,0 +1,230 @@
+"""Where each reader's lanes stand: in the queue of their origin, among those without room, or nowhere. Pure.
+
+Whose turn it is at one origin: start-time fair queueing (Goyal, Vin and Cheng 1996) over jobs. Each has a tag, the bytes it was given; the
+smallest tag is next. A job that wants something again takes the tag of the job that was served last. So no job saves up turns, and an idle
+job costs the others nothing. Within a job a heap by need, re-keyed when popped: needs mostly move away as time passes, and a lane whose
+need came nearer is put in anew.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from forebay_proxy.policy.schedule.cursors import OriginCursor
+from forebay_proxy.policy.schedule.window import WindowShares
+
+__all__ = ["FairQueue", "LaneQueues", "RoomQueue"]
+
+MOST_JOBS = 256  # remembered of one origin, unless more than that want something: clients may make names up
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """One job's lanes that want something."""
+
+    given: float = 0.0  # bytes, on a scale all jobs share
+    waiting: int = 0  # lanes whose ticket counts
+    queued: bool = False
+    lanes: list[tuple[float, int, OriginCursor]] = field(default_factory=list)
+
+
+class FairQueue:
+    """The queue of one origin. Not thread-safe: the event loop's only."""
+
+    def __init__(self, need: Callable[[OriginCursor], float]) -> None:
+        """``need``: when a lane's next thing is needed now; asked again when it is about to be served."""
+        self._need = need
+        self._jobs: dict[str, _Job] = {}
+        self._order: list[tuple[float, int, str]] = []
+        self._served = 0.0  # the tag of whoever was served last
+        self._serial = 0
+
+    def __repr__(self) -> str:
+        return f"<FairQueue {len(self)} lanes of {len(self._jobs)} jobs>"
+
+    def __len__(self) -> int:
+        return sum(job.waiting for job in self._jobs.values())
+
+    def put(self, lane: OriginCursor) -> None:
+        """``lane`` wants something, or its need has changed."""
+        job = self._jobs.get(lane.job)
+        if job is None:
+            if len(self._jobs) >= MOST_JOBS:
+                self._jobs = {name: known for name, known in self._jobs.items() if known.queued}
+            job = self._jobs[lane.job] = _Job(self._served)
+        if not lane.ticket:
+            job.waiting += 1
+        self._place(job, lane)
+        self._enrol(lane.job, job)
+
+    def _place(self, job: _Job, lane: OriginCursor) -> None:
+        self._serial += 1
+        lane.ticket = self._serial
+        heapq.heappush(job.lanes, (self._need(lane), self._serial, lane))
+        if len(job.lanes) > 64 + 4 * job.waiting:
+            job.lanes = [place for place in job.lanes if place[2].ticket == place[1]]
+            heapq.heapify(job.lanes)
+
+    def _enrol(self, name: str, job: _Job) -> None:
+        if not job.queued:
+            job.queued = True
+            job.given = max(job.given, self._served)
+            self._serial += 1
+            heapq.heappush(self._order, (job.given, self._serial, name))
+
+    def remove(self, lane: OriginCursor) -> None:
+        """``lane`` wants nothing now."""
+        if lane.ticket:
+            lane.ticket = 0
+            self._jobs[lane.job].waiting -= 1
+
+    def nearest(self) -> OriginCursor | None:
+        """The lane whose turn it is; it stays where it is. None: nobody wants anything."""
+        while self._order:
+            given, serial, name = self._order[0]
+            job = self._jobs[name]
+            if given != job.given:
+                heapq.heapreplace(self._order, (job.given, serial, name))
+                continue
+            lane = self._nearest_of(job)
+            if lane is not None:
+                return lane
+            heapq.heappop(self._order)
+            job.queued = False
+            if job.given <= self._served:  # it would come back with this very tag
+                del self._jobs[name]
+        return None
+
+    def _nearest_of(self, job: _Job) -> OriginCursor | None:
+        while job.lanes:
+            need, serial, lane = job.lanes[0]
+            if lane.ticket != serial:
+                heapq.heappop(job.lanes)
+                continue
+            now = self._need(lane)
+            if now > need and len(job.lanes) > 1:
+                heapq.heapreplace(job.lanes, (now, serial, lane))
+                if job.lanes[0][2] is not lane:
+                    continue
+            return lane
+        return None
+
+    def charge(self, job_name: str, size: int) -> None:
+        """The job whose turn it was was given ``size`` bytes."""
+        job = self._jobs.get(job_name)
+        if job is not None:
+            self._served = max(self._served, job.given)
+            job.given += size
+
+
+class RoomQueue:
+    """Lanes that found no room: each is tried again when there may be some, the nearest need first. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, OriginCursor]] = []  # a place that is not its lane's any more is passed over
+        self._serial = 0
+        self._waiting = 0
+        self.roomy = False  # whether there may be some room: nobody is tried before
+
+    def __repr__(self) -> str:
+        return f"<RoomQueue {len(self)} wait>"
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    def put(self, lane: OriginCursor, due: float) -> None:
+        """There was no room for what ``lane`` needs at ``due`` (seconds of the plans' clock)."""
+        self.remove(lane)
+        self._serial += 1
+        self._waiting += 1
+        lane.tight = self._serial
+        heapq.heappush(self._heap, (due, lane.tight, lane))
+        if len(self._heap) > 64 + 4 * self._waiting:
+            self._heap = [place for place in self._heap if place[2].tight == place[1]]
+            heapq.heapify(self._heap)
+
+    def remove(self, lane: OriginCursor) -> None:
+        """``lane`` does not wait for room any more."""
+        if lane.tight:
+            lane.tight = 0
+            self._waiting -= 1
+
+    def next(self) -> OriginCursor | None:
+        """The nearest, which waits no more then; None: nobody waits, or there is no room."""
+        while self.roomy and self._heap:
+            _, serial, lane = heapq.heappop(self._heap)
+            if lane.tight == serial:
+                self.remove(lane)
+                return lane
+        return None
+
+
+class LaneQueues:
+    """The queue of each origin, and the one before the disk; a lane is in one of them at most. Not thread-safe."""
+
+    def __init__(self, shares: WindowShares, due: Callable[[OriginCursor], float]) -> None:
+        """``due``: when a lane's next thing is needed now, in seconds of the plans' clock."""
+        self._shares = shares
+        self._due = due
+        self._turns: dict[str, FairQueue] = {}  # origin -> its queue; who was served last is last
+        self.room = RoomQueue()
+
+    def __repr__(self) -> str:
+        return f"<LaneQueues of {len(self._turns)} origins, {len(self.room)} without room>"
+
+    def put(self, lane: OriginCursor) -> None:
+        """``lane`` wants something, or its need has changed."""
+        turns = self._turns.get(lane.origin)
+        if turns is None:
+            turns = self._turns[lane.origin] = FairQueue(self._due)
+        turns.put(lane)
+
+    def requeue(self, lane: OriginCursor) -> None:
+        """Put the lane where it belongs now: into the queue, at its need, if it wants something within its window."""
+        if lane.tight:
+            self.room.remove(lane)
+        if lane.indices and self.is_within(lane):
+            self.put(lane)
+        else:
+            self.dequeue(lane)
+
+    def is_within(self, lane: OriginCursor) -> bool:
+        """Whether the cursor of ``lane`` is within its reader's window."""
+        cursors = lane.cursors
+        return cursors.lead.bytes_before(lane.indices[0]) < self._shares.width(cursors.reader, cursors.window)
+
+    def dequeue(self, lane: OriginCursor) -> None:
+        """``lane`` wants nothing now."""
+        if lane.tight:
+            self.room.remove(lane)
+        if lane.ticket:
+            self._turns[lane.origin].remove(lane)
+
+    def queue_for_room(self, lane: OriginCursor) -> None:
+        """There was no room for ``lane``: it waits until there may be some."""
+        self.dequeue(lane)
+        self.room.put(lane, self._due(lane))
+
+    def retry(self) -> None:
+        """If there may be room, the lane with the nearest need that found none is asked for again."""
+        lane = self.room.next()
+        if lane is not None:
+            self.requeue(lane)
+
+    def origins(self) -> list[str]:
+        """Origins at which some lane wants something; the longest unserved first."""
+        return list(self._turns)
+
+    def nearest(self, origin: str) -> OriginCursor | None:
+        """The lane whose turn it is at ``origin``; it stays where it is. None: nobody wants anything."""
+        lane = self._turns[origin].nearest()
+        if lane is None:
+            del self._turns[origin]
+        return lane
+
+    def served(self, lane: OriginCursor, size: int) -> None:
+        """``lane``'s job was given ``size`` bytes; the other origins are asked first next time."""
+        turns = self._turns[lane.origin] = self._turns.pop(lane.origin)
+        turns.charge(lane.job, size)

@@ -1,1 +1,0 @@
-"""What waits to be fetched, and in which order it goes."""
