@@ -26,7 +26,8 @@ from forebay_loader.videos.decode.early_end import early_end
 from forebay_loader.videos.decode.frames import MOST_DELAYED, Buffer, ReadPart, packet_of, tell
 from forebay_loader.videos.decode.packet_store import ClipFile, PacketStore
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
-from forebay_loader.videos.mp4.chunks import starts_of
+from forebay_loader.videos.mp4.sample_entry import ENCRYPTED
+from forebay_loader.videos.mp4.sample_table import starts_of
 from forebay_loader.videos.mp4.track import Coded, Track, trusted_keys
 from forebay_loader.videos.mp4.trak import turn_of
 
@@ -34,7 +35,8 @@ __all__ = ["Demuxed", "demuxed", "opened"]
 
 # Which say when a frame is shown; and which say when one is decoded: Matroska where it holds what AVI held (VFW). Of Ogg's OGM, and of
 # pictures without a container, FFmpeg's times are good for nothing: their frames are counted.
-_TIMED = frozenset({"matroska,webm", "mpegts", "mpeg", "flv", "ivf", "nut", "wtv", "mov,mp4,m4a,3gp,3g2,mj2"})
+_MP4 = "mov,mp4,m4a,3gp,3g2,mj2"
+_TIMED = frozenset({"matroska,webm", "mpegts", "mpeg", "flv", "ivf", "nut", "wtv", _MP4})
 _TIMED_DECODING = frozenset({"matroska,webm", "asf", "avi"})
 _FIRST_PACKETS = 64  # in which a first picture comes, to be asked how it is turned
 
@@ -72,6 +74,8 @@ def demuxed(data: Buffer, timer: ClipTimer) -> Demuxed:
                 timer.check()
                 if packet.stream_index == stream.index:
                     packets.take(packet)
+                elif packet.has_sidedata("encryption_info") and streams.audio and packet.stream_index == streams.audio[0].index:
+                    rate_hz, fault = 0, "encrypted"
                 if packet.dts is not None:
                     end_s = max(end_s, float((packet.dts + (packet.duration or 0)) * packet.time_base))
             track, origin_s = packets.track()
@@ -99,6 +103,8 @@ def _sound(stream: Any) -> Tuple[int, str]:
     context = stream.codec_context
     if context is None:
         return 0, "no decoder for its sound"
+    if context.codec_tag.encode("latin-1") in ENCRYPTED:
+        return 0, f"encrypted ({context.codec_tag})"
     return context.sample_rate, "" if context.sample_rate else "its sound has no rate"
 
 
@@ -140,9 +146,14 @@ class _Packets:
             self._turn = self._turned(packet)
         if packet.size:
             self.store.add(packet)
+            if packet.has_sidedata("encryption_info"):
+                raise UnsupportedVideo("encrypted")
+            if self._container == _MP4 and packet.is_corrupt:
+                raise CorruptVideo(f"cut short: packet {len(self._rows)} ends beyond the file")
             if packet.has_sidedata("palette") or packet.has_sidedata("new_extradata"):
                 raise UnsupportedVideo("its pictures want more than is in their packets: a table of colours, or another description")
-            if packet.is_discard:
+            # FFmpeg shows what lies before the edit list of a fragmented MP4: at times below 0.
+            if packet.is_discard or (self._container == _MP4 and packet.pts is not None and packet.pts < 0):
                 self._hidden.append(len(self._rows))
             self._rows.append((packet.pts, packet.dts, packet.duration or 0, packet.is_keyframe))
 

@@ -1,8 +1,7 @@
 """The top level of a file, walked with few reads: headers are read, what lies between them is not.
 
 The first read is of 64 bytes: ftyp and the header of the next one or two boxes. Either that is moov, and the second read is all of it; or
-it is mdat, and the second read is what comes after mdat, all of it where that is little. Of a fragmented file each read is of the
-boxes between two mdats, which are about as long as those before.
+it is mdat, and the second read is what comes after mdat, all of it where that is little.
 """
 
 from __future__ import annotations
@@ -40,18 +39,15 @@ class BoxPlace:
 
 
 class BoxFile:
-    """A file's top level. ``reads`` and ``bytes_read`` say what it cost."""
+    """A file's top level."""
 
     def __init__(self, read: ReadAt, length: int, count: BoxCount) -> None:
         self.length = length
-        self.reads = self.bytes_read = 0
         self.count = count
         self._read = read
         self._window, self._begin = memoryview(b""), 0
-        self._ahead = HEAD_BYTES
         self._loaded = 0
-        self._moov_seen = self._mdat_seen = False
-        self._boxes_at = 0  # first byte of the boxes behind the last mdat
+        self._mdat_seen = False
 
     def begin(self) -> bytes:
         """Its first eight bytes. Raises ``CorruptVideo`` for a file that has not even one box."""
@@ -74,7 +70,7 @@ class BoxFile:
             header = self._header(at)
             kind, header_bytes, size = header_of(header, at, self.length - at)
             yield BoxPlace(kind, at, header_bytes, size)
-            self._pass(kind, at, size)
+            self._mdat_seen |= kind == b"mdat"
             at += size
 
     def load(self, place: BoxPlace) -> Box:
@@ -87,15 +83,6 @@ class BoxFile:
         begin = place.at - self._begin
         return Box(place.kind, place.at, self._window[begin + place.header : begin + place.size])
 
-    def _pass(self, kind: bytes, at: int, size: int) -> None:
-        self._moov_seen |= kind == b"moov"
-        if kind == b"mdat":
-            self._mdat_seen = True
-            boxes = (at + HEADER_BYTES - self._boxes_at) * 5 // 4  # the next may be a little longer
-            self._ahead = min(max(self._ahead, boxes), STEP_BYTES)
-        if kind in (b"mdat", b"moov"):
-            self._boxes_at = at + size
-
     def _header(self, at: int) -> memoryview:
         wanted = min(HEADER_BYTES, self.length - at)
         if not self._holds(at, wanted):
@@ -104,20 +91,18 @@ class BoxFile:
 
     def _step(self, at: int) -> int:
         """How much to read for the header at ``at``."""
-        if self._mdat_seen and not self._moov_seen and self.length - at <= TAIL_BYTES:
+        if self._mdat_seen and self.length - at <= TAIL_BYTES:
             return TAIL_BYTES
         end = self._begin + len(self._window)
         if end > 0 and at <= end:  # the last read held nothing but boxes, and they go on
-            return min(max(2 * len(self._window), self._ahead), STEP_BYTES)
-        return self._ahead
+            return min(2 * len(self._window), STEP_BYTES)
+        return HEAD_BYTES
 
     def _holds(self, at: int, size: int) -> bool:
         return self._begin <= at and at + size <= self._begin + len(self._window)
 
     def _fill(self, at: int, size: int) -> None:
         data = self._read(at, size)
-        self.reads += 1
-        self.bytes_read += len(data)
         if len(data) != size:
             raise CorruptVideo(f"{len(data)} bytes came from byte {at} where {size} must be: it has fewer than the {self.length} it should")
         self._window, self._begin = memoryview(data), at

@@ -20,7 +20,7 @@ __all__ = ["Box", "BoxCount", "Counts", "header_of"]
 
 HEADER_BYTES = 16  # of the longest: size, kind, 64-bit size
 MAX_ROWS = 1 << 22  # of a table: as many as samples. Each becomes some dozens of bytes while it is read
-MAX_BOXES = 1 << 23  # two hours of fragments of one frame each; it takes some seconds to look at so many
+MAX_BOXES = 1 << 23  # it takes some seconds to look at so many
 
 Counts = NDArray[numpy.int64]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from support.mp4_boxes import FTYP, HandTrack, Spans, box, film, fragment, full, mvex, reads_of
+from support.mp4_boxes import FTYP, HandTrack, Spans, box, film, reads_of
 
 from forebay_loader.videos.errors import CorruptVideo
 from forebay_loader.videos.mp4.box_file import MAX_INDEX_BYTES, BoxFile, BoxPlace
@@ -44,21 +44,6 @@ def test_a_long_moov_behind_the_media_is_a_third_read() -> None:
     read_index(read, len(clip), "a.mp4")
     assert len(spans) == 3
     assert spans[1][1] - spans[1][0] == 64
-
-
-def test_a_fragment_is_a_read() -> None:
-    """Its moof, and the header of its mdat: the first is guessed, the others are like those before."""
-    clip = film(HandTrack(sizes=()), more=mvex((1, 1, 10, 0, 0)))
-    run = full(b"trun", struct.pack(">I", 4), struct.pack(">4I", *[1000] * 4), flags=0x200)
-    header = full(b"tfhd", struct.pack(">I", 1), flags=0x020000)
-    clip += b"".join(fragment((header, run), media=4000) for _ in range(20))
-    file, spans = opened(clip)
-    for place in file.places():
-        if place.kind in (b"moov", b"moof"):
-            file.load(place)
-    assert len(spans) <= 2 + 20 + 1
-    assert file.reads == len(spans)
-    assert file.bytes_read == sum(end - begin for begin, end in spans) < 20 * 300
 
 
 def test_many_small_boxes_are_few_reads() -> None:
