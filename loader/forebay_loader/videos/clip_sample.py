@@ -22,7 +22,7 @@ from forebay_loader.videos.decode.frame_size import Size
 from forebay_loader.videos.decode.sound import resampled
 from forebay_loader.videos.errors import UnsupportedVideo, VideoError
 from forebay_loader.videos.metadata.motion import LOOK
-from forebay_loader.videos.metadata.table_file import clip_name
+from forebay_loader.videos.metadata.record import clip_name
 from forebay_loader.videos.sampling import Sampling, for_epoch, sample_seed
 from forebay_loader.videos.sources.clip_bytes import ClipBytes, MemberClip, MemoryClip
 from forebay_loader.videos.sources.clip_source import ClipSource

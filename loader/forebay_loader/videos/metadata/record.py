@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Optional, Union
 from forebay_loader.base.errors import LoaderError
 from forebay_loader.videos.clip_info import ClipInfo
 
-__all__ = ["RECORD_VERSION", "ClipRecord", "CorruptClipTable", "name_in", "packed", "unpacked"]
+__all__ = ["RECORD_VERSION", "ClipRecord", "CorruptClipTable", "clip_name", "packed", "unpacked"]
 
 _HEAD = Struct("<Qd8I2HI")
 RECORD_VERSION = 1  # of these bytes
@@ -43,6 +43,11 @@ class ClipRecord(NamedTuple):
     clip_bytes: int
     version: str
     info: ClipInfo
+
+
+def clip_name(shard: str, member: str = "") -> str:
+    """How a table calls a clip: the shard's URL without its query, and the member's name in it; of a clip that is a file, that alone."""
+    return f"{shard.partition('?')[0]}\n{member}" if member else shard.partition("?")[0]
 
 
 def packed(record: ClipRecord) -> bytes:
@@ -72,12 +77,6 @@ def unpacked(buffer: Buffer) -> ClipRecord:
         return ClipRecord(str(buffer[audio:name], *_TEXT), head[0], str(buffer[name:version], *_TEXT), info)
     except ValueError as error:  # counts that contradict each other
         raise CorruptClipTable(f"no record of a clip: {error}") from error
-
-
-def name_in(buffer: Buffer) -> bytes:
-    """The name in a record alone. Raises ``CorruptClipTable``."""
-    _, (_, _, _, audio, name, _) = _parts(buffer)
-    return bytes(buffer[audio:name])
 
 
 def _parts(buffer: Buffer) -> tuple[tuple[Any, ...], tuple[int, ...]]:

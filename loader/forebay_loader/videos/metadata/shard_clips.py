@@ -7,8 +7,8 @@ from typing import Collection, Iterator
 from forebay_loader.samples.indexed_shard import IndexedShard
 from forebay_loader.samples.shard_name import shard_name
 from forebay_loader.videos.metadata.clip_address import ClipAddress
+from forebay_loader.videos.metadata.record import clip_name
 from forebay_loader.videos.metadata.scan import ClipToScan
-from forebay_loader.videos.metadata.table_file import clip_name
 from forebay_loader.videos.sources.clip_bytes import ObjectClip
 
 __all__ = ["clips_of_shard", "lone_clip"]
