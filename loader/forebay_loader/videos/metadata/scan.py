@@ -8,15 +8,20 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Callable, Deque, Generic, Iterable, NamedTuple, Optional, TypeVar, Union
+from typing import Any, Callable, Collection, Deque, Generic, Iterable, Iterator, NamedTuple, Optional, TypeVar, Union
 
 from forebay_loader.base.errors import LoaderError
+from forebay_loader.samples.indexed_shard import IndexedShard
+from forebay_loader.samples.shard_name import shard_name
 from forebay_loader.videos.clip_info import ClipInfo
+from forebay_loader.videos.metadata.clip_address import ClipAddress
 from forebay_loader.videos.metadata.clip_table import ClipTable
 from forebay_loader.videos.metadata.decoder_processes import DecoderDeaths, DecoderDied
-from forebay_loader.videos.metadata.record import ClipRecord
+from forebay_loader.videos.metadata.record import ClipRecord, clip_name
+from forebay_loader.videos.sources.clip_bytes import ObjectClip
 
-__all__ = ["ClipToScan", "ScanProgress", "scan_clips"]
+__all__ = ["ClipToScan", "ScanProgress", "clips_of_shard", "lone_clip", "scan_clips"]
+
 
 _MOST_HELD = 1 << 30  # bytes of clips in memory, or one clip: films are as long as that
 _WRITE_EVERY_S = 1.0  # what a kill costs at most; each time takes a few milliseconds of the disk
@@ -176,3 +181,27 @@ def _tell(progress: Optional[Callable[[ScanProgress], None]], done: ScanProgress
 
 def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def clips_of_shard(url: str, suffixes: Collection[str]) -> "Iterator[ClipToScan[ClipAddress]]":
+    """The members of the shard ``url`` that end in one of ``suffixes``, in its order; nothing of them is read.
+
+    Raises ``ShardReadError`` where the shard has no sample index, ``ProxyUnreachable`` without a sidecar.
+    """
+    shown = shard_name(url)
+    with IndexedShard(url) as shard:
+        for number in range(len(shard)):
+            key = shard.key(number)
+            for file in shard.index.files(number):
+                if file.suffix.rpartition(".")[2].lower() in suffixes:
+                    member = f"{key}.{file.suffix}"
+                    clip = ClipAddress(url, shard.etag, member, shown, number, file.suffix)
+                    yield ClipToScan(clip_name(shown, member), file.size, shard.etag, clip, file.size)
+
+
+def lone_clip(url: str) -> "ClipToScan[ClipAddress]":
+    """The clip that is the object ``url``. Raises ``ShardReadError``, ``ProxyUnreachable``."""
+    clip = ObjectClip(url)
+    size, version = clip.open(), clip.etag
+    clip.close()
+    return ClipToScan(clip_name(shard_name(url)), size, version, ClipAddress(url, version, clip.name))

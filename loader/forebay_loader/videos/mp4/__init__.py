@@ -6,7 +6,7 @@ samples that lie one after the other; an *edit list* says which part of a track 
 
 Only plain MP4s are read: all samples in moov, each shown once. Fragmented ones are left to PyAV's demuxer, which needs all of the clip.
 
-``index.read_index`` is the door. ``box_file`` finds the boxes of the top level with few reads, ``boxes`` takes them apart; ``trak`` reads
-one track and its edit list by ``sample_table``, ``sample_entry`` and ``codec_boxes``; ``track`` is what becomes of it. Who reads a clip
-needs ``index`` and ``track`` only.
+``index.read_index`` is the door. ``boxes`` finds the boxes of the top level with few reads, and takes them apart; ``trak`` reads one track
+and its edit list by ``sample_table`` and ``sample_entry``; ``track`` is what becomes of it. Who reads a clip needs ``index`` and ``track``
+only.
 """

@@ -10,8 +10,7 @@ import numpy
 
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.errors import CorruptVideo, LeftToDemuxer, UnsupportedVideo, VideoError
-from forebay_loader.videos.mp4.box_file import BoxFile, ReadAt
-from forebay_loader.videos.mp4.boxes import Box, BoxCount, needed_box
+from forebay_loader.videos.mp4.boxes import Box, BoxCount, BoxFile, ReadAt, needed_box
 from forebay_loader.videos.mp4.track import Track
 from forebay_loader.videos.mp4.trak import SOUND, VIDEO, Trak, handler_of, read_movie, read_trak
 

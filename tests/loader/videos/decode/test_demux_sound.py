@@ -8,7 +8,7 @@ import numpy
 import pytest
 from support.clips import rendered
 
-from forebay_loader.videos.decode.sound_parts import SoundParts
+from forebay_loader.videos.decode.sound import SoundParts
 from forebay_loader.videos.errors import VideoTimeout
 from forebay_loader.videos.metadata import measure
 from forebay_loader.videos.metadata.motion import measured

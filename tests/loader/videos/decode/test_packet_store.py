@@ -8,7 +8,7 @@ import av
 import pytest
 from support.clips import rendered
 
-from forebay_loader.videos.decode.packet_store import ClipFile, PacketStore
+from forebay_loader.videos.decode.demux import ClipFile, PacketStore
 
 
 @pytest.mark.parametrize("container", ["matroska", "mpegts", "avi"])

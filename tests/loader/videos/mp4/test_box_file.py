@@ -8,8 +8,7 @@ import pytest
 from support.mp4_boxes import FTYP, HandTrack, Spans, box, film, reads_of
 
 from forebay_loader.videos.errors import CorruptVideo
-from forebay_loader.videos.mp4.box_file import MAX_INDEX_BYTES, BoxFile, BoxPlace
-from forebay_loader.videos.mp4.boxes import BoxCount
+from forebay_loader.videos.mp4.boxes import MAX_INDEX_BYTES, BoxCount, BoxFile, BoxPlace
 from forebay_loader.videos.mp4.index import read_index
 
 MEDIA = 3 << 20

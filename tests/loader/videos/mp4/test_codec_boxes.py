@@ -9,7 +9,7 @@ from support.mp4_boxes import full
 
 from forebay_loader.videos.errors import CorruptVideo
 from forebay_loader.videos.mp4.boxes import Box
-from forebay_loader.videos.mp4.codec_boxes import aac_shape, esds_config, extradata_of, pcm_format
+from forebay_loader.videos.mp4.sample_entry import aac_shape, esds_config, extradata_of, pcm_format
 
 
 def boxed(kind: bytes, payload: bytes) -> Box:
