@@ -116,7 +116,7 @@ def test_another_file_is_named(table: Path, change: Callable[[Path], object], to
 
 def test_a_damaged_record_is_an_error(table: Path, whole: bytes) -> None:
     """Its checksum says so; the others are read."""
-    at = whole.index(b"clip 4v")
+    at = whole.index(b'"clip 4"') + 4
     table.write_bytes(whole[: at - 1] + b"\xff" + whole[at:])
     assert ClipTable(table).find("clip 5") == info_of(5)
     with pytest.raises(CorruptClipTable, match="a record is damaged: scan again"):
@@ -125,8 +125,8 @@ def test_a_damaged_record_is_an_error(table: Path, whole: bytes) -> None:
 
 def test_records_of_another_version_are_not_read(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are other bytes."""
-    monkeypatch.setattr(clip_table, "RECORD_VERSION", 2)
-    with pytest.raises(CorruptClipTable, match="version 1, and this Forebay reads version 2: scan again"):
+    monkeypatch.setattr(clip_table, "RECORD_VERSION", 3)
+    with pytest.raises(CorruptClipTable, match="version 2, and this Forebay reads version 3: scan again"):
         ClipTable(table).find("clip 0")
 
 
