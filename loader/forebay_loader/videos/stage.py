@@ -12,7 +12,7 @@ from typing import Any, FrozenSet, Iterable, Optional, Union
 
 from forebay_loader.base.argument_types import check_epoch, whole
 from forebay_loader.meter.skips.recorded_handler import Handler
-from forebay_loader.videos.clip_sample import ClipArguments
+from forebay_loader.videos.clip_pass import ClipArguments
 from forebay_loader.videos.clip_stage import ClipStage
 from forebay_loader.videos.decode.frame_size import Size, check_size
 

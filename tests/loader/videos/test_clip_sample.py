@@ -11,9 +11,8 @@ import pytest
 from support.clips import rendered
 
 import forebay_loader as fb
-from forebay_loader.videos import clip_sample
-from forebay_loader.videos import clip_sample as module
-from forebay_loader.videos.clip_sample import ClipPass
+from forebay_loader.videos import clip_pass, clip_sample
+from forebay_loader.videos.clip_pass import ClipPass
 from forebay_loader.videos.decode.clip_timer import ClipTimer
 from forebay_loader.videos.errors import UnsupportedVideo, VideoTimeout
 from forebay_loader.videos.sources.choice import source_of
@@ -68,7 +67,7 @@ def test_a_phase_of_its_own() -> None:
 
 def test_what_is_forgotten_is_drawn_anew_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass over more clips than fit into memory."""
-    monkeypatch.setattr(module, "MOST_CLIPS", 2)
+    monkeypatch.setattr(clip_pass, "MOST_CLIPS", 2)
     of = ClipPass(0)
     seen = [of.visit(name) for name in ("a", "b", "c", "a", "a", "b", "c", "a")]
     assert [one.again for one in seen[:3]] == [(0, 0, 0, 0), (0, 0, 0, 0), (0, 0, 1, 0)]

@@ -44,9 +44,12 @@ def packed(record: ClipRecord) -> bytes:
     info = record.info
     arrays = (info.times_s, array("I", info.keyframes), info.motion, info.audio_energy)
     head = {
-        "name": record.name, "clip_bytes": record.clip_bytes, "version": record.version,
-        "info": {name: kind(getattr(info, name)) for name, kind in _NUMBERS.items()}, "lengths": [None if part is None else len(part) for part in arrays],
-    }  # fmt: skip
+        "name": record.name,
+        "clip_bytes": record.clip_bytes,
+        "version": record.version,
+        "info": {name: kind(getattr(info, name)) for name, kind in _NUMBERS.items()},
+        "lengths": [None if part is None else len(part) for part in arrays],
+    }
     return b"".join([json.dumps(head).encode(), b"\n", *(part.tobytes() for part in arrays if part is not None)])
 
 
