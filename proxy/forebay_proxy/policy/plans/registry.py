@@ -63,12 +63,9 @@ class NextUseChanged(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SetShardOpened(Fact):
-    """A reader of ``job`` opened a shard of the set ``key``, in the job's pass number ``epoch`` over it."""
+    """A reader opened a shard of the set ``key``."""
 
     key: str
-    name: str
-    job: str
-    epoch: int
 
 
 class PlanRegistry:
@@ -248,8 +245,8 @@ class PlanRegistry:
         plan = self._plans.get(reader) if reader else None
         told = (plan.set_name, plan.epoch) if plan is not None else (None, None)
         job = reader.job if reader else ANONYMOUS
-        for key, epoch in self.epochs.opened(shard, job, now, *told):
-            self._events.emit(SetShardOpened(key, shard.name, job, epoch))
+        for key in self.epochs.opened(shard, job, now, *told):
+            self._events.emit(SetShardOpened(key))
         if plan is None:
             return "no-plan"
         plan.pace.heard_at = now
