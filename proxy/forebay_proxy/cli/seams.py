@@ -58,7 +58,7 @@ Survey = Callable[[Sequence[Shard], Settings, int], Surveyed]
 
 
 def _survey(shards: Sequence[Shard], settings: Settings, count: int) -> Surveyed:
-    from forebay_proxy.simulate.survey import survey  # noqa: PLC0415 -- as above
+    from forebay_proxy.origins.survey import survey  # noqa: PLC0415 -- as above
 
     return survey(shards, settings, count)
 
