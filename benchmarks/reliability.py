@@ -29,10 +29,8 @@ sys.path[:0] = [str(ROOT / "proxy"), str(ROOT / "benchmarks")]
 
 from forebay_proxy.app import shutdown  # noqa: E402
 from forebay_proxy.cache.fill import fetcher  # noqa: E402
-from forebay_proxy.cache.integrity import version_flips  # noqa: E402
-from forebay_proxy.cache.integrity.version_flips import TRIES  # noqa: E402
 from forebay_proxy.cache.versions import versions  # noqa: E402
-from forebay_proxy.config.layers import flag_name  # noqa: E402
+from forebay_proxy.config.fields import flag_name  # noqa: E402
 from forebay_proxy.config.settings import Settings  # noqa: E402
 from forebay_proxy.core import tasks  # noqa: E402
 from forebay_proxy.core.errors import ShardChanged  # noqa: E402
@@ -137,7 +135,7 @@ def _status_rows() -> list[tuple[str, ...]]:
     for status in STATUSES:
         error = error_of("s3://b/k", OriginResponse(status, {}, b""), pinned=True)
         if isinstance(error, ShardChanged):  # another version may well be there tomorrow: for its readers, not for this fetch
-            again = f"up to {TRIES} times: another of its servers may have this version"
+            again = f"up to {fetcher.DENIALS} times: another of its servers may have this version"
         else:
             again = "until the budget is spent" if error.retryable else "never"
         rows.append((str(status), again, f"{error.status} {error.title}"))
@@ -155,14 +153,13 @@ def _limit_rows() -> list[tuple[str, ...]]:
         ("the same for a host that has not answered since the start", f"{fetcher.UNANSWERED_BUDGET_S:g} s", ""),
         ("the same for what nobody waits for", f"{fetcher.UNWANTED_BUDGET_S:g} s", ""),
         ("wrong answers without progress before the origin is believed to mean them", str(retry.LIES), ""),
-        ("denials in a row before a version being read is believed to be replaced", f"{version_flips.TRIES}", ""),
-        ("the same at an origin whose servers are known to contradict each other", f"{version_flips.KNOWN_TRIES}", ""),
+        ("denials in a row before a version being read is believed to be replaced", f"{fetcher.DENIALS}", ""),
         ("longest pause between two requests, jitter included", f"{retry.LONGEST_PAUSE_S:g} s", ""),
         ("a reader without a job reads what was compared", f"{versions.NO_JOB_S:g} s ago at most", "`--revalidate`"),
         ("no such reader in a folder: the next ones compare anew", f"after {live_jobs.PAUSE_S:g} s", ""),
         ("a claim is committed after", f"{writer.COMMIT_WITHIN_S:g} s at most", ""),
         ("failures of the disk that count as down", f"{health.MANY} within {health.WINDOW_S:g} s", ""),
-        ("probes of a disk that is down", f"after {health.FIRST_PROBE_S:g} s, doubling to {health.LAST_PROBE_S:g} s", ""),
+        ("nothing is stored after such a failure", f"for {health.PAUSE_S:g} s", ""),
         ("answers on their way may end after a signal", *setting("drain_timeout_s")),
         ("everything else of an end, before it is forced", f"{shutdown.CLOSE_S:g} s", ""),
         (

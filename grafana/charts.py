@@ -252,10 +252,10 @@ ROWS: Mapping[str, tuple[Chart, ...]] = {
         Chart(
             "Disk state",
             "short",
-            "0 normal, 1 unstable, 2 down. Training goes on without the cache. Look at the errors beside it and at the kernel log of "
+            "0 normal, 2 down. Training goes on without the cache. Look at the errors beside it and at the kernel log of "
             "that machine; forebay status says what failed.",
             {"{{instance}}": now("forebay_cache_disk_state", "instance", how="max")},
-            values={"0": "normal", "1": "unstable", "2": "down"},
+            values={"0": "normal", "2": "down"},
         ),
         Chart(
             "Disk errors and integrity",

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from forebay_proxy.config.layers import flag_name
+from forebay_proxy.config.fields import flag_name
 from forebay_proxy.config.settings import Settings
 
 ROOT = Path(__file__).parents[1]

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
-import signal
 import subprocess
 import tarfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.sidecar import Sidecar, environment, forebay, running, small_segments, wait_until
+from support.sidecar import Sidecar, forebay, running, small_segments
 from support.tarmaking import written
-from support.verbs import verb_process
 
 SHARDS = 12
 SEGMENT = 1 << 18  # a shard is ten
@@ -62,7 +58,6 @@ def test_a_set_larger_than_the_cache(place: Path, shards: Path, sidecar: Sidecar
     done = index(place, shards, sidecar)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads((place / "sizes.json").read_text()) == expected()
-    assert not (place / "sizes.json.partial").exists()
     total = sum(file.stat().st_size for file in shards.iterdir())
     assert sidecar.metric("forebay_origin_bytes_total") == pytest.approx(total, rel=0.02)
     assert index(place, shards, sidecar).returncode == 0
@@ -99,29 +94,3 @@ def test_replaced_shards_are_counted_again(place: Path, shards: Path, sidecar: S
     make(shards / "11.tar", 7, 300_000)
     assert index(place, shards, sidecar, "--sizes", "after.json").returncode == 0
     assert json.loads((place / "after.json").read_text()) == {**expected(), "0.tar": 33, "11.tar": 7}
-
-
-def test_a_count_that_was_killed_is_gone_on_with(place: Path, shards: Path) -> None:
-    """Elsewhere even, where no index is left; a shard that was replaced meanwhile is counted again, and a torn line is passed over."""
-    partial = place / "sizes.json.partial"
-    with (
-        running(place, "--cache-size", str(CACHE), "--file-root", str(shards), program=small_segments(SEGMENT)) as first,
-        verb_process(environment(place), *command(shards, first), directory=place) as counting,
-    ):
-        wait_until(lambda: partial.exists() and partial.read_text().count("\n") >= 4)
-        counting.send_signal(signal.SIGKILL)
-    noted = [json.loads(line) for line in partial.read_text().splitlines()]
-    assert 4 <= len(noted) < SHARDS
-    names = [os.path.basename(line["shard"]) for line in noted]
-    replaced = names[0]
-    time.sleep(0.01)
-    make(shards / replaced, 40, 50_000)
-    with partial.open("a") as file:
-        file.write('{"shard": "file:///torn')
-    with running(place, "--cache-size", str(CACHE), "--file-root", str(shards), program=small_segments(SEGMENT), cache="another") as second:
-        done = index(place, shards, second)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert json.loads((place / "sizes.json").read_text()) == {**expected(), replaced: 40}
-        stored = sum((shards / f"{number}.tar").stat().st_size for number in range(SHARDS) if f"{number}.tar" not in names[1:])
-        assert second.metric("forebay_origin_bytes_total") == pytest.approx(stored, rel=0.02)
-    assert not partial.exists()

@@ -1,6 +1,6 @@
 """A bad disk degrades and never fails a client: the cases of tests/support/disk_cases.py, the rare ones excepted, under a real sidecar.
 
-The cases wait much and work little (ten calm seconds make a disk normal again), so all of them are played at the same time; each test looks
+The cases wait much and work little (a failed disk rests for a minute), so all of them are played at the same time; each test looks
 at its own.
 """
 
@@ -56,8 +56,6 @@ def test_no_reader_notices(case: Case, played: Mapping[str, Future[Told]]) -> No
     assert told.client_errors == 0
     assert told.seen.peak_bytes <= case.limit // SHRINK
     assert told.lines <= 2 * len(told.states) + 2, told.log
-    if case.state:
-        assert {"unstable", "down"} & set(told.states), told.states
     if case.down:
         assert "down" in told.states
     assert told.states[-1] == ("normal" if case.mended else "down")
@@ -68,8 +66,3 @@ def test_warm_shards_are_read_on_while_nothing_can_be_written(played: Mapping[st
     told = played["read-only"].result()
     assert told.hits_meanwhile > 0
     assert told.bypass_meanwhile == 0
-
-
-def test_without_inodes_new_shards_pass_by(played: Mapping[str, Future[Told]]) -> None:
-    """Refused for that reason, not tried one by one."""
-    assert played["no-inodes"].result().refused_files > 0

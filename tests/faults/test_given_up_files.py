@@ -78,7 +78,8 @@ async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.M
         remote.chunk_bytes = MIB
         assert await world.get(A) == data
         await until(lambda: not world.resolver.running)
-        world.cache.disk.probed(None)  # it answers again
+        world.clock.advance(60)
+        world.cache.disk.look()  # it answers again
         monkeypatch.setattr(segment_grants, "HUNG_S", 10.0)
         stalls = remote.hold(5 * MIB)
         async with world.opened(A) as reading:

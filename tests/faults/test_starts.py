@@ -28,7 +28,7 @@ from support.stores import make_row
 
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
-from forebay_proxy.store import boot_id as boot
+from forebay_proxy.store import directory as boot
 from forebay_proxy.store.index.database import IndexDatabase
 from forebay_proxy.store.store import StartReport, Store
 

@@ -1,4 +1,4 @@
-"""What somebody planted in a cache directory: rows, triggers, settings, links, pipes. Refused, counted, never opened, run or followed.
+"""What somebody planted in a cache directory: rows, links, pipes. Refused, counted, never opened, run or followed.
 
 Whoever can write there could plant wrong bytes outright, which no check of ours could tell; but a cache that was copied from somewhere,
 restored from a backup or shared by mistake must not become a way to run code here, to read other files, or to destroy them.
@@ -150,40 +150,6 @@ async def test_a_poisoned_row_is_refused(cache: Path, canary: Path, tmp_path: Pa
 
 
 # The database
-
-
-DATABASES = {
-    "a trigger of another name": "CREATE TRIGGER evil AFTER INSERT ON Cache BEGIN UPDATE Cache SET mode = 4; END",
-    "a trigger in place of ours": (
-        "DROP TRIGGER Settings_count_insert;"
-        "CREATE TRIGGER Settings_count_insert AFTER INSERT ON Cache BEGIN UPDATE Cache SET mode = 4, value = x'00'; END"
-    ),
-    "a view": "CREATE VIEW evil AS SELECT * FROM Cache",
-    "a view in place of the rows": "ALTER TABLE Cache RENAME TO Other; CREATE VIEW Cache AS SELECT * FROM Other",
-    "a view in place of the settings": "ALTER TABLE Settings RENAME TO Other; CREATE VIEW Settings AS SELECT * FROM Other",
-    "a column that is computed": "ALTER TABLE Cache ADD COLUMN evil AS (hex(value))",
-    "a column more": "ALTER TABLE Cache ADD COLUMN evil",
-    "an index over an expression": "CREATE INDEX evil ON Cache (abs(raw))",
-    "a table more": "CREATE TABLE evil (a)",
-    "a full-text table": "CREATE VIRTUAL TABLE evil USING fts5(a)",
-    "a pragma among the settings": "INSERT INTO Settings VALUES ('sqlite_writable_schema', 1)",
-    "a directory among the settings": "INSERT INTO Settings VALUES ('disk_directory', '/etc')",
-    "a statement as a setting": "UPDATE Settings SET value = '1; ATTACH \"/tmp/x\" AS y' WHERE key = 'sqlite_mmap_size'",
-}
-
-
-@pytest.mark.parametrize("kind", DATABASES)
-async def test_a_database_of_another_make_is_set_aside(cache: Path, kind: str) -> None:
-    """Nothing of it is used or run; it is kept for whoever wants to know, in one notice, and the cache begins anew."""
-    plant(cache, DATABASES[kind])
-    async with started(cache) as (store, loaded):
-        assert loaded.rows == []
-        assert sum("index-broken" in notice for notice in loaded.notices) == 1
-        store.index_writer.put(BAD)
-        await store.index_writer.committed()
-    with closing(sqlite3.connect(cache / "index" / "cache.db")) as connection:
-        assert connection.execute("SELECT key, mode FROM Cache").fetchall() == [(BAD.key, 1)]
-        assert not connection.execute("SELECT * FROM sqlite_master WHERE name = 'evil'").fetchall()
 
 
 @pytest.mark.parametrize("name", ["cache.db", "cache.db-wal", "cache.db-shm", "cache.db-journal", "reserve"])

@@ -152,7 +152,7 @@ EVERYTHING: tuple[Event, ...] = (
     RequestDone("GET", 404, None, 0, 0.01, 0.1),
     Aborted("origin_failed"), ClientRefused("uid"), ClientRefused("origin"), DiskOperationFailed("write", "ENOSPC"),
     AccessLogged("written", 3),
-    DiskChanged("unstable"),
+    DiskChanged("down"),
     Evicted(100, "plan", 5, used=True), Evicted(100, "guess", 5, used=False), FetchRetried(_ORIGIN, "reset", True),
     FlightBoarded(), IntegrityFailed("read"), LoopLagged(0.02), OpeningDone(_ORIGIN, 0.1),
     OpeningDone(_ORIGIN, 0.1, "ShardNotFound"), OriginAnswered(_ORIGIN, "GET", 206, 0.1),

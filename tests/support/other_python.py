@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from forebay_proxy.cli.run.takeover_place import takeover_folder
+from forebay_proxy.cli.run.takeover import takeover_folder
 
 __all__ = ["TAKEOVER", "answer_of", "clean_environment", "other_python"]
 

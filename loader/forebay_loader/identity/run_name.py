@@ -12,8 +12,7 @@ import socket
 from typing import Mapping, Tuple
 
 from forebay_proxy.wire.protocol.runfile import process_start_time
-from forebay_proxy.wire.protocol.slurm import run_step, step
-from forebay_proxy.wire.protocol.step_runs import told_apart
+from forebay_proxy.wire.protocol.step_runs import run_step, step, told_apart
 
 __all__ = ["launched_run", "own_run"]
 

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import Any, Callable, Deque, Tuple
 
-from forebay_loader.base.profile_range import profiled
+from forebay_loader.base.activity import profiled
 
 __all__ = ["MADE", "BatchMark", "MadeBatches"]
 

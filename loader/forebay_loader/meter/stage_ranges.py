@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import chain, islice
 from typing import Any, Iterable, Iterator
 
-from forebay_loader.base.profile_range import is_profiled, profiled
+from forebay_loader.base.activity import is_profiled, profiled
 from forebay_loader.identity.world import in_worker
 
 __all__ = ["RangedStages", "ranged", "staged"]

@@ -13,9 +13,8 @@ import sys
 import time
 from typing import Any, Callable, Iterable, Iterator
 
-from forebay_loader.base.activity import activities
+from forebay_loader.base.activity import activities, is_profiled, profiled
 from forebay_loader.base.notices import notice_once
-from forebay_loader.base.profile_range import is_profiled, profiled
 from forebay_loader.meter.batch_mark import BatchMark
 from forebay_loader.meter.clock.loader_pass import LoaderCall
 from forebay_loader.meter.clock.stall_clock import CLOCK, NO_BATCH

@@ -17,11 +17,10 @@ from forebay_proxy.cache.fill.fill import Fill
 from forebay_proxy.cache.fill.segment_flights import SegmentFlights
 from forebay_proxy.cache.fill.segment_grants import SegmentGrants
 from forebay_proxy.cache.integrity.digest_check import DigestCheck
-from forebay_proxy.cache.integrity.digest_gate import DigestGate
 from forebay_proxy.cache.integrity.segment_check import SegmentCheck
 from forebay_proxy.cache.readers.active_readers import ActiveReaders
 from forebay_proxy.cache.readers.reader_parts import ReaderParts
-from forebay_proxy.cache.resident.open_files import OpenFiles, PatientFiles, Retirement
+from forebay_proxy.cache.resident.open_files import OpenFiles, Retirement
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.space import SegmentLeases, Slice, SpaceManager
@@ -82,12 +81,12 @@ class ResidentParts:
         ledger: Ledger[Slice] = Ledger(capacity.capacity_bytes)
         ledger.capacity_bytes = capacity.effective_bytes
         room = SpaceManager(ledger, store, plans, events, clock)
-        files = OpenFiles(room, store)
+        files = OpenFiles(room, store, disk)
         retirement = Retirement(room, files, tasks, events)
         reclaimer = Reclaimer(room=room, files=files, retirement=retirement, store=store, disk=disk, tasks=tasks, events=events)
-        leases, patient = SegmentLeases(room), PatientFiles(files, disk)
-        segment_check = SegmentCheck(room=room, reclaimer=reclaimer, files=patient, leases=leases, disk=disk, events=events)
-        segment_reader = SegmentReader(files=patient, segment_check=segment_check, reclaimer=reclaimer, disk=disk, tasks=tasks)
+        leases = SegmentLeases(room)
+        segment_check = SegmentCheck(room=room, reclaimer=reclaimer, files=files, leases=leases, disk=disk, events=events)
+        segment_reader = SegmentReader(files=files, segment_check=segment_check, reclaimer=reclaimer, disk=disk, tasks=tasks)
         return cls(store, plans, tasks, disk, ledger, room, files, retirement, reclaimer, leases, segment_check, segment_reader)
 
 
@@ -115,18 +114,16 @@ class IntegrityParts:
     """How far versions are believed."""
 
     suspects: SuspectVersions
-    gate: DigestGate
     digest_check: DigestCheck
 
     @classmethod
     def build(cls, here: ResidentParts, transfer: TransferParts, settings: Settings, around: Surroundings) -> IntegrityParts:
         suspects = SuspectVersions(around.clock)
-        gate = DigestGate(room=here.room, flights=transfer.flights, events=around.events)
         digest_check = DigestCheck(
-            room=here.room, gate=gate, segment_check=here.segment_check, asking=transfer.fetcher, suspects=suspects,
+            room=here.room, flights=transfer.flights, segment_check=here.segment_check, asking=transfer.fetcher, suspects=suspects,
             events=around.events, tasks=here.tasks, enabled=settings.origin_digests,
         )  # fmt: skip
-        return cls(suspects, gate, digest_check)
+        return cls(suspects, digest_check)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +170,7 @@ class ReadingParts:
         cls, here: ResidentParts, transfer: TransferParts, integrity: IntegrityParts, filling: FillParts, around: Surroundings
     ) -> ReadingParts:
         flights, buffers = filling.segment_flights, transfer.buffers
-        parts = ReaderParts(here.segment_reader, flights, integrity.gate, here.leases, buffers, transfer.limiters)
+        parts = ReaderParts(here.segment_reader, flights, integrity.digest_check, here.leases, buffers, transfer.limiters)
         tar_check = TarCheck(here.segment_reader, around.events)
         readers = ActiveReaders(room=here.room, fill=filling.fill, tar_check=tar_check, events=around.events, clock=around.clock)
         return cls(parts, tar_check, readers, FdLeases(here.room, here.segment_reader, here.store))
@@ -197,8 +194,8 @@ class BackgroundParts:
         clock, resolver = around.clock, filling.resolver
         headroom = Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock)
         disk_monitor = DiskMonitor(
-            store=here.store, room=here.room, reclaimer=here.reclaimer, files=here.files, fill=filling.fill, health=here.disk,
-            headroom=headroom, free_floor=settings.free_floor, tasks=here.tasks,
+            store=here.store, room=here.room, reclaimer=here.reclaimer, files=here.files, health=here.disk,
+            headroom=headroom, tasks=here.tasks,
         )  # fmt: skip
         return cls(
             SampleIndexer(cache, here.store.samples, here.tasks, around.events),

@@ -28,7 +28,6 @@ from forebay_proxy.cache.resident.facts import (
     ReadersLeft,
     SegmentGone,
     SegmentMissed,
-    SegmentRefetched,
     SegmentSpoilt,
     ShardCompleted,
     VersionOutdated,
@@ -45,7 +44,6 @@ from forebay_proxy.store.facts import (
     FileTidied,
     GarbageRemoved,
     IndexCommitted,
-    IndexLost,
     SpaceRefused,
 )
 from forebay_proxy.store.store import Store
@@ -96,16 +94,14 @@ def _introduce_disk(parts: CacheParts, events: Events) -> None:
     on(IndexCommitted, room.overhead.measure)
     on(GarbageRemoved, room.overhead.measure)
     on(FileTidied, lambda fact: room.tidied(fact.key, fact.allocated_bytes))
-    on(IndexLost, lambda _: room.claim_all())
     on(CommitFailed, lambda fact: disk.failed(fact.error))
     on(SpaceRefused, lambda fact: parts.background.disk_monitor.space_refused(fact.error))
 
 
 def _introduce_versions(parts: CacheParts, events: Events) -> None:
     cache, fill, indexer, on = parts.cache, parts.filling.fill, parts.background.indexer, events.on
-    digest_check, versions = parts.integrity.digest_check, parts.filling.resolver.versions
+    versions = parts.filling.resolver.versions
     on(FileHeld, lambda fact: parts.reading.fd_leases.held(fact.entry))
-    on(SegmentRefetched, lambda fact: digest_check.segment_stored(fact.entry, fact.index, fact.checksum))
     on(SegmentSpoilt, lambda fact: indexer.drop(fact.entry))
     on(SegmentSpoilt, cache.spoilt)
     on(ShardCompleted, indexer.completed)

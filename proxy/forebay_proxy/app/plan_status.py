@@ -106,12 +106,7 @@ class PlanStatus:
             "waiting": waiting,
             "waited_s": followed.waited_s,
             "silent_s": max(0.0, self._clock() - plan.pace.heard_at),
-            "openings": {
-                "planned": followed.planned,
-                "skipped": followed.skipped,
-                "repeated": followed.repeated,
-                "unplanned": followed.unplanned,
-            },
+            "openings": {how: followed.openings[how] for how in ("planned", "skipped", "repeated", "unplanned")},
         }
 
 

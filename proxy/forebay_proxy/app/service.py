@@ -13,11 +13,10 @@ from typing import Any
 from forebay_proxy.app.cache_rooms import Surroundings
 from forebay_proxy.app.composition import build_cache
 from forebay_proxy.app.doors import SidecarDoors
-from forebay_proxy.app.origin_parts import OriginParts
 from forebay_proxy.app.service_tasks import begin_tasks
 from forebay_proxy.app.shutdown import Deadline, Shutdown
 from forebay_proxy.app.sidecar import Sidecar
-from forebay_proxy.app.startup import NotBegun, OwnedDirectory, Start, adopt, own_directory
+from forebay_proxy.app.startup import NotBegun, OriginParts, OwnedDirectory, Start, adopt, own_directory
 from forebay_proxy.app.status import ServiceInfo
 from forebay_proxy.app.telemetry_parts import TelemetryParts, begin_access_log
 from forebay_proxy.background.set_prefetch import check_sets

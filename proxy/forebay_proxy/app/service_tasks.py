@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NoReturn
 
 from forebay_proxy.app.composition import CacheParts
 from forebay_proxy.app.startup import Start
@@ -13,13 +14,12 @@ from forebay_proxy.app.status import StatusReport
 from forebay_proxy.app.telemetry_parts import TelemetryParts
 from forebay_proxy.background.verifier import IdleVerifier
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.facts.requests import PlanChanged
+from forebay_proxy.core.facts.requests import LoopLagged, PlanChanged
 from forebay_proxy.core.tasks import kept
 from forebay_proxy.telemetry.long_waits import LongWaits
-from forebay_proxy.telemetry.loop_lag import measure_lag
 from forebay_proxy.telemetry.troubles import Troubles
 
-__all__ = ["TICK_S", "Tick", "begin_tasks"]
+__all__ = ["TICK_S", "Tick", "begin_tasks", "measure_lag"]
 
 TICK_S = 1.0  # a silent reader is given a minute, a failed opening half of one
 
@@ -84,3 +84,16 @@ class Tick:
         cache.fd_lender.look_again()
         for reader in parts.resident.plans.expire(cache.readers.is_reading):
             self._events.emit(PlanChanged(reader.job, "expired"))
+
+
+async def measure_lag(events: Events, *, every_s: float = 0.25, clock: Callable[[], float] = time.monotonic) -> NoReturn:
+    """Report how late the event loop comes back when asked (``LoopLagged``): nobody is served meanwhile. Every ``every_s`` seconds,
+    until cancelled.
+
+    Four looks a second cost nothing measurable and still meet any block longer than a quarter second. A block is one sample however long
+    it lasts, so read the histogram's upper buckets as "it happened", not as a share of time.
+    """
+    while True:
+        asked = clock()
+        await asyncio.sleep(every_s)
+        events.emit(LoopLagged(max(0.0, clock() - asked - every_s)))

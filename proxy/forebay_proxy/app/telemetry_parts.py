@@ -7,16 +7,14 @@ import time
 from dataclasses import dataclass
 
 from forebay_proxy.app.composition import CacheParts
-from forebay_proxy.app.meter_status import MeterStatus
 from forebay_proxy.app.plan_status import PlanStatus
 from forebay_proxy.app.startup import Start
-from forebay_proxy.app.status import StatusReport
+from forebay_proxy.app.status import MeterStatus, StatusReport
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.facts.requests import RequestDone
 from forebay_proxy.store.store import Store
+from forebay_proxy.telemetry.access_log import AccessLog, log_request
 from forebay_proxy.telemetry.counters import Counters, PlanAdherence
-from forebay_proxy.telemetry.logs.access_log import AccessLog
-from forebay_proxy.telemetry.logs.request_log import log_request
 from forebay_proxy.telemetry.meter_board import MeterBoard
 from forebay_proxy.telemetry.origin_board import OriginBoard
 from forebay_proxy.telemetry.prometheus.metrics import Metrics

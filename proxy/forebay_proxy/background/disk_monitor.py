@@ -1,8 +1,8 @@
-"""Looks after the cache disk: once a second how full it is, whether the directory is where it was, and, where it failed, whether it works.
+"""Looks after the cache disk: once a second how full it is, and whether the directory is where it was.
 
-The looks and probes run in a thread of their own and are given ``PATIENCE_S``; a disk that does not answer even those hangs, and nobody
-waits for it. What follows from a look is decided elsewhere: ``Headroom`` says what may be granted now, ``DiskHealth`` whether anything
-may be tried, ``Reclaimer`` lets go of what stands above a capacity that shrank.
+The looks run in a thread of their own and are given ``PATIENCE_S``; a disk that does not answer even those hangs, and nobody waits for it.
+What follows from a look is decided elsewhere: ``Headroom`` says what may be granted now, ``DiskHealth`` whether anything may be stored,
+``Reclaimer`` lets go of what stands above a capacity that shrank.
 
 A directory that was removed, replaced or unmounted is not made anew: its path may lead to another program's files now, and
 open files of a directory that was mounted again have no path any more. Everything passes through memory until the sidecar is started again.
@@ -13,15 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from forebay_proxy.cache.fill.fill import Fill
 from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.core.tasks import BackgroundTasks
 from forebay_proxy.policy.eviction.headroom import Headroom
+from forebay_proxy.store.directory import Look
 from forebay_proxy.store.health import DiskHealth
-from forebay_proxy.store.probe import Look
 from forebay_proxy.store.store import Store
 
 __all__ = ["DiskMonitor"]
@@ -29,9 +28,7 @@ __all__ = ["DiskMonitor"]
 log = logging.getLogger("forebay")
 
 LOOK_S = 1.0  # other programs fill a disk in minutes, not in seconds
-PATIENCE_S = 5.0  # for a look and a probe: milliseconds on a disk that is well, and a busy one is given time
-FEW_FILES = 16  # inodes left to the index, whose side files come and go
-SOME_FILES = 4096  # and to everybody else, on a file system that has many
+PATIENCE_S = 5.0  # for a look: milliseconds on a disk that is well, and a busy one is given time
 
 
 class DiskMonitor:
@@ -44,25 +41,19 @@ class DiskMonitor:
         room: SpaceManager,
         reclaimer: Reclaimer,
         files: OpenFiles,
-        fill: Fill,
         health: DiskHealth,
         headroom: Headroom,
-        free_floor: float,
         tasks: BackgroundTasks,
     ) -> None:
-        """``free_floor``: the share of the file system's inodes that stays free, as of its bytes."""
         self.seen: Look | None = None  # the last look; levels are pulled from here, nobody else asks the disk
         self._store = store
         self._room = room
         self._reclaimer = reclaimer
         self._files = files
-        self._fill = fill
         self._health = health
         self._headroom = headroom
-        self._free_floor = free_floor
         self._tasks = tasks
         self._tending = False
-        self._wanted = 0
 
     def __repr__(self) -> str:
         return f"<DiskMonitor {self._health!r}, {self._headroom!r}>"
@@ -75,64 +66,35 @@ class DiskMonitor:
 
     async def look(self) -> None:
         """Look once, and do what follows."""
-        self._room.ledger.disk.watch()
+        self._room.ledger.watch()
         try:
             self.seen = seen = await self._store.look(PATIENCE_S)
         except DiskFailed as error:
             self._health.failed(error)
         else:
             self._follow(seen)
-        self._health.calm_down()
-        if self._health.probe_due:
-            await self._probe()
-        if self._health.usable and not self._tending:
+        self._health.look()
+        if not self._health.lost and not self._tending:
             self._tending = True
             self._tasks.spawn(self._tend(), "tend")
 
     def _follow(self, seen: Look) -> None:
-        self._headroom.looked(seen.free_bytes, *self._room.ledger.disk.watched(), seen.size_bytes)
+        self._headroom.looked(seen.free_bytes, self._room.ledger.least_bytes, seen.size_bytes)
         self._room.ledger.capacity_bytes = self._headroom.capacity_bytes
-        few = max(FEW_FILES, min(SOME_FILES, int(seen.files * self._free_floor)))
-        self._health.no_files = seen.free_files is not None and seen.free_files < few
         if not seen.in_place:
-            self._health.lost(f"cache directory {self._store.path} was removed, replaced or unmounted")
+            self._health.lose(f"cache directory {self._store.path} was removed, replaced or unmounted")
 
     def space_refused(self, error: DiskFailed) -> None:
-        """ENOSPC or EDQUOT. A file that cannot be made says nothing of bytes: inodes lack, until the next look says otherwise."""
-        if error.operation == "create":
-            self._health.no_files = True
-            return
-        self._headroom.refused(self._room.ledger.disk.bytes)
-        self._room.ledger.capacity_bytes = self._headroom.capacity_bytes
-
-    # While it is down
-
-    async def _probe(self) -> None:
-        self._health.probe_begun()
-        error: DiskFailed | None = DiskFailed("probe", "ECANCELED", "nobody waited for it")
-        try:
-            await self._store.probe(PATIENCE_S)
-            error = None
-        except DiskFailed as failed:
-            error = failed
-        finally:
-            self._health.probed(error)
-
-    # While it is up
+        """ENOSPC or EDQUOT. A file that cannot be made says nothing of bytes: inodes lack."""
+        if error.operation != "create":
+            self._headroom.refused(self._room.ledger.held_bytes)
+            self._room.ledger.capacity_bytes = self._headroom.capacity_bytes
 
     async def _tend(self) -> None:
         """One task at a time, for which no caller waits: any of this may hang with the disk."""
         try:
             await self._reclaimer.work_off()
-            await self._make_files()
             await self._files.close_idle()
             await self._store.sweeping.run()
         finally:
             self._tending = False
-
-    async def _make_files(self) -> None:
-        """Shards were refused a file: as many of those that are needed last give up theirs."""
-        wanted, self._wanted = self._fill.files_wanted - self._wanted, self._fill.files_wanted
-        if wanted and self._health.no_files:
-            for entry in self._room.candidates.last_needed(min(wanted, FEW_FILES)):
-                await self._reclaimer.evict(entry)

@@ -17,7 +17,7 @@ from forebay_proxy.background.selection import Slices
 from forebay_proxy.cache.integrity.segment_check import Finding, SegmentCheck
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.core.progress import Event, told_while
+from forebay_proxy.core.tasks import Event, told_while
 
 __all__ = ["RATE_BYTES_S", "IdleVerifier", "Verifier"]
 

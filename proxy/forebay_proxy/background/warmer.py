@@ -12,9 +12,9 @@ from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.core.errors import CacheFull, ForebayError, NotTarArchive, ShardError
-from forebay_proxy.core.progress import Event, told_while
 from forebay_proxy.core.quantities import format_size
 from forebay_proxy.core.shard import Shard
+from forebay_proxy.core.tasks import Event, told_while
 from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.transfer.limiter import DEMAND
 from forebay_proxy.transfer.passengers import Abandoned
@@ -128,7 +128,7 @@ class Warmer:
             air = await self._ask(entry, shard)
         for flight in air:
             await self._landed(flight)
-        await self._cache.parts.gate.verdict(entry)
+        await self._cache.parts.digest_check.verdict(entry)
         await self.judge(entry)
         if not entry.segments.complete and not entry.ranged:
             raise Abandoned("it comes whole or not at all, and there was no room for all of it")

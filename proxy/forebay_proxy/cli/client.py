@@ -146,11 +146,6 @@ class SidecarClient:
         with self._answer("PUT", path, body, _TIMEOUT_S, {"Content-Type": content_type, **dict(headers)}) as answer:
             answer.read()
 
-    def etag(self, target: str, headers: tuple[tuple[str, str], ...] = ()) -> str:
-        """The ETag of the shard at ``target`` now; nothing of it is fetched. Raises ``SidecarRefused``."""
-        with self._answer("HEAD", target, None, _ORIGIN_S, dict(headers), target) as answer:
-            return answer.headers.get("ETag", "")
-
     def length(self, target: str, headers: tuple[tuple[str, str], ...] = ()) -> int | None:
         """Bytes of the shard at ``target``, None where its origin tells none; nothing of it is fetched. Raises ``SidecarRefused``."""
         with self._answer("HEAD", target, None, _ORIGIN_S, dict(headers), target) as answer:

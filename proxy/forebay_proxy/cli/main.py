@@ -29,7 +29,7 @@ _VERBS = {
     "try": ("shards.try_shards:try_shards", "Read a few of your shards directly and through Forebay."),
     "serve": ("sidecars.serve:serve", None),
     "run": ("run.run:run", "Run a command with its shards coming through Forebay."),
-    "launch": ("run.launch:launch", None),
+    "launch": ("run.join:launch", None),
     "env": ("run.env:env", "Print variables that lead stock WebDataset to the sidecar."),
     "check": ("shards.check_shard:check", "Ask for one shard: which way it goes, what its origin says."),
     "warm": ("shards.warm:warm", None),
@@ -45,7 +45,6 @@ _VERBS = {
     "doctor": ("doctor.doctor:doctor", "Check whether a set suits ranks, workers and cache."),
     "takeover": ("run.takeover:takeover", "Take webdataset over in a Python environment."),
     "config": ("sidecars.config:config", None),
-    "completion": ("completion:completion", "Make a shell complete verbs and flags."),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_origin
 
 import click
 
-from forebay_proxy.config.layers import env_name, flag_name
+from forebay_proxy.config.fields import env_name, flag_name
 from forebay_proxy.config.settings import Settings, load
 from forebay_proxy.config.settings_file import find_files
 from forebay_proxy.config.settings_text import default_text, field_note, has_flag

@@ -10,7 +10,7 @@ import json
 import sys
 from typing import Any
 
-from forebay_proxy.config.layers import env_name, flag_name
+from forebay_proxy.config.fields import env_name, flag_name
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.config.settings_text import default_text, has_flag
 

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, SecretStr, ValidationError, model_validator
 
-from forebay_proxy.config import layers
 from forebay_proxy.config.fields import (
     Budget,
     Connections,
@@ -32,6 +31,9 @@ from forebay_proxy.config.fields import (
     Share,
     Socket,
     Uids,
+    env_name,
+    flag_name,
+    from_environ,
     setting,
 )
 from forebay_proxy.config.settings_file import SettingsFile
@@ -191,11 +193,11 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], files: Sequence[S
     Raises ``ConfigError`` naming every wrong value and where it was written.
     """
     given = {name: value for name, value in flags.items() if value is not None and value != ()}
-    variables, notices = layers.from_environ(environ, Settings.model_fields)
+    variables, notices = from_environ(environ, Settings.model_fields)
     problems = [problem for file in files for problem in file.problems]
     merged = {name: _Written("file", value, f"{name} in {file.path}") for file in files for name, value in file.table.items()}
-    merged.update({name: _Written("environment", value, layers.env_name(name)) for name, value in variables.items()})
-    merged.update({name: _Written("flag", value, layers.flag_name(name)) for name, value in given.items()})
+    merged.update({name: _Written("environment", value, env_name(name)) for name, value in variables.items()})
+    merged.update({name: _Written("flag", value, flag_name(name)) for name, value in given.items()})
     try:
         settings = Settings.model_validate({name: written.value for name, written in merged.items()})
     except ValidationError as error:

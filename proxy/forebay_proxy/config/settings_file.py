@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from forebay_proxy.config.layers import nearest
+from forebay_proxy.config.fields import nearest
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.uids import anybodys_uid
 

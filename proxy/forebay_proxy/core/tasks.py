@@ -9,13 +9,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from forebay_proxy.core.errors import ForebayError, bare
 from forebay_proxy.core.logs import frames_of
 
-__all__ = ["BackgroundTasks", "Broadcast", "cancel_soon", "kept", "settle", "to_its_end"]
+__all__ = ["BackgroundTasks", "Broadcast", "Event", "cancel_soon", "kept", "settle", "to_its_end", "told_while"]
 
 log = logging.getLogger("forebay")
 
@@ -25,6 +25,9 @@ T = TypeVar("T")
 FAULTS = 3
 FAULTS_WITHIN_S = 60.0
 AGAIN_S = 1.0
+PROGRESS_S = 1.0
+
+Event = dict[str, object]  # that a long command tells while it works
 
 
 class BackgroundTasks:
@@ -196,3 +199,28 @@ def settle(waiter: asyncio.Future[None], error: BaseException | None) -> None:
         waiter.set_result(None)
     else:
         waiter.set_exception(bare(error))  # one each
+
+
+async def told_while(
+    work: Callable[[], Coroutine[Any, Any, None]], events: asyncio.Queue[Event | None], progress: Callable[[], Event]
+) -> AsyncIterator[Event]:
+    """Do ``work()``; yields what it puts into ``events``, and ``progress()`` where that is nothing for ``PROGRESS_S``. Raises its error.
+
+    Closing the iterator ends the work and waits for it. No TaskGroup: one that is left by closing a generator raises a group of that.
+    """
+    task = asyncio.ensure_future(work())
+    task.add_done_callback(lambda _: events.put_nowait(None))
+    try:
+        while True:
+            try:
+                async with asyncio.timeout(PROGRESS_S):
+                    event = await events.get()
+            except TimeoutError:
+                event = progress()
+            if event is None:
+                task.result()
+                return
+            yield event
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

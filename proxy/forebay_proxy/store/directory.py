@@ -35,7 +35,7 @@ from forebay_proxy.store.lock import (
     write_lock,
 )
 
-__all__ = ["Directory", "Scan", "StoredFile"]
+__all__ = ["Directory", "Look", "Scan", "StoredFile", "boot_id"]
 
 INDEX, BROKEN, SHARDS, SAMPLES = "index", "index-broken", "shards", "samples"
 _OURS = frozenset({LOCK, HMAC_KEY, INDEX, BROKEN, SHARDS, SAMPLES})
@@ -43,6 +43,28 @@ _LOG = re.compile(r"forebay\.log(\.\d+)?")
 _KEY = re.compile(r"[0-9a-f]{64}")
 _GET_GENERATION = 0x80007601 | struct.calcsize("l") << 16  # FS_IOC_GETVERSION
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_KERNEL_SAYS = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_id() -> str:
+    """Which boot of the machine this is: what was written under it is still in the page cache, whatever became of the process that wrote.
+
+    Where the kernel does not say, a word nobody else uses: then nothing is trusted unread.
+    """
+    with suppress(OSError, ValueError):
+        if found := _KERNEL_SAYS.read_text(encoding="ascii").strip():
+            return found
+    return f"unknown-{secrets.token_hex(8)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at the file system. None: it does not say, or has no such limit."""
+
+    free_bytes: int | None
+    size_bytes: int
+    free_files: int | None
+    in_place: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +153,15 @@ class Directory:
             return False
         except PermissionError:
             return True  # nothing says otherwise; whether it can be written shows by itself
+
+    def look(self) -> Look:
+        """How full the disk is, and whether the directory's path still leads to it. It may hang with the disk. Raises OSError."""
+        found = os.fstatvfs(self.shards)  # through the descriptor: the disk our bytes are on, whatever the path leads to now
+        if found.f_flag & os.ST_RDONLY:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        free = found.f_bavail * found.f_frsize if found.f_blocks else None
+        files = found.f_favail if found.f_files else None
+        return Look(free, found.f_blocks * found.f_frsize, files, self.in_place())
 
     def scan(self) -> Scan:
         """Look at everything once. Raises OSError."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.core.events import Fact
 
-__all__ = ["CommitFailed", "FileTidied", "GarbageRemoved", "IndexCommitted", "IndexLost", "SpaceRefused"]
+__all__ = ["CommitFailed", "FileTidied", "GarbageRemoved", "IndexCommitted", "SpaceRefused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,6 @@ class CommitFailed(Fact):
     """A batch of changes could not be written; it goes with the next one."""
 
     error: DiskFailed
-
-
-@dataclass(frozen=True, slots=True)
-class IndexLost(Fact):
-    """The index had to be begun anew while running: every row must be put again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,35 +7,32 @@ nothing: who holds how many bytes is the ledger's, who leaves is the cache's. Th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import errno
+import sqlite3
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar, TypeVarTuple
+
+import diskcache
 
 from forebay_proxy.core.errors import ConfigError, DiskFailed
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SegmentLayout
 from forebay_proxy.node.mounts import file_system_type, is_network, read_mounts
-from forebay_proxy.store.boot_id import boot_id
-from forebay_proxy.store.directory import Directory
+from forebay_proxy.store.directory import Directory, Look, boot_id
 from forebay_proxy.store.file_table import ShardFiles
 from forebay_proxy.store.files import fallocate, page_cache
 from forebay_proxy.store.files.fallocate import Abilities
-from forebay_proxy.store.files.thread_pools import Pools, disk_errors
+from forebay_proxy.store.files.thread_pools import Pools, disk_errors, disk_failed
 from forebay_proxy.store.garbage import GarbageSweep
-from forebay_proxy.store.index.row import Row
+from forebay_proxy.store.index.database import IndexBroken, IndexDatabase, LoadedIndex
+from forebay_proxy.store.index.row import Row, encode
 from forebay_proxy.store.index.writer import IndexWriter
-from forebay_proxy.store.owned_index import OwnedIndex
-from forebay_proxy.store.probe import Look, look, probe
-from forebay_proxy.store.recovery import recover
+from forebay_proxy.store.recovery import StartReport, describe, recover
 from forebay_proxy.store.sample_index_files import SampleFiles
-from forebay_proxy.store.start_report import StartReport, describe
 
 __all__ = ["StartReport", "Store"]
-
-T = TypeVar("T")
-Args = TypeVarTuple("Args")
 
 
 class Store:
@@ -54,7 +51,7 @@ class Store:
         self.directory = directory
         self._pools = pools
         self.abilities = abilities  # of the file system: what it cannot do, see ``Abilities``
-        self._index = OwnedIndex(directory, pools.index, events, layout)
+        self._index = IndexDatabase(directory.index, layout)  # used by its one thread only
         self._measured_bytes = 0  # after the last commit
         self.sweeping = GarbageSweep(pools.writes, directory.shards, abilities, events)
         self.files = ShardFiles(directory, pools, abilities, self.sweeping, layout)
@@ -108,7 +105,7 @@ class Store:
         loaded = StartReport()
         try:
             with disk_errors("load", str(self.path)):
-                index = await self._index.load(loaded.notices)
+                index = await self._load_index(loaded.notices)
                 scan = await self._pools.reads.run(self.directory.scan)
         except DiskFailed as error:
             raise ConfigError(f"cache directory {self.path} cannot be used: {error}", next_step="name another with --cache-dir") from error
@@ -127,6 +124,20 @@ class Store:
         await self._drop(found.dropped)
         return loaded
 
+    async def _load_index(self, notices: list[str]) -> LoadedIndex:
+        """All rows. A damaged index is set aside, not left: were it readable again at the next start, its rows would speak of files that
+        were replaced meanwhile. An empty one claims nothing, which is always safe. Raises OSError, sqlite3.Error.
+        """
+        try:
+            return await self._pools.index.run(self._index.load)
+        except (IndexBroken, sqlite3.Error) as error:
+            await self._pools.index.run(self.directory.set_index_aside)
+            notices.append(f"the index was damaged ({error}): kept as index-broken; all shards will be fetched again")
+        try:
+            return await self._pools.index.run(self._index.load)
+        except (IndexBroken, sqlite3.Error) as error:
+            raise disk_failed("load", error, "index") from error
+
     async def _drop(self, keys: list[str]) -> None:
         """No file of these may be made anew before the index says that nothing of them is here."""
         for key in keys:
@@ -136,19 +147,21 @@ class Store:
                 await self.index_writer.committed()
 
     async def _commit(self, changes: Mapping[str, Row | None]) -> None:
-        self._measured_bytes = await self._index.commit(changes)
+        try:
+            self._measured_bytes = await self._pools.index.run(self._commit_and_measure, changes)
+        except (sqlite3.Error, diskcache.Timeout, OSError) as error:
+            raise disk_failed("index commit", error, f"{len(changes)} rows") from error
+
+    def _commit_and_measure(self, changes: Mapping[str, Row | None]) -> int:
+        if not self.directory.in_place():  # without its lock file another sidecar may own it by now, and this very index
+            raise FileNotFoundError(errno.ENOENT, "the cache directory was removed, replaced or unmounted")
+        self._index.commit({key: None if row is None else encode(row, self.layout) for key, row in changes.items()})
+        return self.directory.overhead()
 
     async def look(self, patience_s: float) -> Look:
         """How full the disk is, and whether the directory is where it was. Raises DiskFailed."""
-        return await self._watched("look", look, self.directory, patience_s=patience_s)
-
-    async def probe(self, patience_s: float) -> None:
-        """Write, sync and read back a small file. Raises DiskFailed."""
-        await self._watched("probe", probe, self.directory.shards, patience_s=patience_s)
-
-    async def _watched(self, operation: str, function: Callable[[*Args], T], *args: *Args, patience_s: float) -> T:
-        with disk_errors(operation, str(self.path)):
-            return await self._pools.watch.run(function, *args, patience_s=patience_s)
+        with disk_errors("look", str(self.path)):
+            return await self._pools.watch.run(self.directory.look, patience_s=patience_s)
 
     @property
     def overhead_bytes(self) -> int:
@@ -173,6 +186,6 @@ class Store:
         async with AsyncExitStack() as stack:
             stack.callback(self.directory.close)
             stack.push_async_callback(self._pools.aclose)
-            stack.push_async_callback(self._index.aclose)
+            stack.push_async_callback(self._pools.index.run, self._index.close)
             stack.push_async_callback(self.files.aclose)
             stack.push_async_callback(self.index_writer.aclose)

@@ -1,24 +1,25 @@
 """Plain counters for people: what ``/v1/status`` and the summary of ``forebay run`` show. Pure; a listener of events.
 
-Not read back from the metrics on purpose: those are bounded for a time series database, these are exact for the jobs a person looks at.
-
-``PlanAdherence`` counts by reader, and not by plan: a reader announces a plan an epoch, and what it did in the one before is not forgotten
-with it.
+Beside the metrics, since those do not have these numbers: they know 16 jobs and 19 origins at a time, forget the counts of one that makes
+room, and have no requests, bytes and errors by job.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from forebay_proxy.core.events import Event
 from forebay_proxy.core.facts.origins import OriginBytes
 from forebay_proxy.core.facts.requests import Aborted, NotTar, ReaderWaited, RequestDone, RequestOutcome, ShardOpened
 from forebay_proxy.wire.protocol.plan import ReaderName
 
-__all__ = ["MAX_JOBS", "MOST_READERS", "ORDINARY", "Counters", "Followed", "JobCounters", "PlanAdherence"]
+__all__ = ["MAX_JOBS", "MOST_READERS", "ORDINARY", "Counters", "Followed", "JobCounters", "PlanAdherence", "heard"]
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 MAX_JOBS = 256  # the jobs heard from last; a node runs a handful at a time, and each costs about a kilobyte
 _MAX_JOB_CHARS = 256
@@ -59,6 +60,17 @@ class JobCounters:
             "errors": self.errors,
             "no_tars": self.no_tars,
         }
+
+
+def heard(rows: OrderedDict[K, V], name: K, make: Callable[[], V], most: int) -> V:
+    """The row of ``name``, made if it is new; the one unheard for longest makes room."""
+    row = rows.get(name)
+    if row is None:
+        row = rows[name] = make()
+        if len(rows) > most:
+            rows.popitem(last=False)
+    rows.move_to_end(name)
+    return row
 
 
 class Counters:
@@ -153,25 +165,14 @@ class Counters:
         self._origin_bytes += fact.count
 
     def _job(self, name: str) -> JobCounters:
-        """The job's counters; the job unheard for longest makes room."""
-        name = name[:_MAX_JOB_CHARS]
-        counters = self._jobs.get(name)
-        if counters is None:
-            counters = self._jobs[name] = JobCounters()
-            if len(self._jobs) > MAX_JOBS:
-                self._jobs.popitem(last=False)
-        self._jobs.move_to_end(name)
-        return counters
+        return heard(self._jobs, name[:_MAX_JOB_CHARS], JobCounters, MAX_JOBS)
 
 
 @dataclass(slots=True)
 class Followed:
-    """One reader since it was first heard of: shards opened as planned, after passing some over, once more, unannounced; seconds waited."""
+    """One reader since it was first heard of, whatever plans it has announced: shards opened, by how (``ShardOpened``); seconds waited."""
 
-    planned: int = 0
-    skipped: int = 0
-    repeated: int = 0
-    unplanned: int = 0
+    openings: Counter[str] = field(default_factory=Counter)
     waited_s: float = 0.0
 
 
@@ -188,31 +189,10 @@ class PlanAdherence:
 
     def listen(self, event: Event) -> None:
         if type(event) is ShardOpened:
-            self._opened(event)
+            heard(self._readers, event.reader, Followed, MOST_READERS).openings[event.how] += 1
         elif type(event) is ReaderWaited and event.reader is not None:
-            self._heard(event.reader).waited_s += event.seconds
+            heard(self._readers, event.reader, Followed, MOST_READERS).waited_s += event.seconds
 
     def of(self, reader: ReaderName) -> Followed:
         """What is known of ``reader``; zeros for one unheard of."""
         return self._readers.get(reader) or Followed()
-
-    def _opened(self, fact: ShardOpened) -> None:
-        followed = self._heard(fact.reader)
-        match fact.how:
-            case "planned":
-                followed.planned += 1
-            case "skipped":
-                followed.skipped += 1
-            case "repeated":
-                followed.repeated += 1
-            case "unplanned":
-                followed.unplanned += 1
-
-    def _heard(self, reader: ReaderName) -> Followed:
-        followed = self._readers.get(reader)
-        if followed is None:
-            followed = self._readers[reader] = Followed()
-            if len(self._readers) > MOST_READERS:
-                self._readers.popitem(last=False)
-        self._readers.move_to_end(reader)
-        return followed

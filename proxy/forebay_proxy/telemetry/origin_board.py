@@ -1,6 +1,6 @@
 """How each origin does: its answers, the rate of its bytes, and its last error, in words. Pure; a listener of events.
 
-Not read back from the metrics on purpose, as ``Tally`` is not: those are bounded for a time series database and know no words.
+Beside the metrics, since those know 19 origins at a time, no words, and nothing of the last minute.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from forebay_proxy.core.events import Event
 from forebay_proxy.core.facts.origins import FetchRetried, OriginAnswered, OriginBytes, OriginFailed
+from forebay_proxy.telemetry.counters import heard
 
 __all__ = ["MOST_ORIGINS", "OriginBoard", "OriginState"]
 
@@ -166,14 +167,7 @@ class OriginBoard:
         self._of(fact.origin).retries += 1
 
     def _of(self, origin: str) -> OriginState:
-        """The origin's state; the one unheard for longest makes room."""
-        state = self._origins.get(origin)
-        if state is None:
-            state = self._origins[origin] = OriginState()
-            if len(self._origins) > MOST_ORIGINS:
-                self._origins.popitem(last=False)
-        self._origins.move_to_end(origin)
-        return state
+        return heard(self._origins, origin, OriginState, MOST_ORIGINS)
 
 
 def _ago(now: float, moment: float | None) -> float | None:

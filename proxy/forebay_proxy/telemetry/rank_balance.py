@@ -7,27 +7,18 @@ its time, the mean says 4 %. 1.0 is even; 1.25 is a rank with a quarter more tha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["FIGURES", "RankBalance", "RankLoad", "Skew", "balance_of_rows", "rank_balance"]
+__all__ = ["FIGURES", "RankBalance", "Skew", "rank_balance"]
 
 FIGURES = ("samples", "steps", "stall_s", "reader_wait_s")
 # Below this a mean is noise: two ranks that stalled for 1 ms and for 3 are not out of balance.
 LEAST_S = 1.0
 # From here on it matters. Totals come every 10 s, so a minute's sums of two ranks may differ by a sixth though the ranks do not.
 PARTS = {"samples": 1.2, "steps": 1.2, "stall_s": 1.5}
-
-
-@dataclass(frozen=True, slots=True)
-class RankLoad:
-    """What one rank has done since it began: cumulative, as it told."""
-
-    samples: float = 0
-    steps: float = 0
-    stall_s: float = 0.0
-    reader_wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +63,20 @@ class RankBalance:
         return ", ".join(told) or "even"
 
 
-def balance_of_rows(rows: Iterable[Mapping[str, Any]]) -> RankBalance | None:
-    """Of the last minute of the processes in ``rows`` (``MeterBoard.rows`` of one job); two processes of a rank count together."""
-    loads = dict[str, RankLoad]()
+def rank_balance(rows: Iterable[Mapping[str, Any]]) -> RankBalance | None:
+    """Of the last minute of the processes in ``rows`` (``MeterBoard.rows`` of one job); None where there are none.
+
+    Two processes of a rank count together.
+    """
+    loads = dict[str, Counter[str]]()
     for row in rows:
-        before, lately = loads.get(row["rank"], RankLoad()), row["lately"]
-        loads[row["rank"]] = RankLoad(
-            before.samples + lately["samples"], before.steps + lately["steps"],
-            before.stall_s + sum(lately["stall_s"].values()), before.reader_wait_s + sum(lately["reader_wait_s"].values()),
-        )  # fmt: skip
-    return rank_balance(loads)
-
-
-def rank_balance(loads: Mapping[str, RankLoad]) -> RankBalance | None:
-    """The balance of a job whose ranks have these ``loads``, by rank; None where there is none."""
+        lately = row["lately"]
+        load = loads.setdefault(row["rank"], Counter())
+        for figure in FIGURES:
+            load[figure] += sum(lately[figure].values()) if figure.endswith("_s") else lately[figure]
     if not loads:
         return None
-    return RankBalance(len(loads), {figure: _skew({rank: getattr(load, figure) for rank, load in loads.items()}) for figure in FIGURES})
+    return RankBalance(len(loads), {figure: _skew({rank: load[figure] for rank, load in loads.items()}) for figure in FIGURES})
 
 
 def _skew(values: Mapping[str, float]) -> Skew:

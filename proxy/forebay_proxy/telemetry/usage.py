@@ -30,7 +30,7 @@ class Usage:
     waiters: int = 0  # readers that wait for bytes, or for an origin's first answer
     readers: int = 0
     plans: int = 0
-    disk_state: str = "normal"  # normal | unstable | down
+    disk_state: str = "normal"  # normal | down
     avail_bytes: int = 0  # of the file system the cache lies on
     size_bytes: int = 0
     files_free: int = 0

@@ -8,7 +8,7 @@ import pytest
 from support.clips import rendered
 
 import forebay_loader as fb
-from forebay_loader.base.profile_range import profiled
+from forebay_loader.base.activity import profiled
 
 torch = pytest.importorskip("torch")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import forebay_loader as fb
-from forebay_loader.base.live_process import lives
+from forebay_loader.base.shared_memory import lives
 from forebay_loader.meter.clock.stall_clock import CLOCK
 from forebay_loader.meter.page_files import pages
 from forebay_loader.meter.process_page import process_page

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 
-from forebay_proxy.store.facts import IndexLost
-
 A = "s3://b/a.tar"
 
 
@@ -15,16 +13,6 @@ async def stored(world: World) -> None:
     world.origin.put(A, data_of(2 * SEGMENT))
     await world.get(A)
     await world.quiet()
-
-
-async def test_an_index_begun_anew_is_given_every_row_again(tmp_path: Path) -> None:
-    """Or what is here would be nobody's at the next start."""
-    async with building(tmp_path / "c") as world:
-        await stored(world)
-        await world.store.index_writer.committed()
-        assert not world.store.index_writer.unsettled(world.entry(A).key)
-        world.events.emit(IndexLost())
-        assert world.store.index_writer.unsettled(world.entry(A).key)
 
 
 async def test_an_outdated_version_leaves_once_the_last_who_held_it_is_gone(tmp_path: Path) -> None:

@@ -365,22 +365,6 @@ async def test_a_body_without_ranges_that_does_not_fit_is_left_to_its_reader(tmp
         assert await world.get(NAMES[0], reader()) == data_of(9 * SEGMENT)
 
 
-async def test_without_inodes_nothing_is_asked_for_ahead_of_need(tmp_path: Path) -> None:
-    """It would come through memory, and be thrown away; what has a file already is completed."""
-    async with building(tmp_path / "c", prefetch=True) as world:
-        fill(world)
-        await world.get(NAMES[0], reader(1), last=10)
-        await world.quiet()
-        world.cache.disk.no_files = True
-        before = len(world.origin.log)
-        world.plans.replace(reader(), SHARDS[:4])
-        await until(lambda: complete(world) == NAMES[:1])
-        assert await asked_by(world) <= before + 1
-        world.cache.disk.no_files = False
-        world.prefetcher.look_again()
-        await until(lambda: complete(world) == sorted(NAMES[:4]))
-
-
 async def test_a_fault_of_ours_leaves_the_shard_alone_for_a_while_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever an opening raises, the shard is tried again later."""
     async with building(tmp_path / "c", prefetch=True) as world:

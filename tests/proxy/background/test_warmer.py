@@ -13,7 +13,7 @@ from support.tars import tar_shard
 
 from forebay_proxy.app.operations import Operations
 from forebay_proxy.background import warmer
-from forebay_proxy.core import progress
+from forebay_proxy.core import tasks
 from forebay_proxy.core.quantities import format_size
 from forebay_proxy.telemetry.counters import Counters
 from forebay_proxy.telemetry.troubles import RecentErrors
@@ -122,7 +122,7 @@ async def test_who_stops_asking_stops_it(tmp_path: Path) -> None:
 
 async def test_progress_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While nothing ends."""
-    monkeypatch.setattr(progress, "PROGRESS_S", 0.01)
+    monkeypatch.setattr(tasks, "PROGRESS_S", 0.01)
     async with building(tmp_path / "c") as world:
         gate = world.origin.put(A, data_of(10)).hold()
         told = world.operations.warm([shard_of(A)])

@@ -160,10 +160,10 @@ def in_outage(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSidecar]:
     [
         lambda sidecar: sidecar.read(TARGET, {}, 512),
         lambda sidecar: sidecar.samples(TARGET),
-        lambda sidecar: sidecar.etag(TARGET),
+        lambda sidecar: sidecar.length(TARGET),
         lambda sidecar: list(sidecar.chunks(TARGET, {})),
     ],
-    ids=["read", "samples", "etag", "chunks"],
+    ids=["read", "samples", "length", "chunks"],
 )
 def test_the_wait_for_an_origin_is_the_origins(
     in_outage: FakeSidecar, ask: Callable[[SidecarClient], Any], capsys: pytest.CaptureFixture[str]

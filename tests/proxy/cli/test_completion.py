@@ -1,4 +1,4 @@
-"""``forebay completion``: what it prints makes a real shell complete."""
+"""What click prints for ``_FOREBAY_COMPLETE`` makes a real shell complete."""
 
 from __future__ import annotations
 
@@ -8,23 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.cli import invoke
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_has_its_own(shell: str) -> None:
-    """It names the program, and how the shell asks it."""
-    done = invoke("completion", shell)
-    assert done.exit_code == 0
-    assert "forebay" in done.stdout
-    assert f"_FOREBAY_COMPLETE={shell}_complete" in done.stdout
-
-
-def test_another_shell_is_a_mistake() -> None:
-    """With the three there are."""
-    done = invoke("completion", "csh")
-    assert done.exit_code == 2
-    assert "'bash', 'zsh', 'fish'" in done.stderr
 
 
 @pytest.mark.parametrize(("line", "found"), [("forebay sta", {"status"}), ("forebay run --requ", {"--required"})])
@@ -32,7 +15,7 @@ def test_bash_completes(tmp_path: Path, line: str, found: set[str]) -> None:
     """A verb by its beginning, and a flag of a verb; the function that is printed is what bash calls."""
     (tmp_path / "forebay").write_text(f'#!/bin/sh\nexec {sys.executable} -m forebay_proxy "$@"\n')
     (tmp_path / "forebay").chmod(0o755)
-    script = f'''eval "$(forebay completion bash)"; COMP_WORDS=({line}); COMP_CWORD={len(line.split()) - 1}
+    script = f'''eval "$(_FOREBAY_COMPLETE=bash_source forebay)"; COMP_WORDS=({line}); COMP_CWORD={len(line.split()) - 1}
 function=$(complete -p forebay | sed 's/.*-F \\([^ ]*\\).*/\\1/'); $function forebay; printf '%s\\n' "${{COMPREPLY[@]}}"'''
     environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(["bash", "-c", script], env=environ, capture_output=True, text=True, check=True)

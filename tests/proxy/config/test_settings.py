@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from forebay_proxy.cli.sidecars.serve import serve
-from forebay_proxy.config.layers import env_name
+from forebay_proxy.config.fields import env_name
 from forebay_proxy.config.settings import Settings, load
 from forebay_proxy.config.settings_file import SettingsFile, find_files
 from forebay_proxy.config.settings_text import as_json, default_text, has_flag

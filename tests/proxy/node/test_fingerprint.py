@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_proxy.node.fingerprint import fingerprint, relevant
+from forebay_proxy.node.runfile import fingerprint, relevant
 
 KEY = bytes(range(32))
 ENVIRON = {"AWS_PROFILE": "train", "HF_TOKEN": "hf_x", "https_proxy": "http://proxy:3128", "PATH": "/bin"}

@@ -14,7 +14,6 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.stores import held_by_a_child, make_row, ramp, sum_of
@@ -22,11 +21,10 @@ from support.stores import held_by_a_child, make_row, ramp, sum_of
 from forebay_proxy.core.errors import ConfigError, DiskFailed
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES, SegmentLayout
-from forebay_proxy.store import owned_index
-from forebay_proxy.store.facts import CommitFailed, IndexCommitted, IndexLost
+from forebay_proxy.store import store as store_module
+from forebay_proxy.store.facts import CommitFailed, IndexCommitted
 from forebay_proxy.store.files import fallocate
 from forebay_proxy.store.files.file_io import Leased
-from forebay_proxy.store.index.database import IndexDatabase
 from forebay_proxy.store.index.row import Row, encode
 from forebay_proxy.store.store import StartReport, Store
 
@@ -73,20 +71,6 @@ async def stored(store: Store, name: str, present: set[int]) -> Row:
     await store.index_writer.committed()
     await file.aclose()
     return row
-
-
-def corrupt_once(real: Any) -> Any:
-    """IndexDatabase.commit that meets a damaged page the first time; SQLite's cache hides damage made from outside."""
-    damaged = [True]
-
-    def commit(index: IndexDatabase, changes: Any) -> None:
-        if damaged and damaged.pop():
-            error = sqlite3.DatabaseError("database disk image is malformed")
-            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-            raise error
-        real(index, changes)
-
-    return commit
 
 
 def fill_up(disk: Path) -> Path:
@@ -471,27 +455,6 @@ async def test_another_owners_index_is_not_written(store: Store, tmp_path: Path,
     assert [row.key for row in (await next_life(store.path)).rows] == [row.key]
 
 
-@pytest.mark.parametrize("damage", ["deleted", "corrupt"])
-async def test_an_index_lost_while_running_is_begun_anew(
-    store: Store, events: Events, damage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The commit fails loudly, the caller is asked to put every row again, and then all is on disk."""
-    row = await stored(store, "s3://b/0", {0})
-    if damage == "deleted":
-        (store.path / "index" / "cache.db").unlink()
-    else:
-        monkeypatch.setattr(IndexDatabase, "commit", corrupt_once(IndexDatabase.commit))
-    events.on(IndexLost, lambda _: store.index_writer.put(row))
-    other = make_row("s3://b/1", boot=store.boot_id)
-    await store.files.create(other.key, LENGTH)
-    store.index_writer.put(other)
-    with pytest.raises(DiskFailed):
-        await store.index_writer.committed()
-    await store.index_writer.committed()
-    await store.aclose()
-    assert {row.key for row in (await next_life(store.path)).rows} == {row.key, other.key}
-
-
 async def test_a_row_is_made_into_text_once_a_commit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not with each claim, and not by the event loop: the row of a long shard takes milliseconds."""
     made: list[int] = []
@@ -500,7 +463,7 @@ async def test_a_row_is_made_into_text_once_a_commit(store: Store, monkeypatch: 
         made.append(threading.get_ident())
         return encode(row, layout)
 
-    monkeypatch.setattr(owned_index, "encode", counted)
+    monkeypatch.setattr(store_module, "encode", counted)
     for count in range(1, 51):
         store.index_writer.put(make_row(sums=[7] * count, length=50 * SEGMENT_BYTES))
     await store.index_writer.committed()

@@ -6,6 +6,7 @@ is asked again from its next missing byte (Range + pin) within the retry budget;
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections import OrderedDict
@@ -14,7 +15,6 @@ from contextlib import asynccontextmanager
 
 from forebay_proxy.cache.fill.body_copy import BodyCopy, Stopwatch, check
 from forebay_proxy.cache.fill.segment_writer import SegmentWriter
-from forebay_proxy.cache.integrity.version_flips import VersionFlips
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import (
@@ -30,7 +30,7 @@ from forebay_proxy.core.errors import (
     VersionLost,
 )
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.facts.origins import FetchRetried
+from forebay_proxy.core.facts.origins import FetchRetried, OriginOddity
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 from forebay_proxy.origins.base import OriginBody, TellsDigests
 from forebay_proxy.origins.registry import Origins
@@ -39,13 +39,21 @@ from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.transfer.limiter import WAITED, Limiters, Slot, SlotNeed
 from forebay_proxy.transfer.retry import RetryBudget
 
-__all__ = ["UNWANTED_BUDGET_S", "Fetcher", "QueuedNeed", "reason_of"]
+__all__ = ["DENIALS", "UNWANTED_BUDGET_S", "Fetcher", "QueuedNeed", "reason_of"]
+
+log = logging.getLogger("forebay")
 
 # An origin that has not answered once since the start is more likely a wrong name than one in trouble: say so soon.
 UNANSWERED_BUDGET_S = 10.0
 MOST_ANSWERED = 4096  # origins: a client may name any number of hosts; one that is forgotten is given up sooner, until its next answer
 # No reader waits for it: a reader who left, or a prefetch. A later reader asks with a budget of its own.
 UNWANTED_BUDGET_S = 15.0
+# Denials in a row before a replaced version is believed to be gone: several servers behind one name may give a shard ETags of their own,
+# and the next one asked may have this version. Two that answer by chance hide it once in 10^12 reads of a segment, four once in 100,000,
+# eight once in 200. A real replacement is told 3.5 s later than it could be.
+DENIALS = 40
+DENIED_S = 0.01  # the n-th question comes after n of these, up to
+LONGEST_DENIED_S = 0.1
 NAMELESS = "the origin names no version: nothing would tell another one's bytes from these"
 
 
@@ -80,7 +88,7 @@ class Fetcher:
         self._chance = chance
         self.asked_schemes = origins.asked_schemes
         self._answered: OrderedDict[str, None] = OrderedDict()  # origins, the longest silent first
-        self.version_flips = VersionFlips(clock, events)
+        self._advised: set[str] = set()  # origins whose servers contradict each other
 
     def retry_budget(self, origin: str) -> RetryBudget:
         """A fresh retry budget for one fetch from ``origin``; it grows with the host's first answer to anybody."""
@@ -169,8 +177,8 @@ class Fetcher:
                 want = self._range(entry, flight, writer)
                 async with self.ask(shard, want, entry.version.pin, flight, retry_budget) as (body, slot):
                     check(entry, body, want)
-                    if entry.trust.denials or self.version_flips.scores:
-                        self.version_flips.shown(entry)
+                    if entry.trust.denials:
+                        self._shown_again(entry)
                     await self.pour(entry, flight, shard, writer, body, slot)
                     return
             except RangeNotSatisfiable as error:
@@ -200,10 +208,10 @@ class Fetcher:
         if resumed and not entry.version.identity:
             raise VersionLost(entry.name, f"{error.cause}, and {NAMELESS}", next_step=error.next_step) from error
         if isinstance(error, ShardChanged):
-            pause_s = self.version_flips.denied(entry) if entry.version.identity else None
-            if pause_s is None:
+            entry.trust.denials += 1
+            if not entry.version.identity or entry.in_use.stale or entry.trust.denials > DENIALS:
                 raise error
-            await self.sleep(pause_s)
+            await self.sleep(min(LONGEST_DENIED_S, DENIED_S * entry.trust.denials))
             self._events.emit(FetchRetried(shard.origin, reason_of(error), resumed))
             return
         if flight.passengers:
@@ -211,6 +219,19 @@ class Fetcher:
         else:
             retry_budget.shorten(UNWANTED_BUDGET_S)
         await self.again(shard, error, retry_budget, resumed=resumed)
+
+    def _shown_again(self, entry: Entry) -> None:
+        """The origin shows a version that it had denied: several servers behind one name made up their ETags from inodes or copy times."""
+        entry.trust.denials = 0
+        self._events.emit(OriginOddity(entry.origin, "version-returned"))
+        if entry.origin not in self._advised and len(self._advised) < MOST_ANSWERED:
+            self._advised.add(entry.origin)
+            log.warning(
+                "origin %s names a shard by one ETag (or date), then by another, then by the first, as several servers behind one name do: "
+                "each part is asked for until the right one answers, which costs requests. Let all of them say the same: files copied with "
+                "their times (rsync -t), then Apache 'FileETag MTime Size', nginx as it is",
+                entry.origin,
+            )
 
     async def again(self, shard: Shard, error: ShardError, retry_budget: RetryBudget, *, resumed: bool = False) -> None:
         """Pause before the same question is asked again, or raise: ``error``, or what it means in the end, if asking cannot help."""

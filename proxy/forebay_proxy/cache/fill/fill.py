@@ -34,10 +34,7 @@ __all__ = ["Fill"]
 
 
 class Fill:
-    """The disk under segment writers and openings. Not thread-safe: the event loop's only.
-
-    ``files_wanted`` counts the shards that were refused a file because the file system has no inodes left for more.
-    """
+    """The disk under segment writers and openings. Not thread-safe: the event loop's only."""
 
     def __init__(
         self,
@@ -53,7 +50,6 @@ class Fill:
         tasks: BackgroundTasks,
         clock: Callable[[], float],
     ) -> None:
-        self.files_wanted = 0
         self.grants = grants
         self.relays = Relays()
         self._room = room
@@ -70,11 +66,6 @@ class Fill:
 
     async def prepare(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile | None:
         """The entry's file with the segment allocated in it; None when the disk refuses, and then the grant is given back."""
-        if self._disk.no_files and not entry.stored.filed:
-            self.grants.refused("inodes")
-            self.files_wanted += 1
-            self.give_back(None, None, grant)
-            return None
 
         def late(_: ShardFile) -> None:
             self.give_back(entry, index, grant)
@@ -131,7 +122,6 @@ class Fill:
         self._room.segment_stored(entry, index, checksum, grant)
         if entry.trust.digest_state is not None:
             self._digest_check.segment_stored(entry, index, checksum)
-        self._disk.worked()
         if flight.passengers or (flight.passengers.followed and entry.ranged):  # of a whole body, what came before its readers is unread
             entry.segments.unread.discard(index)
         prefetched = flight.need >= DEMAND
@@ -156,7 +146,7 @@ class Fill:
 
     def cutting(self, grant: Grant[Slice]) -> None:
         """The file of ``grant``'s segment is about to be cut: until ``fit`` the disk may hold its blocks or not."""
-        self._room.ledger.disk.doubt(grant)
+        self._room.ledger.freeing(grant)
 
     def fit(self, entry: Entry, grant: Grant[Slice], size: int) -> None:
         """The segment has only ``size`` bytes: give the rest of its grant back."""
@@ -187,8 +177,7 @@ class Fill:
 
     def begun(self, entry: Entry, shard: Shard) -> None:
         """A flight of ``entry`` takes off."""
-        if shard.url.scheme in self._digest_check.questions.schemes:
-            self._digest_check.questions.begun(entry, shard)
+        self._digest_check.begun(entry, shard)
 
     def passes_by(self, entry: Entry) -> None:
         """A segment of ``entry`` passes through memory: its digest may have become impossible to compare."""

@@ -84,8 +84,6 @@ class SegmentFlights:
             raise CacheFull("this version cannot be completed any more")
         if not self._disk.usable:
             raise CacheFull("the cache disk is failing")
-        if self._disk.no_files and not entry.stored.filed:
-            raise CacheFull("the file system has no inodes left for another shard")
         grant = self._room.reserve_ahead(entry.segments.bytes_of(index), need_at, reader, (entry.key, index))
         flight = self._flight(entry, index, need)
         self._fly(entry, flight, shard, index, grant)

@@ -110,9 +110,6 @@ class SegmentGrants:
 
     async def opening(self, needed: Urgency, size: int) -> Grant[Slice] | None:
         """Room for a first segment that is guessed to have ``size`` bytes; None: bypass. Waits until its victims are removed."""
-        if self._disk.no_files and needed.need >= DEMAND:  # it would pass through memory without a reader
-            self.refused("inodes")
-            return None
         if not self._disk.usable:
             self.refused("disk")
             return None
@@ -147,5 +144,5 @@ class SegmentGrants:
         return self._room.reserve_ahead(size, needed.need_at, needed.reader, needed.place)
 
     def refused(self, why: str) -> None:
-        """No room, and the counters know: "disk" (it fails), "no-room", "inodes" (the file system has none left)."""
+        """No room, and the counters know: "disk" (it fails) or "no-room"."""
         self._events.emit(ReservationRefused(why))

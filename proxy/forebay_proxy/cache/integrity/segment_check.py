@@ -12,7 +12,7 @@ from enum import Enum
 
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import SegmentSpoilt
-from forebay_proxy.cache.resident.open_files import PatientFiles
+from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import SegmentLeases, SpaceManager
 from forebay_proxy.core.digests import DigestHasher
@@ -52,7 +52,7 @@ class SegmentCheck:
         *,
         room: SpaceManager,
         reclaimer: Reclaimer,
-        files: PatientFiles,
+        files: OpenFiles,
         leases: SegmentLeases,
         disk: DiskHealth,
         events: Events,

@@ -1,7 +1,7 @@
 """The shard files kept open: opened or made when a segment is allocated in them or read from them, closed when there are too many.
 
-``PatientFiles`` asks for one no longer than a reader can wait; ``Retirement`` forgets a version of which nothing is left, once its file is
-gone. Not thread-safe: the event loop's only; ``VersionFile.lock`` is held while a file is made, closed or removed.
+``Retirement`` forgets a version of which nothing is left, once its file is gone. ``VersionFile.lock`` is held while a file is made, closed
+or removed. Not thread-safe: the event loop's only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import OrderedDict
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import EntryRetired
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
-from forebay_proxy.core.errors import CacheError, CacheFull, DiskFailed
+from forebay_proxy.core.errors import CacheFull, DiskFailed
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.tasks import BackgroundTasks, to_its_end
 from forebay_proxy.policy.eviction.ledger import Grant
@@ -22,7 +22,7 @@ from forebay_proxy.store.files.shard_file import PATIENCE_S, ShardFile
 from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.store.store import Store
 
-__all__ = ["OpenFiles", "PatientFiles", "Retirement"]
+__all__ = ["OpenFiles", "Retirement"]
 
 log = logging.getLogger("forebay")
 OPEN_FILES = 512  # descriptors kept for shards nobody is in; a start with 1,024 allowed must still have some for sockets
@@ -32,9 +32,10 @@ _NOT_IT = ("ENOENT", "ESTALE", "ELOOP")  # no file has the name, or one that is 
 class OpenFiles:
     """In the order of their last use."""
 
-    def __init__(self, room: SpaceManager, store: Store) -> None:
+    def __init__(self, room: SpaceManager, store: Store, disk: DiskHealth) -> None:
         self._room = room
         self._store = store
+        self._disk = disk
         self._open: OrderedDict[str, Entry] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -71,11 +72,18 @@ class OpenFiles:
         return file
 
     async def stored(self, entry: Entry) -> ShardFile:
-        """The file of an entry of which something is here. Raises ``DiskFailed``."""
-        async with entry.stored.lock:
-            if not entry.stored.filed:
-                raise DiskFailed("read", "ENOENT", f"the file of shard {entry.name} is gone")
-            return await self.open(entry)
+        """The file of an entry of which something is here. Waits for its lock: a removal holds that, and may hang with the disk.
+
+        Raises ``DiskFailed``, after ``PATIENCE_S`` too; ``CacheError`` where the disk hangs.
+        """
+        self._disk.must_answer()
+        try:
+            async with asyncio.timeout(PATIENCE_S), entry.stored.lock:
+                if not entry.stored.filed:
+                    raise DiskFailed("read", "ENOENT", f"the file of shard {entry.name} is gone")
+                return await self.open(entry)
+        except TimeoutError:
+            raise DiskFailed("open", "ETIMEDOUT", f"no answer within {PATIENCE_S:g} s ({entry.name})") from None
 
     async def allocate(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
         """The entry's file with segment ``index`` allocated in it, for ``grant``, whose victims are gone. Waits for the entry's lock.
@@ -91,7 +99,6 @@ class OpenFiles:
             raise CacheFull(f"segment {index} is being written already")
         entry.stored.charged_bytes += grant.bytes
         entry.stored.writing.add(index)
-        self._room.ledger.disk.doubt(grant)
         try:
             if entry.version.length is None:
                 await file.grow(first + size)
@@ -102,7 +109,7 @@ class OpenFiles:
                 entry.stored.writing.discard(index)
             raise
         if self._store.abilities.allocate:
-            self._room.ledger.disk.allocated(grant)
+            self._room.ledger.allocated(grant)
         return file
 
     async def remove(self, entry: Entry) -> None:
@@ -136,35 +143,6 @@ class OpenFiles:
 def _unused(entry: Entry) -> bool:
     """Idle, and without a lent descriptor: the end of its lease is found through this file."""
     return entry.in_use.idle and not entry.segments.whole_leases
-
-
-class DiskHangs(CacheError):
-    """The disk is not asked, because it did not come back with earlier answers."""
-
-
-class PatientFiles:
-    """Not thread-safe: the event loop's only."""
-
-    def __init__(self, files: OpenFiles, disk: DiskHealth) -> None:
-        self._files = files
-        self._disk = disk
-
-    async def stored(self, entry: Entry) -> ShardFile:
-        """The entry's open file. Waits for its lock: a removal holds that, and may hang with the disk.
-
-        Raises ``DiskFailed`` after ``PATIENCE_S``, ``DiskHangs``.
-        """
-        self.must_answer()
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                return await self._files.stored(entry)
-        except TimeoutError:
-            raise DiskFailed("open", "ETIMEDOUT", f"no answer within {PATIENCE_S:g} s ({entry.name})") from None
-
-    def must_answer(self) -> None:
-        """Raises ``DiskHangs`` where the disk did not come back with earlier answers."""
-        if not self._disk.readable:
-            raise DiskHangs("the cache disk does not answer; only what is in memory can be read")
 
 
 class Retirement:

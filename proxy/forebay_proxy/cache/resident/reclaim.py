@@ -100,7 +100,7 @@ class Reclaimer:
             self._parted(entry, (index,), removed=True)
             return
         entry.stored.writing.discard(index)
-        self._room.ledger.disk.doubt(grant)
+        self._room.ledger.freeing(grant)
         size = entry.segments.bytes_of(index)  # less than was granted if the length became known and the file could not be cut
         self._room.fit(entry, grant, size)
         if size:

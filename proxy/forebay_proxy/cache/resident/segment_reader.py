@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from forebay_proxy.cache.integrity.segment_check import Finding, SegmentCheck
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.open_files import PatientFiles
+from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.core.errors import CacheError, DiskFailed
 from forebay_proxy.core.tasks import BackgroundTasks
@@ -22,7 +22,7 @@ class SegmentReader:
     """Reads stored segments, and has those removed that turn out wrong. Not thread-safe: the event loop's only."""
 
     def __init__(
-        self, *, files: PatientFiles, segment_check: SegmentCheck, reclaimer: Reclaimer, disk: DiskHealth, tasks: BackgroundTasks
+        self, *, files: OpenFiles, segment_check: SegmentCheck, reclaimer: Reclaimer, disk: DiskHealth, tasks: BackgroundTasks
     ) -> None:
         self._files = files
         self._segment_check = segment_check
@@ -40,7 +40,7 @@ class SegmentReader:
             file = entry.stored.file or await self._opened(entry, entry.segments.layout.index_of(first))
             if file.read_now(first, buffer):
                 return buffer
-            self._files.must_answer()
+            self._disk.must_answer()
             return await file.read(first, len(buffer))
         except DiskFailed as error:
             self._disk.failed(error)
@@ -64,7 +64,7 @@ class SegmentReader:
         return file
 
     async def stored(self, entry: Entry) -> ShardFile:
-        """As ``PatientFiles.stored``."""
+        """As ``OpenFiles.stored``."""
         return await self._files.stored(entry)
 
     async def trusted(self, entry: Entry, index: int) -> bool:

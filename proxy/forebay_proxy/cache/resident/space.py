@@ -189,11 +189,6 @@ class SpaceManager:
             self._store.index_writer.drop(entry.key)
             entry.stored.claimed = False
 
-    def claim_all(self) -> None:
-        """The index was begun anew."""
-        for entry in self.entries.values():
-            self.claim(entry)
-
 
 def _put_back(entry: Entry, index: int, value: int) -> None:
     """A segment stays after all, and is not to be trusted unseen."""

@@ -56,9 +56,7 @@ class VersionResolver:
         self.suspects = suspects
         self._fill = fill
         self.freshness = Freshness(revalidate, clock)
-        self.versions = Versions(
-            room=room, freshness=self.freshness, suspects=self.suspects, version_flips=fetcher.version_flips, clock=clock, hmac_key=hmac_key
-        )
+        self.versions = Versions(room=room, freshness=self.freshness, suspects=self.suspects, clock=clock, hmac_key=hmac_key)
         self._refusals = RefusalCache(clock)
         self._checks = VersionChecks(
             fetcher=fetcher, versions=self.versions, freshness=self.freshness, refusals=self._refusals, room=room, events=events,

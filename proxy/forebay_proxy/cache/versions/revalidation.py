@@ -81,34 +81,25 @@ class Revalidation:
     async def shown(self, entry: Entry, shard: Shard, needed: SlotNeed, retry_budget: RetryBudget | None = None) -> Version | None:
         """What the origin shows to the credential of ``shard`` if that is this version, else None.
 
-        ``retry_budget``: an origin in trouble is asked again. Where versions have been seen to come back, a no is asked again too.
+        ``retry_budget``: an origin in trouble is asked again.
         """
-        version_flips, lies = self._fetcher.version_flips, self._fetcher.retry_budget(shard.origin)
+        lies = self._fetcher.retry_budget(shard.origin)
         while True:
             try:
                 async with self._fetcher.ask(shard, ByteRange(0, 0), entry.version.pin, needed, retry_budget) as (body, _):
-                    if self._same(entry, shard, body.version):
-                        version_flips.shown(entry)
-                        return body.version
+                    return body.version if self._same(entry, shard, body.version) else None
             except RangeNotSatisfiable as error:
                 if error.length != 0 or entry.version.length != 0:
                     raise
                 return entry.version
             except ShardChanged:
-                pass
+                return None
             except OriginUnavailable as error:
                 if retry_budget is None:
                     raise
                 await self._fetcher.again(shard, error, retry_budget)
-                continue
             except ShardError as error:
                 await self._fetcher.again(shard, error, retry_budget or lies)
-                continue
-            may_return = bool(entry.version.identity) and version_flips.suspected(shard.origin)
-            pause_s = version_flips.denied(entry) if may_return else None
-            if pause_s is None:
-                return None
-            await self._fetcher.sleep(pause_s)
 
     def _by_get_from_now(self, origin: str, why: str) -> None:
         if origin not in self._head_differs:

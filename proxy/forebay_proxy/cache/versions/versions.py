@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Callable, Container
 from dataclasses import replace
 
-from forebay_proxy.cache.integrity.version_flips import VersionFlips
 from forebay_proxy.cache.resident.entry import Entry, fresh_key
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.refusals import SuspectVersions
@@ -40,7 +39,6 @@ class Versions:
         room: SpaceManager,
         freshness: Freshness,
         suspects: SuspectVersions,
-        version_flips: VersionFlips,
         clock: Callable[[], float],
         hmac_key: bytes,
     ) -> None:
@@ -50,7 +48,6 @@ class Versions:
         self._room = room
         self._freshness = freshness
         self._suspects = suspects
-        self._version_flips = version_flips
         self._clock = clock
         self._hmac_key = hmac_key
         # Of versions that nothing tells apart: begun by chance, or another process would give other bytes an ETag of this one's again.
@@ -107,8 +104,6 @@ class Versions:
 
     def forget(self, entry: Entry) -> None:
         """``entry`` is not what its name means any more, to anybody."""
-        if entry.in_use.stale:
-            self._version_flips.gone(entry)
         others = self._variants.get(entry.name, [])
         if self.current.get(entry.name) is entry:
             if others:
@@ -132,8 +127,6 @@ class Versions:
             entry.in_use.stale = True  # serves this reader, and leaves: the next one may be meant to get another
             return entry
         self._show(entry, shard, outdated)
-        if entry.name in self._version_flips.former:
-            self._version_flips.opened(entry)
         # now, not when the opener runs again: whoever looks in between must not ask the origin once more
         self._freshness.checked(entry, job)
         return entry

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
 
-from forebay_proxy.cli.doctor.diagnosis import diagnosis_json, show_diagnosis
-from forebay_proxy.cli.doctor.epoch_shares import Readers, epoch_shares
+from forebay_proxy.cli.doctor.epoch_shares import EpochShare, Readers, epoch_shares
 from forebay_proxy.cli.doctor.known_facts import known_facts
-from forebay_proxy.cli.doctor.rules import Level, findings
+from forebay_proxy.cli.doctor.rules import Level, RuleFinding, SetFacts, findings
 from forebay_proxy.cli.options import config_option, json_option, load_settings, one_setting, url_option
-from forebay_proxy.cli.output import say_json
+from forebay_proxy.cli.output import many, say, say_json, show_table, wrapped
 from forebay_proxy.cli.plan.flags import SETTINGS, quantity, total_bytes
 from forebay_proxy.cli.seams import Seams
 from forebay_proxy.cli.sources import is_list, read_list, understood
@@ -24,21 +25,10 @@ __all__ = ["doctor"]
 _SAMPLE = 32  # as in the plan's flags
 
 
-class _Doctor(click.Command):
-    """One whose missing options are told together."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        given, _, _ = self.make_parser(ctx).parse_args(list(args))
-        missing = [param.opts[0] for param in self.params if param.required and given.get(param.name or "") is None]
-        if len(missing) > 1 and not {"-h", "--help"} & set(args):
-            raise click.UsageError(f"missing options {' and '.join(missing)}", ctx)
-        return super().parse_args(ctx, args)
-
-
 _size, _count = quantity(total_bytes), click.IntRange(min=1)
 
 
-@click.command(cls=_Doctor)
+@click.command()
 @click.argument("urls", nargs=-1)
 @click.option("--from", "lists", multiple=True, metavar="FILE", help="Also the URLs in FILE, one a line; '-' is stdin.")
 @click.option("--ranks", type=_count, required=True, metavar="N", help="Processes that train: WORLD_SIZE.")
@@ -87,7 +77,56 @@ def doctor(seams: Seams, /, urls: tuple[str, ...], lists: tuple[str, ...], as_js
     shares = epoch_shares(facts.all_counts, readers) if sum(facts.all_counts) else []
     found = findings(facts, readers, shares)
     if as_json:
-        say_json(diagnosis_json(facts, readers, found, shares))
+        say_json(_as_json(facts, readers, found, shares))
     else:
-        show_diagnosis(found, shares)
+        _show(found, shares)
     return ExitCode.PART_FAILED if any(one.level is Level.FAULT for one in found) else ExitCode.DONE
+
+
+def _show(found: Sequence[RuleFinding], shares: Sequence[EpochShare]) -> None:
+    """A row a rule, what to do under it; then the ways of sharing out; the verdict last."""
+    rows = [("", "", "")]
+    for one in found:
+        rows.append((one.level.value, one.rule, one.text))
+        if one.next_step:
+            rows.append(("", "", f"-> {one.next_step}"))
+    show_table(rows)
+    if shares:
+        say("")
+        show_table([("an epoch, shared out by", "steps a rank", "lost", "twice", "lost if batches are full"), *map(_row, shares)])
+        for note in dict.fromkeys(share.note for share in shares):
+            for line in wrapped(f"{' and '.join(share.way for share in shares if share.note == note)}: {note}"):
+                say(line)
+    say("")
+    say(_verdict(found))
+
+
+def _row(share: EpochShare) -> tuple[str, ...]:
+    steps = f"{share.least_steps:,}" if share.least_steps == share.most_steps else f"{share.least_steps:,} to {share.most_steps:,}"
+    return share.way, steps, f"{share.lost:,}", f"{share.repeated:,}", f"{share.lost_full:,}"
+
+
+def _verdict(found: Sequence[RuleFinding]) -> str:
+    levels = [one.level for one in found]
+    parts = []
+    if faults := levels.count(Level.FAULT):
+        parts.append(f"{many(faults, 'fault')} to mend before the run")
+    if advice := levels.count(Level.ADVICE):
+        parts.append(f"{many(advice, 'thing')} that could be better")
+    if unknown := levels.count(Level.UNKNOWN):
+        parts.append(f"{many(unknown, 'thing')} not known")
+    return "; ".join(parts) or "nothing to mend"
+
+
+def _as_json(facts: SetFacts, readers: Readers, found: Sequence[RuleFinding], shares: Sequence[EpochShare]) -> dict[str, Any]:
+    """All figures; ``level`` of a rule is ok, advice, fault or not known."""
+    known = facts.known
+    return {
+        "shards": len(facts.names), "ranks": readers.ranks, "workers": readers.workers, "batch": readers.batch,
+        "counted": len(known), "counted_by": facts.counted_by, "samples": sum(facts.all_counts),
+        "least_samples": min(known, default=None), "most_samples": max(known, default=None),
+        "shard_bytes": {"least": min(facts.lengths, default=None), "most": max(facts.lengths, default=None), "asked": len(facts.lengths)},
+        "total_bytes": facts.total_bytes, "cache_bytes": facts.cache_bytes,
+        "rules": [{**asdict(one), "level": one.level.value} for one in found],
+        "ways": [asdict(share) for share in shares],
+    }  # fmt: skip

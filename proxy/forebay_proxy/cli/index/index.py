@@ -16,16 +16,13 @@ from typing import Any
 import click
 
 from forebay_proxy.cli.client import SidecarClient, SidecarRefused
-from forebay_proxy.cli.index.clip_scan_view import ClipScanView
 from forebay_proxy.cli.index.count_room import PAUSE_S, CountRoom
-from forebay_proxy.cli.index.count_so_far import CountSoFar
-from forebay_proxy.cli.index.count_tally import CountTally
 from forebay_proxy.cli.index.sizes_json import Conflict, SizesJson, file_name
-from forebay_proxy.cli.index.video_scan import is_clip
+from forebay_proxy.cli.index.video_scan import ClipScanView, is_clip
 from forebay_proxy.cli.locate import locate
 from forebay_proxy.cli.options import json_option, url_option
 from forebay_proxy.cli.output import many, notice, say, say_json
-from forebay_proxy.cli.shards.warm import progress_view
+from forebay_proxy.cli.progress import Failures, ProgressView
 from forebay_proxy.cli.sources import Batch, named_batches
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.exit_codes import ExitCode
@@ -41,6 +38,7 @@ __all__ = ["index"]
 _TOGETHER = 16
 _NOT_YET = 409
 _TRIES = 5  # for an index that cannot be made now: a part of the shard left meanwhile, or the disk is slow
+_NAMED = 3  # shards with something amiss; --json names all
 _NO_ROOM = "run it again when other jobs have ended, or give the sidecar a larger --cache-size"
 
 Event = dict[str, Any]
@@ -73,7 +71,7 @@ def index(urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, table: str,
 
     URLS are URLs, brace patterns, 'pipe:' commands, or files of them, one a line; '-' is stdin. A shard without an index is fetched into
     the cache for it, once; the index stays when the shard leaves. Where the set is larger than the cache, counted shards leave for the
-    others. A stopped run goes on from PATH.partial. Replaced shards are counted again. With all indexes known the ranks of a job share
+    others. Replaced shards are counted again. With all indexes known the ranks of a job share
     samples instead of shards, and end their epochs together. Exit code 1 when a shard has no index: only whole, plain tars have one. The
     sizes are written only when all of them are known. They are added to an existing file; a file with other sizes of the same names is left
     alone.
@@ -88,10 +86,9 @@ def index(urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, table: str,
     if sizes:
         SizesJson(Path(sizes)).check()
     sidecar = locate(url, os.environ)
-    with progress_view(quiet=quiet, as_json=as_json) as view, ClipScanView(table, sidecar, view).begun() as scan:
-        so_far = CountSoFar(sizes)
-        tally = CountTally(view, sum(len(batch.shards) for batch in work))
-        counting = _Counting(sidecar, tally, so_far, scan.add)
+    with ProgressView(quiet=quiet, as_json=as_json) as view, ClipScanView(table, sidecar, view).begun() as scan:
+        tally = _Tally(view, sum(len(batch.shards) for batch in work))
+        counting = _Counting(sidecar, tally, scan.add)
         try:
             for batch in work:
                 counting.batch(batch)
@@ -100,25 +97,66 @@ def index(urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, table: str,
                     scan.add(clip, batch.headers)
             scan.end()
         except KeyboardInterrupt:
-            notice(f"stopped: {len(tally.counts)} of {tally.shards} shards are counted; the same command goes on from there")
+            notice(f"stopped: {len(tally.counts)} of {tally.shards} shards are counted; the sidecar keeps their indexes")
             raise
         finally:
             tally.failures.summary()
             scan.failures.summary()
     written = bool(work) and _end(tally, names, sizes, as_json=as_json)
-    if written:
-        so_far.end()
     scan.say(as_json=as_json)
     return ExitCode.PART_FAILED if tally.without or scan.failures or (sizes and not written) else ExitCode.DONE
+
+
+class _Tally:
+    """``counts`` are samples by shard, ``without`` why others have none; ``shards`` is how many there are. Each is told to ``view``."""
+
+    def __init__(self, view: ProgressView, shards: int) -> None:
+        self.counts: dict[str, int] = {}
+        self.without: dict[str, str] = {}
+        self.amiss = 0  # shards
+        self.failures = Failures()
+        self.shards = shards
+        self._view = view
+        self._bytes = 0  # fetched for shards that are whole by now
+
+    def __contains__(self, shard: str) -> bool:
+        """Whether ``shard`` is counted, or refused for good."""
+        return shard in self.counts or shard in self.without
+
+    def progress(self, more_bytes: int = 0) -> None:
+        """``more_bytes``: fetched by what is still going on."""
+        self._view.shards(len(self.counts) + len(self.without), self.shards, self._bytes + more_bytes)
+
+    def fetched(self, count_bytes: int) -> None:
+        """So many bytes came, of shards that have been told."""
+        self._bytes += count_bytes
+
+    def count(self, shard: str, name: str, samples: int, amiss: str) -> None:
+        """``shard``, which the sidecar calls ``name``, has so many ``samples``; ``amiss``: what is wrong with them."""
+        self.counts[shard] = samples
+        if amiss:
+            self.amiss += 1
+            if self.amiss <= _NAMED:
+                notice(f"shard {name}: {amiss}")
+        self._told({"event": "shard", "shard": name, "samples": samples, **({"amiss": amiss} if amiss else {})})
+
+    def refuse(self, shard: str, name: str, why: str, cause: str | None = None, step: str = "") -> None:
+        """``shard`` has no count. ``cause``: ``why`` without what is the shard's own; ``step``: what to do next."""
+        self.without[shard] = why
+        self.failures.add({"shard": name, "error": why, "cause": cause or why.removeprefix(f"shard {name}: "), "next_step": step})
+        self._told({"event": "shard", "shard": name, "samples": None, "error": why})
+
+    def _told(self, event: dict[str, Any]) -> None:
+        self._view.event(event)
+        self.progress()
 
 
 class _Counting:
     """Asks for indexes, and has fetched what is not all here."""
 
-    def __init__(self, sidecar: SidecarClient, tally: CountTally, so_far: CountSoFar, counted: Counted) -> None:
+    def __init__(self, sidecar: SidecarClient, tally: _Tally, counted: Counted) -> None:
         self._sidecar = sidecar
         self._tally = tally
-        self._so_far = so_far
         self._counted = counted
         # A job of its own: what is here is compared with its origin before its count is believed.
         self._reader = str(ReaderName(f"index-{os.getpid()}-{secrets.token_hex(4)}", "0", "0", f"{os.getpid()}.1"))
@@ -194,31 +232,21 @@ class _Counting:
         """Whether it is known now, one way or the other; ``last``: all of it was fetched, so it is asked for a few times at most."""
         target, headers = parse_origin_url(shard).proxy_path(), (*headers, ("Forebay-Reader", self._reader))
         try:
-            count, etag, amiss = self._sidecar.samples(target, headers)
+            count, _, amiss = self._sidecar.samples(target, headers)
             if not last:
                 self._room.counted(_name(shard), fetched=False)
         except SidecarRefused as refused:
             if refused.status >= HTTPStatus.INTERNAL_SERVER_ERROR and not last:
                 self._outage = True  # each of the others would wait as long; their fetches wait together, and say why
                 return False
-            noted = self._so_far.find(shard) if refused.status == _NOT_YET else None
-            if noted is None or self._etag(target, headers) != noted[0]:
-                if refused.status == _NOT_YET and (not last or self._tried[shard] < _TRIES - 1):
-                    return False
-                self._tally.refuse(shard, _name(shard), str(refused), step=refused.next_step)
-                return True
-            (etag, count), amiss = noted, ""
+            if refused.status == _NOT_YET and (not last or self._tried[shard] < _TRIES - 1):
+                return False
+            self._tally.refuse(shard, _name(shard), str(refused), step=refused.next_step)
+            return True
         self._room.disk_works()
-        self._so_far.record(shard, etag, count)
         self._tally.count(shard, _name(shard), count, amiss)
         self._counted(shard, headers[:-1])  # without the reader of this count
         return True
-
-    def _etag(self, target: str, headers: tuple[tuple[str, str], ...]) -> str:
-        try:
-            return self._sidecar.etag(target, headers)
-        except SidecarRefused:
-            return ""  # its fetch will say why
 
 
 def _apart(work: Sequence[Batch], *, video: bool) -> tuple[list[Batch], list[Batch]]:
@@ -235,7 +263,7 @@ def _name(shard: str) -> str:
     return Shard.of(parse_origin_url(shard)).name
 
 
-def _end(tally: CountTally, names: dict[str, str], sizes: str, *, as_json: bool) -> bool:
+def _end(tally: _Tally, names: dict[str, str], sizes: str, *, as_json: bool) -> bool:
     """Whether the sizes were written."""
     samples, shards = sum(tally.counts.values()), len(tally.counts)
     written = bool(sizes) and _written(tally, names, sizes)
@@ -253,7 +281,7 @@ def _end(tally: CountTally, names: dict[str, str], sizes: str, *, as_json: bool)
     return written
 
 
-def _written(tally: CountTally, names: dict[str, str], sizes: str) -> bool:
+def _written(tally: _Tally, names: dict[str, str], sizes: str) -> bool:
     """Add the counts to the file if all of them are known, and it says nothing else of these shards."""
     if tally.without:
         notice(f"{sizes} is not written: {len(tally.without)} of {len(names)} shards have no index")

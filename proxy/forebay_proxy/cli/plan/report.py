@@ -7,8 +7,7 @@ from dataclasses import asdict
 from shutil import get_terminal_size
 from typing import Any
 
-from forebay_proxy.cli.output import is_terminal, many, say
-from forebay_proxy.cli.tables import show_table, wrapped
+from forebay_proxy.cli.output import is_terminal, many, say, show_table, wrapped
 from forebay_proxy.core.quantities import format_bits, format_duration, format_rate, format_size
 from forebay_proxy.simulate.estimate import Estimate
 from forebay_proxy.simulate.replay import ReplayOutcome

@@ -19,11 +19,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import PurePath
 from types import FrameType
 
 from forebay_proxy.core.exit_codes import by_signal
 
-__all__ = ["run_command"]
+__all__ = ["elsewhere", "refusal", "run_command"]
+
+# Commands that start others on many nodes: ``forebay run`` belongs behind them, not in front.
+_MPI = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "prun", "jsrun", "aprun", "ibrun")
+_QUEUES = ("sbatch", "salloc", "qsub", "bsub")
+_APART = ("docker", "podman", "nerdctl", "kubectl", "ssh")
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _TICK_S = 1.0  # a tick peeks at one socket; whoever trains waits this long at most until a lost sidecar is noticed
@@ -167,3 +173,25 @@ def _recorded_signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def refusal(command: Sequence[str]) -> str:
+    """One line with what to write instead; "" for a command that runs on this node."""
+    name = PurePath(command[0]).name
+    would = f"'forebay run -- {name}' would start a sidecar here and none on the nodes; "
+    if name == "srun":
+        tasks = next((word for word in command[1:] if word.startswith("--ntasks-per-node=")), "--ntasks-per-node=N")
+        return f"{would}write: srun {tasks} forebay run -- python train.py"
+    if name in _MPI:
+        return f"{would}write: {name} … forebay run -- python train.py"
+    if name in _QUEUES:
+        return f"{would}write in the job's script: srun --ntasks-per-node=N forebay run -- python train.py"
+    return ""
+
+
+def elsewhere(command: Sequence[str]) -> str:
+    """What to say of a command whose programs run where this sidecar is not seen; "" for others. It may be meant, so it is run."""
+    name = PurePath(command[0]).name
+    if name not in _APART:
+        return ""
+    return f"what '{name}' starts does not see this sidecar; have it start one there: {name} … forebay run -- python train.py"

@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.wire.commands.gopen_rules import gopen_rewrite
-from forebay_proxy.wire.protocol.slurm import run_step
-from forebay_proxy.wire.protocol.step_runs import told_apart
+from forebay_proxy.wire.protocol.step_runs import run_step, told_apart
 
 __all__ = ["fresh_job", "is_secured", "job_variables", "rewrite_variables", "traps"]
 

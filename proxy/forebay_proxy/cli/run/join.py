@@ -11,23 +11,33 @@ from __future__ import annotations
 import os
 import selectors
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
 
+import click
+
 from forebay_proxy.cli.client import KeepAlive, SidecarClient, SidecarHung, SidecarRefused, SidecarUnreachable
 from forebay_proxy.cli.locate import named_address, token_of
-from forebay_proxy.cli.options import as_arguments
+from forebay_proxy.cli.options import as_arguments, config_option, load_settings, settings_options
+from forebay_proxy.cli.output import error_line, say_json
+from forebay_proxy.cli.seams import Seams
+from forebay_proxy.config.fields import flag_name
 from forebay_proxy.config.settings import Settings, load
 from forebay_proxy.config.settings_file import find_files
+from forebay_proxy.config.settings_text import as_json, has_flag
+from forebay_proxy.core.errors import ForebayError
+from forebay_proxy.core.quantities import format_size
 from forebay_proxy.node import cache_location
 from forebay_proxy.node.runfile import RunDirectory
 from forebay_proxy.wire.protocol.keepalive import KeepAliveRefused, LaunchError
 
-__all__ = ["JoinRequest", "Joined", "join"]
+__all__ = ["JoinRequest", "Joined", "differences", "join", "launch", "without_effect"]
 
 _START_S = 15.0  # loading the index of 100,000 segments takes 0.1 s; a loaded node with a slow disk needs a few
 _IDLE_EXIT_S = 60  # long enough for the next command of a script to join, short enough to be gone when people look
@@ -117,6 +127,57 @@ def _is_ready(sidecar: SidecarClient) -> bool:
     return True
 
 
+def without_effect(joined: Joined, settings: Settings) -> list[str] | None:
+    """Which of our settings a sidecar that runs already does not have, once it was handed ``--allow-origin``.
+
+    None where it does not tell: an older version.
+    """
+    try:
+        running = joined.sidecar.status().get("settings")
+    except ForebayError:
+        running = None
+    if not running:
+        return None
+    found = differences(settings, running)
+    known = set((running.get("allow_origin") or {}).get("value") or ())
+    if unknown := [entry for entry in settings.allow_origin if entry not in known]:
+        try:
+            joined.sidecar.allow(unknown)
+        except SidecarRefused as refused:
+            found.append(f"--allow-origin {', '.join(unknown)}: {error_line(refused)}")
+    return found
+
+
+# How long an idle sidecar stays is its starter's business; the other two say where a job looks for a sidecar, not what it needs.
+_NO_MATTER = frozenset({"idle_exit_s", "host", "socket", "allow_origin"})
+_SIZES = frozenset({"cache_size"})
+
+
+def differences(mine: Settings, running: Mapping[str, Any]) -> list[str]:
+    """The settings that were given (not defaults) and are others in the sidecar, as a person reads them: what runs, what was asked for.
+
+    ``running``: ``settings`` of its ``/v1/status``.
+    """
+    found = []
+    for name, own in as_json(mine).items():
+        theirs = running.get(name)
+        if own["source"] == "default" or name in _NO_MATTER or theirs is None or own["value"] == theirs["value"]:
+            continue
+        label = flag_name(name) if has_flag(name) else name
+        found.append(f"{label} {_shown(name, theirs['value'])}, not {_shown(name, own['value'])}")
+    return found
+
+
+def _shown(name: str, value: Any) -> str:
+    if name in _SIZES and isinstance(value, int):
+        return format_size(value)
+    if value is None or value == []:
+        return "(default)"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 @dataclass(frozen=True)
 class _Start:
     """One start of a detached sidecar, which shares ``lock`` until it is ready. ``beside``: our fingerprint if others run here, else ""."""
@@ -201,3 +262,25 @@ def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
     if process.returncode is None:
         return "it runs, but is not to be found"
     return f"it was killed by signal {-process.returncode}" if process.returncode < 0 else f"it ended with exit code {process.returncode}"
+
+
+@click.command(hidden=True)
+@settings_options
+@config_option
+@click.pass_obj
+def launch(seams: Seams, /, config: Path | None, **flags: Any) -> int:
+    """Join or start this node's sidecar, say where in one line of JSON, and hold it until standard input ends."""
+    settings = load_settings(flags, config)
+    with join(JoinRequest(None, config, flags), os.environ, seams.program) as joined:
+        started = joined.how == "started"
+        status: dict[str, Any] = {}
+        if started:
+            with suppress(ForebayError):
+                status = joined.sidecar.status()
+        say_json({
+            "event": "joined", "how": joined.how, "url": joined.url, "log": None if joined.log is None else str(joined.log),
+            "notices": [str(text) for text in (*status.get("chosen", ()), *status.get("notices", ()))],  # people do not read a log for them
+            "without_effect": None if started else without_effect(joined, settings),
+        })  # fmt: skip
+        sys.stdin.buffer.read()
+    return 0

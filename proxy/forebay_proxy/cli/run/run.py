@@ -18,16 +18,14 @@ from urllib.parse import urlsplit
 
 import click
 
-from forebay_proxy.cli.client import KeepAlive, SidecarRefused
+from forebay_proxy.cli.client import KeepAlive
 from forebay_proxy.cli.options import SettingsApart, config_option, load_settings, settings_options, url_option
 from forebay_proxy.cli.output import error_line, notice
-from forebay_proxy.cli.run.command import run_command
-from forebay_proxy.cli.run.differences import differences, unknown_origins
+from forebay_proxy.cli.run.command import elsewhere, refusal, run_command
 from forebay_proxy.cli.run.environment import fresh_job, job_variables, traps
-from forebay_proxy.cli.run.join import Joined, JoinRequest, join
-from forebay_proxy.cli.run.launchers import elsewhere, refusal
+from forebay_proxy.cli.run.join import Joined, JoinRequest, join, without_effect
 from forebay_proxy.cli.run.summary import has_read, summary
-from forebay_proxy.cli.run.takeover_place import path_variables, takeover_folder
+from forebay_proxy.cli.run.takeover import path_variables, takeover_folder
 from forebay_proxy.cli.run.takeover_report import TakeoverReport
 from forebay_proxy.cli.seams import Seams
 from forebay_proxy.config.settings import Settings
@@ -97,32 +95,14 @@ def _again(request: JoinRequest, program: Sequence[str], url: str, cache_dir: st
 
 
 def _compare(joined: Joined, settings: Settings, *, required: bool) -> None:
-    """Say which of our settings have no effect on a sidecar that runs already, and hand ``--allow-origin`` over to it.
-
-    Raises ``ConfigError`` where they differ and ``required`` is set.
-    """
-    running = (_status(joined) or {}).get("settings") if joined.how != "started" else None
-    if not running:  # ours, or one of an older version
-        return
-    if unknown := unknown_origins(settings, running):
-        _hand_over(joined, unknown, required=required)
-    if found := differences(settings, running):
+    """Say which of our settings have no effect on a sidecar that runs already. Raises ``ConfigError`` instead if ``required`` is set."""
+    found = without_effect(joined, settings) if joined.how != "started" else None
+    if found:
         told = f"the sidecar at {joined.url} runs with other settings, and they count: {'; '.join(found)}"
         step = "'forebay stop' ends it, and the next run starts one with yours"
         if required:
             raise ConfigError(told, next_step=step)
         notice(f"{told}; {step}")
-
-
-def _hand_over(joined: Joined, origins: list[str], *, required: bool) -> None:
-    try:
-        joined.sidecar.allow(origins)
-    except SidecarRefused as refused:
-        if required:
-            raise
-        notice(f"the sidecar at {joined.url} does not take --allow-origin {', '.join(origins)}: {error_line(refused)}")
-    else:
-        notice(f"the sidecar at {joined.url} may go to {', '.join(origins)} from now on")
 
 
 def _without(error: Exception, command: tuple[str, ...], *, required: bool) -> int:

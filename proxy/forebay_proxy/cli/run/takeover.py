@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import stat
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from forebay_proxy.cli.output import notice, say
-from forebay_proxy.cli.run.takeover_place import HOOK, open_to_others, pth_text, takeover_folder
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.exit_codes import ExitCode
 
-__all__ = ["PTH_NAME", "takeover"]
+__all__ = ["HOOK", "PTH_NAME", "open_to_others", "path_variables", "pth_text", "takeover", "takeover_folder"]
 
 PTH_NAME = "forebay-takeover.pth"
+HOOK = "forebay_takeover_hook"  # the module in the loader's folder that does it
 _ASK_S = 30.0  # a Python on a slow network disk starts within that
 # -E wipes PYTHONPATH as such launchers do: what is found then came by way of the .pth.
 _ASK = f"import json, sys, sysconfig; print(json.dumps([sysconfig.get_path('purelib'), sys.version.split()[0], {HOOK!r} in sys.modules]))"
@@ -65,7 +68,6 @@ def takeover() -> None:
     \b
     Examples:
       forebay takeover install --python /venv/bin/python
-      forebay takeover status
       forebay takeover remove
 
     'forebay run' does it by PYTHONPATH, for its own command alone; this is for launchers that do not pass that on. It is one line in a .pth
@@ -113,17 +115,39 @@ def remove(python: str) -> int:
     return ExitCode.DONE
 
 
-@takeover.command()
-@python_option
-def status(python: str) -> int:
-    """Say whether the .pth is there and whether a process with an empty PYTHONPATH is taken over."""
-    found = _Interpreter.ask(python)
-    if not found.pth.exists():
-        say(f"not installed: there is no {found.pth}")
-    elif not found.hooked:
-        say(
-            f"installed, but without effect: {found.pth} leads to a Forebay that is not there any more; 'forebay takeover install' mends it"
-        )
-    else:
-        say(f"installed: {found.pth} (Python {found.version})")
-    return ExitCode.DONE
+def takeover_folder() -> Path | None:
+    """The folder for ``PYTHONPATH``; None where the loader is not installed beside us (it always is, unless somebody removed it)."""
+    found = importlib.util.find_spec("forebay_loader")  # only found, not imported: the sidecar does not know the loader
+    if found is None or found.origin is None:
+        return None
+    folder = Path(found.origin).resolve().parent / "takeover" / "path"
+    return folder if (folder / f"{HOOK}.py").is_file() else None
+
+
+def open_to_others(folder: Path) -> Path | None:
+    """What on the way to the hook in ``folder`` anybody on this machine may replace; None where there is nothing."""
+    for place in (folder / f"{HOOK}.py", folder, *folder.parents):
+        mode = place.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            return place
+    return None
+
+
+def path_variables(folder: Path | None, environ: Mapping[str, str]) -> dict[str, str]:
+    """``PYTHONPATH`` with ``folder`` in front, once. Empty where there is none, or where no ``PYTHONPATH`` can name it."""
+    if folder is None or os.pathsep in str(folder):
+        return {}
+    present = environ.get("PYTHONPATH", "")
+    others = (
+        [entry for entry in present.split(os.pathsep) if entry != str(folder)] if present else []
+    )  # an empty one is the working directory
+    return {"PYTHONPATH": os.pathsep.join([str(folder), *others])}
+
+
+def pth_text(folder: Path) -> str:
+    """The one line of the ``.pth``. A folder that has gone is passed over: a ``.pth`` that fails complains at every start."""
+    found = f"os.path.isfile(os.path.join(p, {HOOK + '.py'!r}))"
+    # Appended, imported and taken away again: nothing of that folder stays on the path.
+    load = f"(sys.path.append(p), __import__({HOOK!r}).install(), sys.path.remove(p))"
+    # In ASCII: `site` reads a .pth in the encoding of whatever locale a process has.
+    return f"import os, sys; p = {str(folder)!a}; {found} and {load}\n"

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import xxhash
@@ -23,7 +23,7 @@ from forebay_proxy.cli.client import SidecarClient
 from forebay_proxy.cli.options import config_option, json_option, load_settings
 from forebay_proxy.cli.output import many, notice, plain_table, say, say_json
 from forebay_proxy.cli.run.join import JoinRequest, join
-from forebay_proxy.cli.seams import PlainPiece, Seams
+from forebay_proxy.cli.seams import Seams
 from forebay_proxy.cli.sources import understood
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ConfigError, ShardNotFound
@@ -31,6 +31,9 @@ from forebay_proxy.core.exit_codes import ExitCode, by_signal
 from forebay_proxy.core.quantities import format_rate, format_size, parse_size
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.wire.protocol.plan import encode
+
+if TYPE_CHECKING:
+    from forebay_proxy.cli.shards.plain_read import Piece
 
 __all__ = ["try_shards"]
 
@@ -168,7 +171,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _read(name: str, sidecar: SidecarClient, pieces: Sequence[PlainPiece]) -> _Pass:
+def _read(name: str, sidecar: SidecarClient, pieces: Sequence[Piece]) -> _Pass:
     """Announce the whole shards, as a loader does, then read all pieces in order."""
     before = _fetched(sidecar)
     began, same = time.monotonic(), True
@@ -205,7 +208,7 @@ def _rate(count: int, seconds: float) -> float:
     return count / max(seconds, 1e-6)
 
 
-def _show(passes: Sequence[_Pass], pieces: Sequence[PlainPiece], total: int) -> None:
+def _show(passes: Sequence[_Pass], pieces: Sequence[Piece], total: int) -> None:
     rows: list[tuple[str, ...]] = [("", "seconds", "speed", "from the origin")]
     rows += [(one.name, f"{one.seconds:.2f}", format_rate(one.bytes_s), format_size(one.origin_bytes)) for one in passes]
     for line in plain_table(rows):

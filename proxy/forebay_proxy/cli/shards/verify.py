@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
-from rich.console import Console
 
 from forebay_proxy.cli.client import SidecarClient
 from forebay_proxy.cli.locate import locate
 from forebay_proxy.cli.options import json_option, url_option
 from forebay_proxy.cli.output import many, notice, say, say_json
+from forebay_proxy.cli.progress import ProgressView
 from forebay_proxy.cli.shards.evict import selected, selections
-from forebay_proxy.cli.shards.verify_progress import VerifyBar, VerifyLines, VerifyQuiet, VerifyView
 from forebay_proxy.cli.sources import shown_argument
 from forebay_proxy.core.exit_codes import ExitCode
 from forebay_proxy.core.quantities import format_size, parse_size
@@ -55,7 +54,7 @@ def verify(shards: tuple[str, ...], rate: int | None, quiet: bool, as_json: bool
     """
     sidecar = locate(url, os.environ)
     totals: Counter[str] = Counter()
-    with _view(quiet=quiet, as_json=as_json) as view:
+    with ProgressView(quiet=quiet, as_json=as_json) as view:
         for event in _events(sidecar, [{"all": True}] if not shards else list(selections(selected(shards))), rate):
             _take(event, totals, view, as_json=as_json)
     if shards and not totals["shards"] and not as_json:
@@ -65,24 +64,17 @@ def verify(shards: tuple[str, ...], rate: int | None, quiet: bool, as_json: bool
     return ExitCode.PART_FAILED if totals["wrong"] else ExitCode.DONE
 
 
-def _view(*, quiet: bool, as_json: bool) -> VerifyView:
-    if quiet or as_json:
-        return VerifyQuiet()
-    console = Console(stderr=True)
-    return VerifyBar(console) if console.is_terminal else VerifyLines()
-
-
 def _events(sidecar: SidecarClient, wishes: list[dict[str, Any]], rate: int | None) -> Iterator[dict[str, Any]]:
     for wish in wishes:
         yield from sidecar.verify(wish, rate)
 
 
-def _take(event: dict[str, Any], totals: Counter[str], view: VerifyView, *, as_json: bool) -> None:
-    if as_json and event["event"] != "end":
-        say_json(event)
+def _take(event: dict[str, Any], totals: Counter[str], view: ProgressView, *, as_json: bool) -> None:
+    if event["event"] != "end":
+        view.event(event)
     match event["event"]:
         case "progress":
-            view.progress(event["done_bytes"], event["bytes"])
+            view.bytes(event["done_bytes"], event["bytes"], "verified")
         case "wrong" if not as_json:
             last = event["offset"] + event["length"] - 1
             notice(f"wrong: {event['shard']}: bytes {event['offset']} to {last} (segment {event['segment']}); removed")

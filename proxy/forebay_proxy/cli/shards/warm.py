@@ -7,20 +7,18 @@ from collections import Counter
 from typing import Any
 
 import click
-from rich.console import Console
 
 from forebay_proxy.cli.client import SidecarClient, SidecarUnreachable
-from forebay_proxy.cli.failures import Failures
 from forebay_proxy.cli.locate import locate
 from forebay_proxy.cli.options import json_option, url_option
 from forebay_proxy.cli.output import many, notice, say
-from forebay_proxy.cli.shards.warm_progress import WarmBar, WarmJson, WarmLines, WarmQuiet, WarmView
+from forebay_proxy.cli.progress import Failures, ProgressView
 from forebay_proxy.cli.sources import Batch, named_batches
 from forebay_proxy.core.exit_codes import ExitCode
 from forebay_proxy.core.quantities import format_size
 from forebay_proxy.wire.protocol.plan import encode
 
-__all__ = ["progress_view", "warm"]
+__all__ = ["warm"]
 
 _RESULTS = ("stored", "present", "no-room", "failed")
 _NAMED = 10  # of those without room; a set larger than the cache has thousands, and --json names each
@@ -53,7 +51,7 @@ def warm(urls: tuple[str, ...], lists: tuple[str, ...], quiet: bool, give_up_aft
     sidecar = locate(url, os.environ)
     warming = _Warming(sidecar, work, give_up_after)
     try:
-        with progress_view(quiet=quiet, as_json=as_json) as view:
+        with ProgressView(quiet=quiet, as_json=as_json) as view:
             warming.run(view)
     except KeyboardInterrupt:
         notice(
@@ -65,16 +63,6 @@ def warm(urls: tuple[str, ...], lists: tuple[str, ...], quiet: bool, give_up_aft
     if not as_json:
         _say_end(warming.totals, warming.without)
     return ExitCode.PART_FAILED if warming.totals["failed"] else ExitCode.DONE
-
-
-def progress_view(*, quiet: bool, as_json: bool) -> WarmView:
-    """A bar on a terminal, lines elsewhere, unless asked for less or for JSON."""
-    if as_json:
-        return WarmJson()
-    console = Console(stderr=True)
-    if quiet:
-        return WarmQuiet()
-    return WarmBar(console) if console.is_terminal else WarmLines()
 
 
 class _Warming:
@@ -93,7 +81,7 @@ class _Warming:
     def done(self) -> int:
         return sum(self.totals[result] for result in _RESULTS)
 
-    def run(self, view: WarmView) -> None:
+    def run(self, view: ProgressView) -> None:
         for batch in self._work:
             encoded = encode(batch.shards, set=batch.set_name)
             try:
@@ -110,7 +98,7 @@ class _Warming:
                 self.totals["failed"] += self.shards - self.done
                 return
 
-    def _take(self, event: dict[str, Any], view: WarmView) -> None:
+    def _take(self, event: dict[str, Any], view: ProgressView) -> None:
         match event.get("event"):
             case "shard":
                 self.totals[event["result"]] += 1
@@ -118,9 +106,9 @@ class _Warming:
                     self.failures.add(event)
                 elif event["result"] == "no-room":
                     self.without.append(event["shard"])
-                view.progress(self.done, self.shards, self.totals["bytes"])
+                view.shards(self.done, self.shards, self.totals["bytes"])
             case "progress":
-                view.progress(self.done, self.shards, self.totals["bytes"] + event["done_bytes"])
+                view.shards(self.done, self.shards, self.totals["bytes"] + event["done_bytes"])
             case "end":
                 self.totals["bytes"] += event["bytes"]
 

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from forebay_proxy.cli.locate import locate
 from forebay_proxy.cli.options import config_option, json_option, load_settings, settings_options, url_option
 from forebay_proxy.cli.output import notice, plain_table, say, say_json
-from forebay_proxy.config.layers import env_name
+from forebay_proxy.config.fields import env_name
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.config.settings_text import as_json as as_json_values
 from forebay_proxy.config.settings_text import default_text, value_text

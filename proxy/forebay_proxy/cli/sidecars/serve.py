@@ -7,16 +7,19 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from forebay_proxy.cli.options import config_option, json_option, load_settings, settings_options
 from forebay_proxy.cli.output import notice, say, say_json, silence_stdout
-from forebay_proxy.cli.seams import SaidReady, Seams
+from forebay_proxy.cli.seams import Seams
 from forebay_proxy.core.logs import keep_short
 from forebay_proxy.core.quantities import format_size
 from forebay_proxy.node.runfile import RunDirectory
+
+if TYPE_CHECKING:
+    from forebay_proxy.app.status import ServiceInfo
 
 __all__ = ["serve"]
 
@@ -54,7 +57,7 @@ def serve(seams: Seams, /, config: Path | None, as_json: bool, start_lock: int |
     return seams.serve(settings, lambda info: _ready(info, settings.notices, as_json=as_json, start_lock=start_lock))
 
 
-def _ready(info: SaidReady, said: Sequence[str], *, as_json: bool, start_lock: int | None) -> None:
+def _ready(info: ServiceInfo, said: Sequence[str], *, as_json: bool, start_lock: int | None) -> None:
     try:
         _tell(info, said, as_json=as_json)
     finally:
@@ -64,7 +67,7 @@ def _ready(info: SaidReady, said: Sequence[str], *, as_json: bool, start_lock: i
                 os.close(start_lock)  # others may join from here on, also when our starter was killed meanwhile
 
 
-def _tell(info: SaidReady, said: Sequence[str], *, as_json: bool) -> None:
+def _tell(info: ServiceInfo, said: Sequence[str], *, as_json: bool) -> None:
     """Say once where we serve. Raises OSError when nobody hears it, as in ``forebay serve | head -1``."""
     try:
         (_announce_json if as_json else _announce)(info)
@@ -76,14 +79,14 @@ def _tell(info: SaidReady, said: Sequence[str], *, as_json: bool) -> None:
         raise
 
 
-def _announce_json(info: SaidReady) -> None:
+def _announce_json(info: ServiceInfo) -> None:
     say_json({
         "event": "ready", "url": info.url, "socket": None if info.socket is None else str(info.socket), "pid": os.getpid(),
         "instance": info.instance, "cache_dir": str(info.cache_dir), "capacity_bytes": info.capacity_bytes,
     })  # fmt: skip
 
 
-def _announce(info: SaidReady) -> None:
+def _announce(info: ServiceInfo) -> None:
     say(f"listening on  {info.url}" + (f" and {info.socket}" if info.socket else ""))
     say(f"cache         {info.cache_dir}, at most {format_size(info.capacity_bytes)}")
     first = _found_first(info.url)

@@ -8,7 +8,7 @@ from typing import Any
 
 from forebay_proxy.cli.output import many
 from forebay_proxy.core.quantities import format_duration, format_size
-from forebay_proxy.telemetry.rank_balance import balance_of_rows
+from forebay_proxy.telemetry.rank_balance import rank_balance
 
 __all__ = ["RESULTS", "error_rows", "failure_lines", "origin_rows", "plan_rows", "rank_rows", "reader_rows", "status_rows"]
 
@@ -138,7 +138,7 @@ def _uneven(meters: Sequence[Table]) -> list[str]:
     for each in meters:
         if each["lately"]["wall_s"]:
             rows.setdefault(each["job"], []).append(each)
-    balances = {job: balance_of_rows(ranks) for job, ranks in rows.items()}
+    balances = {job: rank_balance(ranks) for job, ranks in rows.items()}
     return [f"{job}: uneven, {balance}" for job, balance in balances.items() if balance and balance.is_uneven]
 
 

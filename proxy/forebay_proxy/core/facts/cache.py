@@ -20,7 +20,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ReservationRefused:
-    """No room for a segment. ``reason``: no-room, disk, inodes, quota."""
+    """No room for a segment. ``reason``: no-room, disk, quota."""
 
     reason: str
 
@@ -45,7 +45,7 @@ class DiskOperationFailed:
 
 @dataclass(frozen=True, slots=True)
 class DiskChanged:
-    """The cache disk is in another state than before: normal, unstable or down."""
+    """The cache disk is in another state than before: normal or down."""
 
     state: str
 

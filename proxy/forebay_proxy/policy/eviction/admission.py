@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import closing
-from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 from forebay_proxy.core.errors import CacheFull
@@ -151,12 +150,6 @@ class EvictionCandidates(Generic[H]):
     @staticmethod
     def _single(entry: H, indices: Iterator[int]) -> Iterator[Victim[tuple[H, tuple[int, ...]]]]:
         return (Victim((entry, (index,)), entry.segments.bytes_of(index)) for index in indices)
-
-    def last_needed(self, count: int) -> list[H]:
-        """Up to ``count`` shards that may leave whole, those that are needed last first: each has an inode that another may need."""
-        with closing(self.in_order()) as order:
-            free = (entry for _, entry in order if entry.in_use.idle and not entry.segments.is_held)
-            return list(islice(free, count))
 
 
 class AdmissionPolicy(Generic[H]):

@@ -8,10 +8,9 @@ names victims: their bytes turn from stored to doomed at once, and from doomed t
 No byte is promised twice, and no moment exists in which more is on the disk than the sum says. A grant ends in ``commit`` (bytes landed:
 stored) or in ``release``. The shape is bazel-remote's Reserve/Add/Unreserve; the doomed state is ours.
 
-The books hear of the disk a moment late: blocks are given, and taken back, by threads that tell afterwards. So they know two figures, what
-the disk holds of ours at least and at most; in between is what is *in doubt*: being allocated, being cut, doomed, swept. Whoever compares
-with the file system's own count, which is taken in a thread too, compares with the range over the whole time that took
-(``DiskAccount.watch``).
+The ledger hears of the disk a moment late: threads allocate and free blocks, and tell afterwards. So ``held_bytes`` is what the disk holds
+of ours at least: no block counts while it is being allocated, cut or removed. Whoever compares it with the file system's free bytes, which
+a thread counts too, takes the least of it over the time that took (``watch``).
 
 Not thread-safe: the event loop's only.
 """
@@ -20,11 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from forebay_proxy.core.errors import CacheFull
 
-__all__ = ["OVERHEAD_STEP_BYTES", "DiskAccount", "Grant", "Ledger", "Victim", "chosen"]
+__all__ = ["OVERHEAD_STEP_BYTES", "Grant", "Ledger", "Victim", "chosen"]
 
 OVERHEAD_STEP_BYTES = 2**20  # the index grows by pages of 4 KiB; a step keeps the figure ahead of it between two measurements
 
@@ -47,7 +46,6 @@ class Grant(Generic[S]):
     victims: list[Victim[S]] = field(default_factory=list)
     owed: int = 0
     on_disk: bool = False  # its blocks are allocated
-    in_doubt: bool = False  # they are being allocated or given back: the disk may count them or not
     closed: bool = False
 
     def join(self, other: Grant[S]) -> None:
@@ -56,71 +54,6 @@ class Grant(Generic[S]):
         assert not other.closed, "a grant ends once"
         other.closed = True
         self.bytes += other.bytes
-
-
-class DiskAccount:
-    """What the disk counts as ours, as far as the books of ``ledger`` know: the least and the most, and what is promised only."""
-
-    def __init__(self, ledger: Ledger[Any]) -> None:
-        self.unallocated_bytes = 0  # of the reserved ones: promised, and the disk still counts them as free
-        self.in_doubt_bytes = 0  # of the unallocated ones
-        self.measured_bytes = 0  # what the overhead really was when it was last looked at
-        self.swept_bytes = 0  # of that, what may be gone already
-        self._ledger = ledger
-        self._watched = (0, 0)
-
-    def __repr__(self) -> str:
-        return f"<DiskAccount {self._least_bytes} to {self._most_bytes} bytes>"
-
-    @property
-    def bytes(self) -> int:
-        """What the disk counts as taken by us."""
-        return self._ledger.used_bytes - self.unallocated_bytes
-
-    def watch(self) -> None:
-        """From here on ``watched`` notes what the disk may hold."""
-        self._watched = (self._least_bytes, self._most_bytes)
-
-    def watched(self) -> tuple[int, int]:
-        """(the least, the most) the disk can have held of ours at any one moment since ``watch``."""
-        return self._watched
-
-    def changed(self) -> None:
-        """A sum of the ledger is another than before."""
-        least, most = self._watched
-        self._watched = (min(least, self._least_bytes), max(most, self._most_bytes))
-
-    @property
-    def _least_bytes(self) -> int:
-        ledger = self._ledger
-        return ledger.stored_bytes + ledger.reserved_bytes - self.unallocated_bytes + self.measured_bytes - self.swept_bytes
-
-    @property
-    def _most_bytes(self) -> int:
-        return self._least_bytes + self._ledger.doomed_bytes + self.in_doubt_bytes + self.swept_bytes
-
-    def doubt(self, grant: Grant[Any]) -> None:
-        """The disk begins to give the blocks of ``grant``, or to take them back: until it says how that went, both may be."""
-        if grant.on_disk:
-            grant.on_disk = False
-            self.unallocated_bytes += grant.bytes
-        if not grant.in_doubt:
-            grant.in_doubt = True
-            self.in_doubt_bytes += grant.bytes
-        self.changed()
-
-    def allocated(self, grant: Grant[Any]) -> None:
-        """The disk has given the blocks of ``grant``."""
-        self.settle(grant)
-        grant.on_disk = True
-        self.unallocated_bytes -= grant.bytes
-        self.changed()
-
-    def settle(self, grant: Grant[Any]) -> None:
-        """How it went with the blocks of ``grant`` is known."""
-        if grant.in_doubt:
-            grant.in_doubt = False
-            self.in_doubt_bytes -= grant.bytes
 
 
 class Ledger(Generic[S]):
@@ -134,7 +67,9 @@ class Ledger(Generic[S]):
         self.doomed_bytes = 0
         self.overhead_bytes = 0
         self.peak_bytes = 0
-        self.disk = DiskAccount(self)
+        self.unallocated_bytes = 0  # of the reserved ones: promised, and the disk still counts them as free
+        self.least_bytes = 0  # that the disk has held of ours since ``watch``
+        self._measured_bytes = 0  # what the overhead really was when it was last looked at, without what is being swept
 
     def __repr__(self) -> str:
         mib = 2**20
@@ -157,6 +92,27 @@ class Ledger(Generic[S]):
         """Room that could be made: everything but overhead, reserved, doomed and leased."""
         return max(0, self.capacity_bytes - self.overhead_bytes - self.reserved_bytes - self.doomed_bytes - leased_bytes)
 
+    @property
+    def held_bytes(self) -> int:
+        """What the disk holds of ours at least."""
+        return self.stored_bytes + self.reserved_bytes - self.unallocated_bytes + self._measured_bytes
+
+    def watch(self) -> None:
+        """From here on ``least_bytes`` is the least that the disk holds of ours."""
+        self.least_bytes = self.held_bytes
+
+    def allocated(self, grant: Grant[S]) -> None:
+        """The disk has given the blocks of ``grant``."""
+        grant.on_disk = True
+        self.unallocated_bytes -= grant.bytes
+
+    def freeing(self, grant: Grant[S]) -> None:
+        """The disk begins to take blocks of ``grant`` back."""
+        if grant.on_disk:
+            grant.on_disk = False
+            self.unallocated_bytes += grant.bytes
+            self._changed()
+
     def reserve(self, size: int, leaving: Callable[[], Iterable[Victim[S]]]) -> Grant[S]:
         """Promise ``size`` bytes, taking victims from ``leaving()`` in its order where free room does not do.
 
@@ -174,7 +130,7 @@ class Ledger(Generic[S]):
         self.doomed_bytes += freed
         owed = max(0, missing)
         self.reserved_bytes += size - owed
-        self.disk.unallocated_bytes += size - owed
+        self.unallocated_bytes += size - owed
         self._changed()
         return Grant(size, victims, owed)
 
@@ -182,7 +138,7 @@ class Ledger(Generic[S]):
         """The victims of ``grant`` are gone from the disk: what they owed it is reserved now, the rest of their bytes is free."""
         self.doomed_bytes -= sum(victim.bytes for victim in grant.victims)
         self.reserved_bytes += grant.owed
-        self.disk.unallocated_bytes += grant.owed
+        self.unallocated_bytes += grant.owed
         grant.victims.clear()
         grant.owed = 0
         self._changed()
@@ -203,9 +159,7 @@ class Ledger(Generic[S]):
         if surplus > 0 and not grant.owed:
             self.reserved_bytes -= surplus
             if not grant.on_disk:
-                self.disk.unallocated_bytes -= surplus
-            if grant.in_doubt:
-                self.disk.in_doubt_bytes -= surplus
+                self.unallocated_bytes -= surplus
             grant.bytes = size
             self._changed()
 
@@ -226,9 +180,8 @@ class Ledger(Generic[S]):
         assert not grant.closed, "a grant ends once"
         assert not grant.owed, "a grant ends after its victims"
         grant.closed = True
-        self.disk.settle(grant)
         if not grant.on_disk:
-            self.disk.unallocated_bytes -= grant.bytes
+            self.unallocated_bytes -= grant.bytes
 
     def doom(self, size: int) -> None:
         """Stored bytes are about to be removed for another reason than a grant (stale, evicted by hand, shrinking)."""
@@ -257,7 +210,7 @@ class Ledger(Generic[S]):
         ``swept`` of it are being removed. ``ahead``: a single commit may add so much, of which the whole steps are set aside too.
         """
         self.overhead_bytes = (size // OVERHEAD_STEP_BYTES + 2 + ahead // OVERHEAD_STEP_BYTES) * OVERHEAD_STEP_BYTES
-        self.disk.measured_bytes, self.disk.swept_bytes = size, swept
+        self._measured_bytes = size - swept
         self._changed()
 
     def excess_bytes(self) -> int:
@@ -271,7 +224,7 @@ class Ledger(Generic[S]):
 
     def _changed(self) -> None:
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
-        self.disk.changed()
+        self.least_bytes = min(self.least_bytes, self.held_bytes)
 
 
 def chosen(missing: int, leaving: Callable[[], Iterable[Victim[S]]]) -> list[Victim[S]]:

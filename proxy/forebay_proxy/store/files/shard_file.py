@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar, TypeVarTuple
 
 from forebay_proxy.core.errors import DiskFailed
-from forebay_proxy.store.files import file_io, file_lease, page_cache
+from forebay_proxy.store.files import file_io, page_cache
 from forebay_proxy.store.files.fallocate import Abilities
 from forebay_proxy.store.files.file_io import FileHasher
 from forebay_proxy.store.files.thread_pools import Pool, Pools, disk_errors, disk_failed
@@ -100,13 +102,13 @@ class ShardFile:
         """A read-only descriptor that carries a lease of the kernel's, to be passed to a client. Never waits for the disk."""
         self._calls.check_open("lend")
         try:
-            return file_lease.lend(self.key, self._directory, self._fd, length)
+            return _lend(self.key, self._directory, self._fd, length)
         except OSError as error:  # not by ``disk_errors``: a client waits for this very call
             raise disk_failed("lend", error, f"shard file {self.key[:12]}") from error
 
     def is_held(self) -> bool:
-        """As ``file_lease.is_held``. Never waits for the disk."""
-        return not self._calls.closing and file_lease.is_held(self._fd)
+        """As ``_is_held``. Never waits for the disk."""
+        return not self._calls.closing and _is_held(self._fd)
 
     async def punch(self, offset: int, length: int) -> None:
         """Free a range, from its tail on. Raises Leased if a passed descriptor holds the shard."""
@@ -229,3 +231,46 @@ def _has_name(fd: int, key: str, directory: int) -> bool:
 def _unlink(key: str, directory: int, abilities: Abilities, fd: int) -> None:
     with suppress(FileNotFoundError):  # somebody was faster; our descriptor is the last thing that holds the blocks
         file_io.unlink(key, directory, abilities, fd)
+
+
+# Leases of the kernel's: a passed descriptor carries a shared lock until the client's last map of it is gone.
+
+
+def _lend(key: str, directory: int, expected: int, length: int) -> int:
+    """A read-only descriptor of the file, opened afresh, that carries LOCK_SH: to be passed on. ``expected`` is our own of the same file.
+
+    The name and the inode are in memory because we hold the file open, and a local flock is the kernel's own list: the disk is not asked,
+    so this may run on the loop. Raises OSError: ESTALE where another file, or one of another length, has the name; EAGAIN where something
+    of it is being removed now.
+    """
+    fd = os.open(key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+    try:
+        state, ours = os.fstat(fd), os.fstat(expected)
+        if state.st_ino != ours.st_ino or state.st_dev != ours.st_dev or state.st_size != length:
+            raise OSError(errno.ESTALE, "another file took its place")
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _is_held(fd: int) -> bool:
+    """Whether a descriptor that was passed, or a map made of one, holds the open file ``fd`` still: the kernel knows, our books do not.
+
+    It may run on the loop, as ``_lend``. For the length of this call the lock is ours, and ``file_io`` goes on: only for a file of which
+    nobody removes or releases anything now. What cannot be asked (no descriptors left) counts as held; where there is no /proc, as not.
+    """
+    try:
+        own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(own)
+    return False

@@ -23,14 +23,30 @@ import diskcache
 from forebay_proxy.core.segments import SegmentLayout
 from forebay_proxy.store.files.fallocate import Reserve
 from forebay_proxy.store.index.row import MAX_ROW_BYTES, InvalidRow, Row, decode
-from forebay_proxy.store.index.schema import SETTINGS, IndexBroken, is_ours
 
 __all__ = ["IndexBroken", "IndexDatabase", "LoadedIndex", "RowDisk", "RowRefused"]
 
 DATABASE = "cache.db"  # diskcache's name for it
 _RAW = 1  # diskcache's mode of a value that lies in the row itself
+_CHECKPOINT_PAGES = 256  # 1 MiB of log: what the ledger sets aside for it stays small
+SETTINGS: dict[str, int | str] = {
+    "eviction_policy": "none",
+    "cull_limit": 0,
+    "size_limit": 2**62,
+    "statistics": 0,
+    "disk_min_file_size": 2**30,  # every row lies in the table
+    "sqlite_mmap_size": 0,  # a truncated file must be an error, not a bus error
+    "sqlite_cache_size": -2000,  # KiB
+    "sqlite_wal_autocheckpoint": _CHECKPOINT_PAGES,
+    "sqlite_journal_size_limit": _CHECKPOINT_PAGES * 4096,  # a large commit does not keep its log for ever
+    "sqlite_journal_mode": "wal",
+    "sqlite_synchronous": 1,  # survives a kill without fsync; after a power cut the boot id sends every segment to its checksum
+    "sqlite_secure_delete": 1,  # what a row said is overwritten, not left in a free page: an older version may have written secrets
+    "sqlite_auto_vacuum": 1,  # dropped rows give their pages back: the index counts against the bound
+}
 _BUSY_S = 5.0  # we are the only owner; somebody looking with sqlite3 may hold it for a moment
 
+_HAS_ROWS = "SELECT 1 FROM sqlite_master WHERE name = 'Cache'"  # not so: it is empty, or was killed while it was made
 # A value beyond any row of ours is not even read; that of a filename neither.
 _SELECT = f"""
 SELECT rowid, typeof(key), CASE WHEN length(CAST(key AS BLOB)) = 64 THEN key END, raw, mode, filename IS NOT NULL,
@@ -38,6 +54,10 @@ SELECT rowid, typeof(key), CASE WHEN length(CAST(key AS BLOB)) = 64 THEN key END
     CASE WHEN typeof(store_time) = 'real' THEN store_time ELSE 0.0 END
 FROM Cache ORDER BY rowid
 """  # noqa: S608 -- a number of ours
+
+
+class IndexBroken(Exception):
+    """The database is not one of ours, or damaged."""
 
 
 class RowRefused(ValueError):
@@ -134,7 +154,7 @@ class IndexDatabase:
         loaded = LoadedIndex()
         refused: list[int] = []
         with closing(reader) as connection:
-            for rowid, *columns, committed_at in connection.execute(_SELECT) if is_ours(connection) else ():
+            for rowid, *columns, committed_at in connection.execute(_SELECT) if connection.execute(_HAS_ROWS).fetchone() else ():
                 try:
                     row = _row(columns, self._layout)
                 except InvalidRow:

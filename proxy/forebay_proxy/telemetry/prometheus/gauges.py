@@ -15,7 +15,7 @@ __all__ = ["LEVELS", "UsageCollector"]
 
 Values = Mapping[tuple[str, ...], float]
 
-_DISK_STATES: Mapping[str, float] = {"normal": 0, "unstable": 1, "down": 2}
+_DISK_STATES: Mapping[str, float] = {"normal": 0, "down": 2}
 
 _SINGLE: Mapping[str, Callable[[Usage], float]] = {
     "cache_disk_state": lambda usage: _DISK_STATES.get(usage.disk_state, 2),  # a word we do not know is no reason to look healthy

@@ -33,7 +33,7 @@ _DOOR_ANSWERS = ("passed", "incomplete", "encoded", "digest", "half", "disk", "r
 _INDEX_RESULTS = ("built", "read", "refused", "failed", OTHER)
 _WAITED_FOR = ("origin", "proxy", "disk", OTHER)
 _DISK_OPERATIONS = (
-    "create", "open", "allocate", "grow", "resize", "write", "read", "punch", "sync", "remove", "load", "index commit", "look", "probe",
+    "create", "open", "allocate", "grow", "resize", "write", "read", "punch", "sync", "remove", "load", "index commit", "look",
     OTHER,
 )  # fmt: skip
 _OPENING_ERRORS = (
@@ -155,7 +155,7 @@ METRICS: tuple[Metric, ...] = (
     _counter("sample_indexes_total", "Sample indexes made of complete shards, or read from the disk; refused: the shard can have none.",
              _NEW, result=_INDEX_RESULTS),
     _counter("cache_reservation_failures_total", "Segments for which no room was granted.",
-             reason=("no-room", "disk", "inodes", "quota", OTHER)),
+             reason=("no-room", "disk", "quota", OTHER)),
     _counter("cache_evictions_total", "Segments that left. plan: farthest announced use; guess: no plan spoke for it; unused: never read, "
              "and nobody waits for it any more; stale: the origin has another version; admin: forebay evict; other: wrong or lost.",
              reason=_LEAVING),
@@ -170,9 +170,9 @@ METRICS: tuple[Metric, ...] = (
              why=("recovery", "digest", "verify", "sample"), result=("right", "wrong")),
     _counter("cache_disk_errors_total", "Failed operations in the cache directory.",
              most=40, op=_DISK_OPERATIONS, errno=("ENOSPC", "EIO", OPEN)),
-    _gauge("cache_disk_state", "0 normal, 1 unstable (bytes are served past the cache now and then), 2 down (all bytes pass through)."),
+    _gauge("cache_disk_state", "0 normal, 2 down (nothing is stored, bytes pass through)."),
     _counter("cache_disk_state_changes_total", "Times the cache disk came into a state; back in normal: it works again.", _NEW,
-             state=("normal", "unstable", "down")),
+             state=("normal", "down")),
     _gauge("filesystem_avail_bytes", "Free bytes on the cache's file system."),
     _gauge("filesystem_size_bytes", "Size of the cache's file system."),
     _gauge("filesystem_files_free", "Free inodes on the cache's file system."),

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import weakref
 from contextlib import suppress
-from typing import Optional
+from http.client import HTTPConnection, HTTPException
+from typing import Optional, Tuple
 from urllib.parse import quote, unquote, urlsplit
 
 __all__ = ["KeepAlive", "KeepAliveRefused", "LaunchError", "hold"]
@@ -20,9 +20,7 @@ __all__ = ["KeepAlive", "KeepAliveRefused", "LaunchError", "hold"]
 # A live sidecar answers in milliseconds, one on a node with more work than cores after seconds; and who is given up on has been replaced by
 # a second sidecar, or the job reads without one. Nobody waits so long for a dead one: the kernel refuses its connection at once.
 ANSWER_S = 10.0
-MAX_HEADER_BYTES = 16 * 1024  # ours has two hundred bytes
-_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r]")
-_LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,9}) *(?:\r|$)", re.IGNORECASE)
+MAX_BYTES = 16 * 1024  # of a refusal; ours has two hundred
 
 
 class LaunchError(OSError):
@@ -156,49 +154,30 @@ def _connect(endpoint: str, timeout_s: float) -> socket.socket:
     return made
 
 
-def _ask(connection: socket.socket, token: str, job: str) -> tuple[int, str]:
-    """The status of the answer, and why it is not 200. By hand: ``http.client`` would take the connection for its own after the header."""
-    fields = ["GET /v1/hold HTTP/1.1", f"Host: {_host(connection)}"]
-    if token:
-        if not (token.isascii() and token.isprintable()):
-            raise LaunchError("FOREBAY_TOKEN holds what no header can carry")
-        fields.append(f"Forebay-Token: {token}")
-    if job:
-        fields.append(f"Forebay-Job: {quote(job)}")
-    connection.sendall("\r\n".join([*fields, "", ""]).encode("ascii"))
-    received = b""
-    while b"\r\n\r\n" not in received:
-        data = connection.recv(4096)
-        if not data or len(received) > MAX_HEADER_BYTES:
-            raise ConnectionError("it broke off before it answered")
-        received += data
-    found = _STATUS.match(received)
-    if found is None:
-        raise ConnectionError("what answers there speaks no HTTP")
-    status = int(found[1])
-    return status, "" if status == 200 else _why(connection, received)
+def _ask(connection: socket.socket, token: str, job: str) -> Tuple[int, str]:
+    """The status of the answer, and why it is not 200: the words of a refusal (RFC 9457)."""
+    asking = HTTPConnection("localhost" if connection.family == socket.AF_UNIX else "%s:%d" % connection.getpeername()[:2])
+    asking.sock = connection.dup()  # what http.client closes as it likes; the connection itself stays open
+    headers = {**({"Forebay-Token": token} if token else {}), **({"Forebay-Job": quote(job)} if job else {})}
+    try:
+        asking.request("GET", "/v1/hold", headers=headers)
+        with asking.getresponse() as answer:
+            return answer.status, "" if answer.status == 200 else _why(answer.read(MAX_BYTES))
+    except ValueError as error:
+        raise LaunchError("FOREBAY_TOKEN holds what no header can carry") from error
+    except HTTPException as error:
+        raise ConnectionError("it broke off, or speaks no HTTP") from error
+    finally:
+        asking.close()
 
 
-def _why(connection: socket.socket, received: bytes) -> str:
-    """The words of a refusal (RFC 9457), as they go on behind its status; "" where it says nothing of the kind."""
-    header, _, body = received.partition(b"\r\n\r\n")
-    length = _LENGTH.search(header)
-    wanted = min(int(length[1]), MAX_HEADER_BYTES) if length else 0
-    while len(body) < wanted and (data := connection.recv(4096)):
-        body += data
+def _why(body: bytes) -> str:
     try:
         problem = json.loads(body)
         said = "".join(f"{mark}{problem[name]}" for mark, name in ((": ", "detail"), ("; ", "next_step")) if problem.get(name))
         return said[:500] if said.isprintable() else ""
     except (ValueError, AttributeError, RecursionError):
         return ""
-
-
-def _host(connection: socket.socket) -> str:
-    if connection.family == socket.AF_UNIX:
-        return "localhost"
-    host, port = connection.getpeername()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _cause(error: OSError) -> str:

@@ -16,8 +16,9 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence, Tuple
 
 from forebay_proxy.wire.protocol.keepalive import KeepAlive, KeepAliveRefused, LaunchError, hold
 
@@ -28,6 +29,7 @@ LAUNCH_S = 75.0  # `forebay launch` gives up by itself after 60 s: 45 s in the q
 _NEEDS = ("aiohttp", "boto3", "click", "diskcache", "prometheus_client", "pydantic", "rich", "xxhash")
 
 
+@dataclass(frozen=True)
 class LaunchedSidecar:
     """A sidecar at ``endpoint`` (``http://host:port``), held until ``close``.
 
@@ -36,24 +38,12 @@ class LaunchedSidecar:
     in words, None where it is not known.
     """
 
-    def __init__(
-        self,
-        endpoint: str,
-        how: str,
-        held: Optional[KeepAlive],
-        log: str = "",
-        notices: Sequence[str] = (),
-        without_effect: Optional[Sequence[str]] = None,
-    ) -> None:
-        self.endpoint = endpoint
-        self.how = how
-        self.log = log
-        self.notices = tuple(notices)
-        self.without_effect = None if without_effect is None else tuple(without_effect)
-        self.hold = held
-
-    def __repr__(self) -> str:
-        return f"<LaunchedSidecar {self.endpoint}, {self.how}>"
+    endpoint: str
+    how: str
+    hold: Optional[KeepAlive]
+    log: str = ""
+    notices: Tuple[str, ...] = ()
+    without_effect: Optional[Tuple[str, ...]] = None
 
     def close(self) -> None:
         if self.hold is not None:
@@ -84,8 +74,7 @@ def join_or_start(
     if named:
         return LaunchedSidecar(named, "named", _hold_named(named, token, job))
     found = list(program) if program is not None else forebay_program(environ)
-    launch = _Launch([*found, "launch", *argv_extra], _surroundings(found, environ), token, job)
-    return launch.run(time.monotonic() + timeout_s)
+    return _launched([*found, "launch", *argv_extra], _surroundings(found, environ), token, job, time.monotonic() + timeout_s)
 
 
 def _hold_named(endpoint: str, token: str, job: str) -> Optional[KeepAlive]:
@@ -136,34 +125,28 @@ def _surroundings(program: Sequence[str], environ: Mapping[str, str]) -> dict[st
     return {name: value for name, value in environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
 
 
-class _Launch:
-    """One ``forebay launch``: it holds the sidecar until its standard input ends."""
-
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str], token: str, job: str) -> None:
-        self._job = job
-        self._command = list(command)
-        self._environ = environ
-        self._token = token
-
-    def run(self, deadline: float) -> LaunchedSidecar:
+def _launched(command: Sequence[str], environ: Mapping[str, str], token: str, job: str, deadline: float) -> LaunchedSidecar:
+    """By one ``forebay launch``, which holds the sidecar until its standard input ends."""
+    try:
+        process = subprocess.Popen(  # noqa: S603  # our own program, no shell
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(environ)
+        )
+    except OSError as error:
+        raise LaunchError(f"{command[0]}: cannot be run: {error.strerror}") from error
+    with process:
         try:
-            process = subprocess.Popen(  # noqa: S603  # our own program, no shell
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(self._environ)
+            told = _told(process, deadline)
+            held, without = hold(told["url"], token, job=job), told.get("without_effect")
+            notices = tuple(told.get("notices", ()))
+            return LaunchedSidecar(
+                told["url"], told["how"], held, told.get("log") or "", notices, None if without is None else tuple(without)
             )
-        except OSError as error:
-            raise LaunchError(f"{self._command[0]}: cannot be run: {error.strerror}") from error
-        with process:
-            try:
-                told = _told(process, deadline)
-                held = hold(told["url"], self._token, job=self._job)
-                log, notices = told.get("log") or "", told.get("notices", ())
-                return LaunchedSidecar(told["url"], told["how"], held, log, notices, told.get("without_effect"))
-            except BaseException:
-                process.kill()
-                raise
-            finally:
-                assert process.stdin is not None
-                process.stdin.close()  # our hold is taken, or there will be none: it may end
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()  # our hold is taken, or there will be none: it may end
 
 
 def _told(process: subprocess.Popen[bytes], deadline: float) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Which of the runs inside one Slurm step a process belongs to: the tasks of a step agree on it through a file in the run directory.
+"""Which Slurm step is one training run, and which of the runs inside one step a process belongs to: the tasks of a step agree on that
+through a file in the run directory.
 
 The script of a step may start one run after the other in each of its tasks, and data may be replaced between two. So a run is joined while
 a process of it lives, by whoever is not back from an ended one: a task whose process has ended begins the next run. stdlib only.
@@ -13,11 +14,27 @@ from typing import Any, Mapping
 
 from forebay_proxy.wire.protocol.runfile import private_directory, process_start_time, runtime_directory
 
-__all__ = ["FILE_NAME", "told_apart"]
+__all__ = ["FILE_NAME", "run_step", "step", "told_apart"]
 
 FILE_NAME = "forebay-steps.json"
 _MAX_STEPS = 64  # of one user on one node that are remembered; a step that runs now is always among the last
 _MAX_BYTES = 1 << 20
+_SPECIAL = 0xFFFFFFF0  # from here on: the batch script, the shell of an `salloc`, and others that are no step of an srun
+
+
+def step(environ: Mapping[str, str]) -> str:
+    """``job.step`` inside a step of an ``srun``, ``job`` elsewhere in an allocation, "" outside of Slurm."""
+    job, number = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", "")
+    return f"{job}.{number}" if job and number.isdigit() and int(number) < _SPECIAL else job
+
+
+def run_step(environ: Mapping[str, str]) -> str:
+    """``job.step`` where the tasks of a step are one run, or one after the other (``told_apart`` says which), else "".
+
+    A step of one task is none: it may be the shell of ``srun --pty``, in which one run is started after the other.
+    """
+    found = step(environ)
+    return "" if environ.get("SLURM_STEP_NUM_TASKS") == "1" or "." not in found else found
 
 
 def told_apart(step: str, environ: Mapping[str, str], pid: int) -> str:

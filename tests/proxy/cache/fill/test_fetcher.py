@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
+import random
 import tarfile
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from support.house import SEGMENT, building, data_of, reader, shard_of, until
 
 from forebay_proxy.cache.fill import fetcher
-from forebay_proxy.cache.fill.fetcher import UNANSWERED_BUDGET_S, UNWANTED_BUDGET_S, reason_of
+from forebay_proxy.cache.fill.fetcher import DENIALS, UNANSWERED_BUDGET_S, UNWANTED_BUDGET_S, reason_of
 from forebay_proxy.core.errors import (
     OriginError,
     OriginLied,
@@ -363,3 +365,34 @@ async def test_all_that_came_before_a_broken_end_is_enough(tmp_path: Path) -> No
         await world.quiet()
         assert world.clock.slept == []
         assert sorted(world.origin.asked(A)) == [(0, SEGMENT - 1), (SEGMENT, 2 * SEGMENT - 1)]  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+async def test_a_shard_of_several_backends_is_read_whole(tmp_path: Path, count: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Every one, from the first on; said once."""
+    caplog.set_level(logging.WARNING, "forebay")
+    async with building(tmp_path / "c") as world:
+        etags = tuple(f'"b{number}"' for number in range(count))
+        for number in range(12):
+            name = f"https://o/set/{number}.tar"
+            world.origin.put(name, data_of(6 * SEGMENT, number), backends=etags, chance=random.Random(number))
+            assert await world.get(name, reader()) == data_of(6 * SEGMENT, number)
+        assert all(world.origin.sent_twice(f"https://o/set/{number}.tar") == 0 for number in range(12))
+    told = [record.getMessage()[:16] for record in caplog.records if "not a tar" not in record.getMessage()]  # which the shards are not
+    assert told == ["origin https://o"]
+
+
+async def test_a_replaced_shard_is_told_after_a_few_questions(tmp_path: Path) -> None:
+    """The first reader's is over; the next reads the new one."""
+    async with building(tmp_path / "c") as world:
+        remote = world.origin.put(A, data_of(6 * SEGMENT))
+        gate = remote.hold(SEGMENT // 2)
+        async with world.opened(A, reader()) as reading:
+            await gate.reached.wait()
+            world.origin.put(A, data_of(5 * SEGMENT, 1), etag='"v2"')
+            gate.open()
+            with pytest.raises(ShardChanged):
+                _ = [bytes(chunk) async for chunk in reading.chunks()]
+        await world.quiet()
+        assert DENIALS < sum(asked.pin == '"v1"' for asked in world.origin.log) <= DENIALS + 8
+        assert await world.get(A, reader()) == data_of(5 * SEGMENT, 1)

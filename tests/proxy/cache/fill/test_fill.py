@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.cancelling import When, at_each_await
-from support.house import SEGMENT, World, building, data_of, shard_of, until
+from support.house import SEGMENT, World, building, data_of, until
 
 from forebay_proxy.cache.fill.fill import Fill
 from forebay_proxy.cache.fill.segment_writer import SegmentWriter
@@ -144,21 +144,6 @@ async def test_a_file_that_is_in_the_way_is_noted(world: World, monkeypatch: pyt
     assert (world.entry(A).stored.misplaced, refusals(world)) == (True, ["no-room"])
 
 
-async def test_no_inode_for_a_new_file_is_counted(world: World) -> None:
-    """The grant is given back without a try, and the monitor learns that a file is wanted."""
-    world.origin.put(B, DATA)
-    async with world.cache.open(shard_of(B), None, None, head=True) as reading:
-        grant = world.fill.grants.demand(reading.entry, 0)
-        assert grant is not None
-        world.cache.disk.no_files = True
-        assert await world.fill.prepare(reading.entry, 0, grant) is None
-        assert (world.fill.files_wanted, refusals(world)) == (1, ["inodes"])
-    world.cache.disk.no_files = False
-    world.room.read_ahead.end(reading.entry.key, 0)
-    await world.quiet()
-    assert world.ledger.reserved_bytes == 0
-
-
 async def test_a_file_that_was_cut_ends_its_version(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It cannot be mended while it is read."""
     entry = world.entry(A)
@@ -277,7 +262,8 @@ async def test_a_disk_that_fails_in_a_flight_is_told_to_its_health(world: World)
     with pytest.raises(DiskFailed):
         await world.fill.run_flight(world.entry(A), flight, writer, failing(writer, DiskFailed("write", "EROFS", "read-only")))
     assert not world.cache.disk.usable
-    world.cache.disk.probed(None)
+    world.clock.advance(60)
+    world.cache.disk.look()
 
 
 @pytest.mark.parametrize("when", list(When))

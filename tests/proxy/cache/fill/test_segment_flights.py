@@ -50,7 +50,8 @@ async def test_ahead_of_need_nothing_takes_off_where_it_cannot_stay(world: World
     world.cache.disk.failed(DiskFailed("write", "EROFS", "read-only"))
     with pytest.raises(CacheFull, match="disk is failing"):
         ensure(world, 1)
-    world.cache.disk.probed(None)
+    world.clock.advance(60)
+    world.cache.disk.look()
 
 
 async def test_what_is_needed_now_flies_without_room_too(world: World) -> None:

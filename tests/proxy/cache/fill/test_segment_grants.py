@@ -89,7 +89,8 @@ async def test_nothing_is_granted_while_the_disk_fails(world: World) -> None:
     assert [grants.demand(entry_of(), 0), grants.inside(entry_of(), 0, reader()), await grants.opening(Urgency(0.0), SEGMENT)] == [None] * 3
     assert refusals(world) == ["disk", "disk"]
     assert world.ledger.reserved_bytes == 0
-    world.cache.disk.probed(None)
+    world.clock.advance(60)
+    world.cache.disk.look()
 
 
 async def test_an_openings_room_has_no_victims_left(world: World) -> None:

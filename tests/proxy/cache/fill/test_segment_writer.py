@@ -14,6 +14,7 @@ from support.house import SEGMENT, building, data_of, reader, shard_of, until
 
 from forebay_proxy.core.facts.cache import DiskOperationFailed
 from forebay_proxy.core.facts.requests import RequestOutcome
+from forebay_proxy.policy.eviction.headroom import CEILING_S
 from forebay_proxy.store.files import file_io
 from forebay_proxy.transfer.buffers import Share
 
@@ -44,7 +45,7 @@ async def test_a_failing_disk_costs_no_reader_a_byte(
             assert await asyncio.gather(world.get(B), world.get(B)) == [other, other]
         await world.quiet()
         assert world.ledger.stored_bytes == 0
-        world.clock.advance(60)
+        world.clock.advance(CEILING_S)
         await world.disk_monitor.look()  # what the disk refused is tried again
         assert await world.get(A) == data
         await world.quiet()

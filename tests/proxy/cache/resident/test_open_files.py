@@ -11,8 +11,7 @@ from support.house import SEGMENT, World, building, data_of
 from support.shelves import stored
 
 from forebay_proxy.cache.resident import open_files
-from forebay_proxy.cache.resident.open_files import DiskHangs, PatientFiles
-from forebay_proxy.core.errors import DiskFailed
+from forebay_proxy.core.errors import CacheError, DiskFailed
 from forebay_proxy.core.facts.cache import IntegrityFailed
 from forebay_proxy.store.files import fallocate
 
@@ -103,17 +102,16 @@ async def test_a_file_that_was_cut_while_open_leaves(tmp_path: Path) -> None:
 
 
 async def test_a_disk_that_hangs_is_not_asked(tmp_path: Path) -> None:
-    """Until a probe came back."""
+    """Until its pause is over."""
     async with building(tmp_path / "c") as world:
         world.origin.put(A, data_of(SEGMENT))
         await world.get(A)
         await world.quiet()
-        files = PatientFiles(world.files, world.cache.disk)
         world.cache.disk.hung = True
-        with pytest.raises(DiskHangs):
-            await files.stored(world.entry(A))
+        with pytest.raises(CacheError, match="does not answer"):
+            await world.files.stored(world.entry(A))
         world.cache.disk.hung = False
-        assert await files.stored(world.entry(A)) is world.entry(A).stored.file
+        assert await world.files.stored(world.entry(A)) is world.entry(A).stored.file
 
 
 async def test_who_holds_the_file_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +124,7 @@ async def test_who_holds_the_file_is_not_waited_for_for_ever(tmp_path: Path, mon
         entry = world.entry(A)
         async with entry.stored.lock:
             with pytest.raises(DiskFailed, match="no answer within"):
-                await PatientFiles(world.files, world.cache.disk).stored(entry)
+                await world.files.stored(entry)
 
 
 async def test_an_empty_file_that_cannot_be_opened_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

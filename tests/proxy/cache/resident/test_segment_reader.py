@@ -101,7 +101,7 @@ async def test_a_disk_that_hangs_is_waited_for_once(tmp_path: Path, monkeypatch:
         finally:
             gate.set()
         assert world.entry(A).segments.complete
-        world.clock.advance(5)
+        world.clock.advance(60)
         await world.disk_monitor.look()
         assert await world.get(A) == data
         assert asked[0] > 1

@@ -262,17 +262,6 @@ async def test_who_names_no_job_compares_in_each_burst(tmp_path: Path) -> None:
         assert world.origin.heads() == 2
 
 
-async def test_a_shard_of_one_segment_that_flaps_is_noticed(tmp_path: Path) -> None:
-    """By its versions alone: the one that had been replaced is back."""
-    async with building(tmp_path / "c") as world:
-        for number in range(8):
-            world.origin.put(A, data_of(100), etag=f'"b{number % 2}"')
-            await world.get(A, reader(job=f"j{number}"))
-        assert world.fetcher.version_flips.known("https://o")
-        world.origin.put(A, data_of(100, 1), etag='"b3"')
-        assert await world.get(A, reader(job="last")) == data_of(100, 1)  # a new one is still a new one
-
-
 async def test_a_ttl_of_nothing_compares_at_each_opening(tmp_path: Path) -> None:
     """Once each; what was just compared is read, though it is never fresh."""
     async with building(tmp_path / "c", revalidate=0.0) as world:

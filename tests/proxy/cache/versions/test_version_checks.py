@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from pathlib import Path
 
 import pytest
 from support.fake_origin import ErrorOf, reset
 from support.house import SEGMENT, building, data_of, reader, shard_of
 
-from forebay_proxy.cache.integrity.version_flips import KNOWN_TRIES
 from forebay_proxy.cache.versions.revalidation import HEAD_DIFFERS_S
 from forebay_proxy.cache.versions.versions import NO_JOB_S
 from forebay_proxy.core.errors import (
@@ -133,21 +131,6 @@ async def test_a_head_that_is_right_is_confirmed_and_followed(tmp_path: Path) ->
             await world.get(B, reader(job="two"))
 
 
-async def test_backends_with_etags_of_their_own_are_compared_patiently(tmp_path: Path) -> None:
-    """Once they are known, a new job fetches nothing again because another of them answered."""
-    async with building(tmp_path / "c") as world:
-        names = [f"https://o/set/{number}.tar" for number in range(12)]
-        whole = [data_of(3 * SEGMENT, number) for number in range(12)]
-        for number, name in enumerate(names):
-            world.origin.put(name, whole[number], backends=('"b1"', '"b2"', '"b3"'), chance=random.Random(number))
-        for job in ("one", "two", "three"):
-            assert [await world.get(name, reader(job=job)) for name in names] == whole
-        assert world.fetcher.version_flips.known("https://o")
-        sent = sum(map(world.origin.sent, names))
-        assert [await world.get(name, reader(job="four")) for name in names] == whole
-        assert sum(map(world.origin.sent, names)) <= sent + len(names) * KNOWN_TRIES
-
-
 async def test_an_origin_that_cannot_be_reached_is_served_from_the_store(tmp_path: Path) -> None:
     """And it is counted."""
     async with building(tmp_path / "c") as world:
@@ -221,22 +204,6 @@ async def test_one_without_an_identity_is_asked_about_by_get(tmp_path: Path, err
         world.origin.head_error = error
         world.origin.put(A, OTHER, identity=False)
         assert await world.get(A, reader(job="two")) == OTHER
-
-
-async def test_one_without_an_identity_is_asked_about_once(tmp_path: Path) -> None:
-    """Also where versions come back: no answer would ever be about its bytes."""
-    async with building(tmp_path / "c") as world:
-        names = [f"https://o/set/{number}.tar" for number in range(12)]
-        for number, name in enumerate(names):
-            world.origin.put(name, DATA, backends=('"b1"', '"b2"', '"b3"'), chance=random.Random(number))
-        for name in names:
-            assert await world.get(name, reader(job="one")) == DATA
-        assert world.fetcher.version_flips.known("https://o")
-        world.origin.put(A, DATA, identity=False)
-        await world.get(A, reader(job="one"))
-        before = len(world.origin.asked(A))
-        assert await world.get(A, reader(job="two")) == DATA
-        assert len(world.origin.asked(A)) <= before + 3
 
 
 async def test_a_shard_that_is_gone_is_not_served(tmp_path: Path) -> None:

@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 from support.house import FakeClock, shard_of
 
-from forebay_proxy.cache.integrity.version_flips import VersionFlips
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.versions import versions as versions_module
 from forebay_proxy.cache.versions.refusals import SuspectVersions
 from forebay_proxy.cache.versions.versions import NO_JOB_S, Freshness, Versions
 from forebay_proxy.core.errors import OriginError
-from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, MOST_BYTES
 from forebay_proxy.core.shard import Pin, PinKind, Version
 
@@ -41,7 +39,7 @@ class Named:
         self.room: Any = Room()
         self.freshness = Freshness("job", clock)
         self.versions = Versions(
-            room=self.room, freshness=self.freshness, suspects=SuspectVersions(clock), version_flips=VersionFlips(clock, Events()),
+            room=self.room, freshness=self.freshness, suspects=SuspectVersions(clock),
             clock=clock, hmac_key=b"k" * 32,
         )  # fmt: skip
         self.gone: list[Entry] = []

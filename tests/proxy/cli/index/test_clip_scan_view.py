@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from forebay_proxy.cli.client import SidecarClient
-from forebay_proxy.cli.index import clip_scan_view
-from forebay_proxy.cli.index.clip_scan_view import ClipScanView
-from forebay_proxy.cli.shards.warm_progress import WarmQuiet
+from forebay_proxy.cli.index import video_scan
+from forebay_proxy.cli.index.video_scan import ClipScanView
+from forebay_proxy.cli.progress import ProgressView
 
 ONE = {"event": "progress", "shards": 1, "scanned": 3, "known": 0, "failed": 0, "clip_bytes": 700}
 ALL = {**ONE, "event": "end", "shards": 2, "clip_bytes": 900}
@@ -35,23 +35,24 @@ class ScanOfTwo:
             self.told(self.last)
 
 
-class NotedView(WarmQuiet):
+class NotedView(ProgressView):
     """Writes down what it is told."""
 
     def __init__(self) -> None:
+        super().__init__(quiet=True, as_json=False)
         self.shown: list[tuple[int, int, int]] = []
-        self.events: list[dict[str, Any]] = []
+        self.events: list[Mapping[str, Any]] = []
 
-    def event(self, event: dict[str, Any]) -> None:
+    def event(self, event: Mapping[str, Any]) -> None:
         self.events.append(event)
 
-    def progress(self, done_shards: int, shards: int, done_bytes: int) -> None:
-        self.shown.append((done_shards, shards, done_bytes))
+    def shards(self, done: int, shards: int, done_bytes: int) -> None:
+        self.shown.append((done, shards, done_bytes))
 
 
 def test_the_bar_is_the_scans_once_all_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, it is the count's; programs are told all of it."""
-    monkeypatch.setattr(clip_scan_view, "VideoScan", ScanOfTwo)
+    monkeypatch.setattr(video_scan, "VideoScan", ScanOfTwo)
     view = NotedView()
     with ClipScanView("t.clips", SidecarClient("http://127.0.0.1:7070"), view).begun() as scan:
         for name in ("a", "b"):

@@ -11,7 +11,9 @@ from support.fake_sidecar import FakeSidecar
 
 from forebay_proxy.cli.client import SidecarUnreachable
 from forebay_proxy.cli.run import join as module
-from forebay_proxy.cli.run.join import Joined, JoinRequest, join
+from forebay_proxy.cli.run.join import Joined, JoinRequest, differences, join
+from forebay_proxy.config.settings import load
+from forebay_proxy.config.settings_text import as_json
 from forebay_proxy.node.runfile import RunDirectory
 
 pytestmark = pytest.mark.another_python
@@ -75,3 +77,20 @@ def test_a_unix_address_is_known_by_its_url_too(tmp_path: Path, environ: dict[st
     with FakeSidecar(on_unix=tmp_path / "s"), join(JoinRequest(f"unix:{tmp_path / 's'}", None, {}), environ, FAKE_PROGRAM) as joined:
         pass
     assert (joined.how, joined.url) == ("named", "http://127.0.0.1:7070")
+
+
+def test_given_settings_that_differ_are_named_with_both_values() -> None:
+    """Defaults of ours claim nothing; the same value differs not."""
+    running = as_json(load({"cache_size": "100MB", "prefetch": False}, {}, []))
+    mine = load({"cache_size": "1TB", "port": "9999", "prefetch": False}, {"FOREBAY_REVALIDATE": "never"}, [])
+    assert differences(mine, running) == [
+        "--port (default), not 9999", "--cache-size 100 MB, not 1.0 TB", "--revalidate job, not never",
+    ]  # fmt: skip
+    assert differences(load({}, {}, []), running) == []
+
+
+def test_how_long_it_stays_is_its_starters_business() -> None:
+    """And origins are handed over, not compared."""
+    running = as_json(load({"idle_exit_s": "60", "allow_origin": ("http://127.0.0.1:1",)}, {}, []))
+    mine = load({"idle_exit_s": "5", "allow_origin": ("http://127.0.0.1:1", "http://127.0.0.1:2")}, {}, [])
+    assert differences(mine, running) == []

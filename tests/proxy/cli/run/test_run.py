@@ -23,7 +23,7 @@ from support.verbs import verb, verb_process
 from forebay_proxy.cli.client import SidecarClient, SidecarUnreachable
 from forebay_proxy.cli.run.join import Joined
 from forebay_proxy.cli.run.run import _Watch, run
-from forebay_proxy.cli.run.takeover_place import takeover_folder
+from forebay_proxy.cli.run.takeover import takeover_folder
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.node.runfile import RunDirectory, RunFile, process_start_time
 

@@ -1,4 +1,4 @@
-"""``forebay takeover install | status | remove``: one line in a training environment."""
+"""``forebay takeover install | remove``: one line in a training environment."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 from support.cli import invoke
 from support.other_python import TAKEOVER, answer_of, clean_environment, other_python
 
-from forebay_proxy.cli.run.takeover import PTH_NAME
-from forebay_proxy.cli.run.takeover_place import HOOK, open_to_others, path_variables, pth_text
+from forebay_proxy.cli.run.takeover import HOOK, PTH_NAME, open_to_others, path_variables, pth_text
 
 pytestmark = pytest.mark.each_python
 
@@ -54,15 +53,6 @@ def test_turned_off_for_a_process(tmp_path: Path, python: str) -> None:
     invoke("takeover", "install", "--python", python)
     code = "import json, sys; print(json.dumps([type(finder).__name__ for finder in sys.meta_path].count('Hook')))"
     assert answer_of(python, code, clean_environment(tmp_path / "run", FOREBAY_TAKEOVER="0")) == 0
-
-
-def test_status(python: str) -> None:
-    """Not there, there, and there without what it leads to."""
-    assert "not installed" in invoke("takeover", "status", "--python", python).stdout
-    invoke("takeover", "install", "--python", python)
-    assert invoke("takeover", "status", "--python", python).stdout.startswith(f"installed: {pth(python)}")
-    pth(python).write_text(pth_text(Path("/no/longer/there")))
-    assert "without effect" in invoke("takeover", "status", "--python", python).stdout
 
 
 def test_a_forebay_that_has_gone_is_silent(tmp_path: Path, python: str) -> None:

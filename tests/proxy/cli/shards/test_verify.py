@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator
 
 import pytest
-from rich.console import Console
 from support.cli import invoke
 from support.fake_sidecar import FakeSidecar
 
-from forebay_proxy.cli.shards.verify_progress import VerifyBar, VerifyLines
+from forebay_proxy.cli.progress import ProgressView
 
 pytestmark = pytest.mark.another_python
 
@@ -88,19 +86,14 @@ def test_a_rate_that_is_none(sidecar: FakeSidecar, rate: str) -> None:
 def test_elsewhere_than_on_a_terminal_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     """Not one for each event."""
     now = [0.0]
-    view = VerifyLines(clock=lambda: now[0])
+    view = ProgressView(quiet=False, as_json=False, clock=lambda: now[0])
     for second in range(12):
         now[0] = float(second)
-        view.progress(second * 10**6, 12 * 10**6)
-    assert capsys.readouterr().err.splitlines() == ["forebay: 5.0 MB of 12.0 MB verified", "forebay: 10.0 MB of 12.0 MB verified"]
-
-
-def test_on_a_terminal_a_bar() -> None:
-    """Bytes, speed, time left."""
-    screen = io.StringIO()
-    with VerifyBar(Console(file=screen, force_terminal=True, width=100)) as view:
-        view.progress(5 * 10**6, 10**7)
-    assert "5.0/10.0 MB" in screen.getvalue()
+        view.bytes(second * 10**6, 12 * 10**6, "verified")
+    assert capsys.readouterr().err.splitlines() == [
+        "forebay: 5.0 MB of 12.0 MB verified, 1.0 MB/s, 7.0 s left",
+        "forebay: 10.0 MB of 12.0 MB verified, 1.0 MB/s, 2.0 s left",
+    ]
 
 
 def test_a_pattern_that_matches_nothing_is_not_all_right(monkeypatch: pytest.MonkeyPatch) -> None:

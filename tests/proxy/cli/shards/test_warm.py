@@ -15,7 +15,7 @@ from support.fake_sidecar import FakeSidecar
 
 from forebay_proxy.cli import sources
 from forebay_proxy.cli.client import SidecarClient
-from forebay_proxy.cli.shards.warm_progress import WarmBar, WarmLines
+from forebay_proxy.cli.progress import ProgressView
 
 pytestmark = pytest.mark.another_python
 
@@ -143,10 +143,10 @@ def test_a_list_that_is_not_there(sidecar: FakeSidecar) -> None:
 def test_elsewhere_than_on_a_terminal_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     """Not a line a shard."""
     now = [0.0]
-    view = WarmLines(clock=lambda: now[0])
+    view = ProgressView(quiet=False, as_json=False, clock=lambda: now[0])
     for second in range(12):
         now[0] = float(second)
-        view.progress(second, 100, second * 10**6)
+        view.shards(second, 100, second * 10**6)
     assert capsys.readouterr().err.splitlines() == [
         "forebay: 5 of 100 shards, 5.0 MB, 1.0 MB/s, about 100 MB in all, 1 min 35 s left",
         "forebay: 10 of 100 shards, 10.0 MB, 1.0 MB/s, about 100 MB in all, 1 min 30 s left",
@@ -156,11 +156,11 @@ def test_elsewhere_than_on_a_terminal_a_line_every_few_seconds(capsys: pytest.Ca
 def test_on_a_terminal_a_bar() -> None:
     """Shards, bytes, speed, what is left and how long that may take, in one line that leaves no trace."""
     screen = io.StringIO()
-    with WarmBar(Console(file=screen, force_terminal=True, width=140)) as view:
-        view.progress(3, 10, 5 * 10**6)
+    with ProgressView(quiet=False, as_json=False, console=Console(file=screen, force_terminal=True, width=140)) as view:
+        view.shards(3, 10, 5 * 10**6)
     assert "about 16.7 MB in all" in screen.getvalue()
     assert " left" in screen.getvalue()
-    assert "3/10" in screen.getvalue()
+    assert "3 of 10" in screen.getvalue()
     assert "5.0 MB" in screen.getvalue()
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from support.cli import invoke
 
-from forebay_proxy.cli.seams import SaidReady, Seams
+from forebay_proxy.app.status import ServiceInfo
+from forebay_proxy.cli.seams import Seams
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.quantities import TotalBytes
 from forebay_proxy.node.runfile import RunDirectory, RunFile, process_start_time
@@ -19,23 +20,19 @@ from forebay_proxy.node.runfile import RunDirectory, RunFile, process_start_time
 pytestmark = pytest.mark.each_python
 
 
-@dataclass(frozen=True)
-class Info:
-    url: str = "http://127.0.0.1:7071"
-    socket: Path | None = Path("/run/user/1/forebay.sock")
-    cache_dir: Path = Path("/nvme/forebay")
-    instance: str = "00112233aabbccdd"
-    capacity_bytes: int = 200 * 10**9
-    notices: tuple[str, ...] = ("cache size 20 GiB; --cache-size changes it",)
+INFO = ServiceInfo(
+    url="http://127.0.0.1:7071", port=7071, socket=Path("/run/user/1/forebay.sock"), cache_dir=Path("/nvme/forebay"),
+    instance="00112233aabbccdd", capacity_bytes=200 * 10**9, fingerprint="0" * 16, notices=("cache size 20 GiB; --cache-size changes it",),
+)  # fmt: skip
 
 
 @dataclass
 class Service:
     seen: list[Settings] = field(default_factory=list)
 
-    def __call__(self, settings: Settings, announce: Callable[[SaidReady], None]) -> int:
+    def __call__(self, settings: Settings, announce: Callable[[ServiceInfo], None]) -> int:
         self.seen.append(settings)
-        announce(Info())
+        announce(INFO)
         return 0
 
 

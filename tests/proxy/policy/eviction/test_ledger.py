@@ -185,38 +185,35 @@ def test_what_is_promised_is_not_on_the_disk_until_it_is_allocated() -> None:
     ledger: Ledger[str] = Ledger(100)
     ledger.found(60)
     kept, given_back, displaced = ledger.reserve(20, list), ledger.reserve(10, list), ledger.reserve(20, lambda: [Victim("v", 15)])
-    assert (ledger.used_bytes, ledger.disk.unallocated_bytes, ledger.disk.bytes) == (100, 40, 60)
-    ledger.disk.allocated(kept)
-    assert ledger.disk.bytes == 80
+    assert (ledger.used_bytes, ledger.unallocated_bytes, ledger.held_bytes) == (100, 40, 60 - 15)
+    ledger.allocated(kept)
+    assert ledger.held_bytes == 80 - 15
     ledger.vacated(displaced)
-    assert ledger.disk.bytes == 80 - 15
+    assert ledger.held_bytes == 80 - 15
     ledger.shrink(displaced, 5)
     ledger.shrink(kept, 12)
     ledger.commit(kept)
     ledger.release(given_back)
     ledger.release(displaced)
-    assert ledger.disk.unallocated_bytes == 0
-    assert ledger.disk.bytes == ledger.used_bytes == 57
+    assert ledger.unallocated_bytes == 0
+    assert ledger.held_bytes == ledger.used_bytes == 57
 
 
-def test_what_the_disk_may_hold_while_it_is_watched() -> None:
-    """The least and the most of the whole time: what was under way for a moment of it counts, also when it is over."""
+def test_what_the_disk_holds_at_least_while_it_is_watched() -> None:
+    """What is being given or taken back does not count, also when that is over."""
     ledger: Ledger[str] = Ledger(100)
     ledger.found(60)
-    ledger.disk.watch()
-    assert ledger.disk.watched() == (60, 60)
+    ledger.watch()
     grant = ledger.reserve(20, list)
-    assert ledger.disk.watched() == (60, 60), "the disk has heard nothing of it"
-    ledger.disk.doubt(grant)
-    assert ledger.disk.watched() == (60, 80)
-    ledger.disk.allocated(grant)
+    ledger.allocated(grant)
+    assert (ledger.least_bytes, ledger.held_bytes) == (60, 80)
     ledger.doom(15)
     ledger.gone(15)
-    ledger.disk.watch()
-    assert ledger.disk.watched() == (65, 65)
-    ledger.disk.doubt(grant)
+    ledger.watch()
+    assert ledger.least_bytes == 65
+    ledger.freeing(grant)
     ledger.release(grant)
-    assert ledger.disk.watched() == (45, 65)
+    assert ledger.least_bytes == 45
     ledger.measured_overhead(8, swept=3)
-    ledger.disk.watch()
-    assert ledger.disk.watched() == (50, 53)
+    ledger.watch()
+    assert ledger.least_bytes == 50

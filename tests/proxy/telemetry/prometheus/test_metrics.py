@@ -225,7 +225,7 @@ def test_states_add_up_to_what_is_held(metrics: Metrics) -> None:
     assert _value(metrics, "cache_capacity_bytes", kind="effective") == 900
 
 
-@pytest.mark.parametrize(("state", "value"), [("normal", 0), ("unstable", 1), ("down", 2), ("on fire", 2)])
+@pytest.mark.parametrize(("state", "value"), [("normal", 0), ("down", 2), ("on fire", 2)])
 def test_a_disk_state_is_a_number(state: str, value: int) -> None:
     """An unknown state looks bad, not good."""
     metrics = Metrics()

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import stat
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.events import Event, Events
 from forebay_proxy.core.facts.requests import AccessLogged, RequestDone, RequestOutcome, Served
-from forebay_proxy.telemetry.logs import access_log as module
-from forebay_proxy.telemetry.logs.access_log import AccessLog, line_of
-from forebay_proxy.telemetry.logs.append_file import AppendFile
+from forebay_proxy.telemetry import access_log as module
+from forebay_proxy.telemetry.access_log import AccessLog, line_of, log_request
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 READER = ReaderName("job", "0", "1", "7.1")
@@ -34,7 +36,7 @@ def done(
 def told(fact: RequestDone, began_at: float = 1_000_000_000.0, key: bytes = KEY) -> dict[str, object]:
     assert fact.served is not None
     line = line_of(began_at, fact, fact.served, key)
-    assert line.count(b"\n") == 1 and line.endswith(b"\n")  # noqa: PT018 -- one fact: it is one line
+    assert len(line.splitlines()) == 1
     found: dict[str, object] = json.loads(line)
     return found
 
@@ -139,14 +141,13 @@ async def test_a_slow_disk_costs_lines_and_nothing_else(
 ) -> None:
     """Nobody waits for it, what does not fit is counted, and it is said once; also when it is well again."""
     go, begun = threading.Event(), threading.Event()
-    write = AppendFile.write
 
-    def slow(self: AppendFile, lines: bytes) -> None:
+    def slow(*answer: Any) -> str:
         begun.set()
         assert go.wait(60)
-        write(self, lines)
+        return line_of(*answer)
 
-    monkeypatch.setattr(AppendFile, "write", slow)
+    monkeypatch.setattr(module, "line_of", slow)
     monkeypatch.setattr(module, "MOST_WAITING", 50)
     now, path = [100.0], tmp_path / "a.log"
     with caplog.at_level(logging.WARNING, "forebay"):
@@ -192,18 +193,81 @@ async def test_a_failing_disk_is_asked_again(tmp_path: Path, caplog: pytest.LogC
 async def test_a_hanging_disk_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The end comes all the same, and what was lost is said."""
     go = threading.Event()
-    monkeypatch.setattr(AppendFile, "write", lambda self, lines: go.wait(240) and None)
+    monkeypatch.setattr(module, "line_of", lambda *_: go.wait(240) and "")
     monkeypatch.setattr(module, "CLOSE_S", 0.05)
     with caplog.at_level(logging.WARNING, "forebay"):
         async with asyncio.timeout(60), logging_to(tmp_path / "a.log") as (_, board):
             board.emit(done())
+        logging.shutdown()  # as the end of the interpreter does
     go.set()
     assert "its disk does not answer" in caplog.text
 
 
-async def test_what_cannot_be_written_ends_the_start(tmp_path: Path) -> None:
-    """The flag, the path, the cause, and what to do."""
-    made = AccessLog(tmp_path / "missing" / "a.log", KEY, Events(), clock=lambda: 0.0)
-    with pytest.raises(ConfigError, match=r"--access-log .*a\.log cannot be written: No such file") as refused:
+def _stranger(path: Path) -> None:
+    path.write_bytes(b"")
+    os.chown(path, 12345, 12345)
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only root can give a file away")
+
+
+@pytest.mark.parametrize(
+    ("make", "cause"),
+    [
+        (lambda path: path.parent.rmdir(), "No such file"),
+        (lambda path: path.symlink_to("elsewhere"), "symbolic links"),
+        (Path.mkdir, "Is a directory"),
+        (os.mkfifo, r"No such device|no regular file"),
+        pytest.param(_stranger, "no regular file of yours", marks=needs_root),
+    ],
+)
+async def test_what_cannot_be_written_ends_the_start(tmp_path: Path, make: Callable[[Path], object], cause: str) -> None:
+    """The flag, the path, the cause, and what to do; a pipe without waiting for its reader."""
+    path = tmp_path / "inner" / "a.log"
+    path.parent.mkdir()
+    make(path)
+    made = AccessLog(path, KEY, Events(), clock=lambda: 0.0)
+    with pytest.raises(ConfigError, match=rf"--access-log .*a\.log cannot be written: .*({cause})") as refused:
         await made.start()
     assert "leave --access-log out" in refused.value.next_step
+
+
+async def test_it_is_its_owners_alone_and_what_was_there_stays(tmp_path: Path) -> None:
+    """Made with 0600: it says who read what. Lines of an earlier run stay, and the mode that somebody gave it."""
+    path = tmp_path / "a.log"
+    async with logging_to(path) as (_, board):
+        board.emit(done())
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o640)
+    async with logging_to(path) as (_, board):
+        board.emit(done())
+    assert (len(path.read_bytes().splitlines()), stat.S_IMODE(path.stat().st_mode)) == (2, 0o640)
+
+
+async def test_logrotate_may_move_it_or_cut_it(tmp_path: Path) -> None:
+    """Moved, removed, truncated: the next line begins the file again, without a signal and without a hole."""
+    path, old = tmp_path / "a.log", tmp_path / "a.log.1"
+    changes: list[Callable[[], object]] = [lambda: path.rename(old), path.unlink, lambda: os.truncate(path, 0), lambda: None]
+    async with logging_to(path) as (_, board):
+        for count, change in enumerate(changes, 1):
+            board.emit(done(f"s3://b/{count}.tar"))
+            await board.until(written=count)
+            assert [json.loads(line)["shard"] for line in path.read_text().splitlines()] == [f"s3://b/{count}.tar"]
+            change()
+    assert json.loads(old.read_text())["shard"] == "s3://b/1.tar"
+
+
+def test_a_request_is_one_debug_line_without_its_query(caplog: pytest.LogCaptureFixture) -> None:
+    """Who, what, how, how much, how long; nothing above debug."""
+    served = Served("https://o/a.tar?sig=S3CRET", READER, None, 100, None, 0.25, "", began_at=0.0)
+    ended = RequestDone("GET", 200, RequestOutcome.MISS, 100, 0.3, 0.5, served=served)
+    caplog.set_level(logging.INFO, "forebay")
+    log_request(ended)
+    assert caplog.messages == []
+    caplog.set_level(logging.DEBUG, "forebay")
+    log_request(ended)
+    log_request(RequestDone("GET", 404, None, 0, 0.1, 0.1))
+    assert caplog.messages == [
+        f"GET 200 shard https://o/a.tar for {READER}, miss: 100 bytes in 0.500 s, waited 0.250 s",
+        "GET 404 no shard: 0 bytes in 0.100 s",
+    ]

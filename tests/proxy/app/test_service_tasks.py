@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from forebay_proxy.app.service_tasks import measure_lag
 from forebay_proxy.core.events import Event, Events
 from forebay_proxy.core.facts.requests import LoopLagged
-from forebay_proxy.telemetry.loop_lag import measure_lag
 
 
 async def _first_lag(clock_steps: list[float]) -> float:

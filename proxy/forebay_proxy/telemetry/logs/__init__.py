@@ -1,1 +1,0 @@
-"""Log lines on requests, and the file they go to."""
