@@ -16,8 +16,8 @@ from forebay_proxy.cli.seams import Seams
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ShardNotFound
 from forebay_proxy.core.shard import Shard
+from forebay_proxy.origins.survey import Survey, sample_of
 from forebay_proxy.simulate.replay import lru
-from forebay_proxy.simulate.survey import Survey, sample_of
 from forebay_proxy.simulate.workload import shuffled
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
