@@ -18,7 +18,7 @@ from forebay_proxy.cli.seams import Seams
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ShardForbidden
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.simulate.survey import Survey
+from forebay_proxy.origins.survey import Survey
 
 PATTERN = "s3://b/{000..079}.tar"
 RUN = ("--ranks", "2", "--workers", "4", "--batch", "8")

@@ -14,7 +14,7 @@ from forebay_proxy.cli.seams import Seams
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ShardNotFound
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.simulate.survey import Survey, sample_of
+from forebay_proxy.origins.survey import Survey, sample_of
 
 PATTERN = "s3://b/{000..099}.tar"
 RUN = ("--cache-size", "50GB", "--origin-bandwidth", "2Gbit", "--rate", "800MB/s", "--workers", "8")

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from forebay_proxy.core.errors import InvalidRequest
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.policy.plans.sets.templates import Listed
 from forebay_proxy.server.http.plan_route import MOST_ROWS, parse_plan, parse_plan_query, parse_reader, shards_of
 from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
@@ -72,14 +71,6 @@ def test_a_long_list_must_be_lines_and_a_pattern_need_not() -> None:
     plan, shards = parse_plan("application/json", b'{"set": "s3://b/{0..9}.tar", "indices": [%s7]}' % many, "", HEADERS)
     assert (plan.set, {shard.name for shard in shards}, len(shards)) == ("s3://b/{0..9}.tar", {"s3://b/7.tar"}, (1 << 18) + 1)
     assert parse_plan("application/x-ndjson", b'"s3://b/7.tar"\n' + blank, "", ())[0].shards == ["s3://b/7.tar"]
-
-
-def test_what_is_announced_is_made_into_shards_when_asked_for() -> None:
-    """A list stays the texts it is; headers go to the first one's host."""
-    body = b'"s3://b/7.tar"\n"https://h.example/a.tar"\n"s3://b/8.tar"\n'
-    plan, shards = parse_plan("application/x-ndjson", body, "", HEADERS, False)
-    assert isinstance(shards, Listed)
-    assert (list(shards), plan.size) == (shards_of(plan.shards, HEADERS), 47)
 
 
 def test_a_large_body_lets_others_run() -> None:
