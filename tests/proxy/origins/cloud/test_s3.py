@@ -309,6 +309,13 @@ async def test_missing_credentials_are_a_clear_403(server: ScriptedOrigin, clien
     assert server.requests == []
 
 
+async def test_an_unknown_profile_is_a_clear_403(server: ScriptedOrigin) -> None:
+    """Allowed, but not configured."""
+    async with s3_client([server.base], profiles=frozenset({"ghost"})) as client:
+        with pytest.raises(ShardForbidden, match="profile does not exist"):
+            await client.get(s3_shard("s3://b/k.tar?profile=ghost"), FIRST)
+
+
 async def test_strict_origins_name_buckets_or_endpoints(server: ScriptedOrigin, monkeypatch: pytest.MonkeyPatch) -> None:
     """The operator's own endpoint is named by being configured; AWS itself holds everybody's buckets, so there each is named."""
     async with s3_client([server.base], strict_origins=True) as client:
