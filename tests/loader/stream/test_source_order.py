@@ -6,9 +6,7 @@ import io
 from dataclasses import replace
 
 import pytest
-from support.fake_proxy import FakeServer
 
-from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.stream import source_order
@@ -46,15 +44,6 @@ def test_the_sidecar_comes_first() -> None:
     assert names(order("s3://b/a.tar", own=True)) == ["sidecar", "webdataset's own opener"]
 
 
-def test_the_present_way_is_the_first() -> None:
-    """And known to be the sidecar's, or another; whether there is another tells how much is borne of it."""
-    ways = order("https://h/a.tar")
-    assert (ways.present.name, ways.through_sidecar, ways._bearing.alone) == ("sidecar", True, False)
-    ways.cope(GONE)
-    assert (ways.present.name, ways.through_sidecar) == ("origin", False)
-    assert order("s3://b/a.tar")._bearing.alone
-
-
 @pytest.mark.parametrize(
     ("url", "position", "trouble", "limit_s"),
     [
@@ -87,12 +76,6 @@ def test_where_none_was_ever_there_none_is_waited_for_long(monkeypatch: pytest.M
     assert ways._limit_of(ways.present, GONE) == 60.0
 
 
-def test_how_long_the_other_ways_are_asked_in_vain() -> None:
-    """An origin as long as a broken stream; webdataset's own opener asks again by itself."""
-    ways = order("https://h/a.tar", own=True, limits=PATIENT)
-    assert [ways._limit_of(way, GONE) for way in ways._sources[1:]] == [60.0, 0.0]
-
-
 def test_trouble_that_lasts_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """With its cause, and how long it may last; after each a pause."""
     told, slept = list[str](), list[float]()
@@ -105,17 +88,6 @@ def test_trouble_that_lasts_is_told_once(monkeypatch: pytest.MonkeyPatch) -> Non
             ways.cope(busy)
         assert told == ["https://h/a.tar: busy; asking the sidecar again, for up to 60 s"] * told_of
     assert slept == [0.25] * 4
-
-
-@pytest.mark.parametrize(("turning", "left"), [(True, ["sidecar", "origin"]), (False, ["origin"])])
-def test_silence_is_borne_of_a_sidecar_that_turns(turning: bool, left: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that does not is known to hang from then on."""
-    ways = order("https://h/a.tar")
-    found = list[bool]()
-    monkeypatch.setattr(ways.present, "turns", lambda: turning)
-    monkeypatch.setattr(HUNG, "found", lambda: found.append(True))
-    ways.cope(Unanswered("silent", silent=True))
-    assert (names(ways), found) == (left, [] if turning else [True])
 
 
 @pytest.mark.parametrize(("reached", "hint"), [(False, True), (True, False)])
@@ -131,36 +103,6 @@ def test_what_is_gone_on_without_is_told(reached: bool, hint: bool, monkeypatch:
     assert slept == [(0.0, 0.25)]
 
 
-def test_one_that_is_gone_is_left() -> None:
-    """Counted, and remembered by the process."""
-    ways = order("https://h/a.tar")
-    ways.cope(GONE)
-    assert (names(ways), COUNTS.snapshot()["fallback_total"], DEAD.known()) == (["origin"], 1, True)
-
-
-def test_one_that_refused_is_no_loss() -> None:
-    """It is there, and serves other shards."""
-    ways = order("https://h/a.tar")
-    ways.take_next("below no root", lost=False)
-    assert (names(ways), COUNTS.snapshot()["fallback_total"], DEAD.known()) == (["origin"], 0, False)
-
-
-def test_without_another_way_it_is_the_end() -> None:
-    """Which says what would have been needed."""
-    with pytest.raises(ProxyUnreachable, match="webdataset has no opener of its own for s3 URLs"):
-        order("s3://b/a.tar").cope(GONE)
-
-
-def test_the_last_way_is_named() -> None:
-    """And what the ones before it said."""
-    ways = order("s3://b/a.tar", own=True)
-    ways.cope(Unanswered("busy", reached=True))
-    with pytest.raises(ShardReadError, match="webdataset's own opener was the last way to it") as caught:
-        ways.cope(GONE)
-    assert "the sidecar said: busy" in str(caught.value)
-    assert ways.present.name == "webdataset's own opener"
-
-
 def test_a_sidecar_that_was_not_there_said_nothing() -> None:
     """An origin that failed did."""
     ways = order("https://h/a.tar", own=True)
@@ -169,13 +111,6 @@ def test_a_sidecar_that_was_not_there_said_nothing() -> None:
     with pytest.raises(ShardReadError) as caught:
         ways.cope(GONE)
     assert "(before that the origin said: broken)" in str(caught.value)
-
-
-@pytest.mark.parametrize(("error", "counted"), [(ShardReadError("x"), "failed"), (ShardChanged("x"), "changed")])
-def test_the_end_is_counted_by_its_kind(error: ShardReadError, counted: str) -> None:
-    order("https://h/a.tar").failed(error)
-    counts = COUNTS.snapshot()
-    assert {name: counts[name] for name in ("failed", "changed")} == {"failed": 0, "changed": 0, counted: 1}
 
 
 def test_one_that_hangs_is_asked_again_before_the_end() -> None:
@@ -247,7 +182,7 @@ def test_one_that_answers_again_is_first_again(monkeypatch: pytest.MonkeyPatch) 
     assert not ways._is_back()
 
 
-def test_a_byte_ends_the_trouble(proxy: FakeServer) -> None:
+def test_a_byte_ends_the_trouble() -> None:
     """What comes after it has its own clock."""
     ways = order("https://h/a.tar")
     ways._source_timeout.pause(GONE, 60.0)
