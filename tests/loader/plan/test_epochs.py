@@ -244,16 +244,6 @@ def test_a_pickle_has_a_count_of_its_own() -> None:
     assert epochs.begin() == 1
 
 
-def test_all_share_one_descriptor() -> None:
-    """A mixture of hundreds of data sets takes no more than one."""
-    first = Epochs()
-    before = len(os.listdir("/proc/self/fd"))
-    kept = [Epochs() for _ in range(50)]
-    kept.append(pickle.loads(pickle.dumps(kept[0])))
-    assert len(os.listdir("/proc/self/fd")) == before
-    assert [epochs.begin() for epochs in (first, *kept)] == [0] * 52
-
-
 def test_without_memfd(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the system has no such file, a temporary one does."""
     monkeypatch.delattr(os, "memfd_create")
