@@ -43,8 +43,12 @@ def source(text: str = "https://origin.example/a.tar") -> Source:
     return found
 
 
+def passed(client: socket.socket, answer: bytes, *files: int) -> None:
+    socket.send_fds(client, [answer], files)
+
+
 def pass_on(client: socket.socket, line: bytes, file: int) -> None:
-    socket.send_fds(client, [encode_answer(len(DATA), '"v1"', "00ff")], [file])
+    passed(client, encode_answer(len(DATA), '"v1"', "00ff"), file)
 
 
 class FakeDoor:
@@ -399,33 +403,9 @@ def test_a_refusal_is_http(door: FakeDoor) -> None:
     assert (counters()["opened"], counters()["door_failed"]) == (0, 0)
 
 
-def _short(client: socket.socket, line: bytes, file: int) -> None:
-    socket.send_fds(client, [encode_answer(len(DATA) + 1, '"v1"', "")], [file])
-
-
-def _bare(client: socket.socket, line: bytes, file: int) -> None:
-    client.sendall(encode_answer(len(DATA), '"v1"', ""))
-
-
-def _refusing_with_a_descriptor(client: socket.socket, line: bytes, file: int) -> None:
-    socket.send_fds(client, [encode_refusal(409, "no")], [file])
-
-
-def _nonsense(client: socket.socket, line: bytes, file: int) -> None:
-    socket.send_fds(client, [b"HTTP/1.1 400 Bad Request\r\n\r\n\n"], [file])
-
-
-def _silent_end(client: socket.socket, line: bytes, file: int) -> None:
-    client.shutdown(socket.SHUT_RDWR)
-
-
 def _half(client: socket.socket, line: bytes, file: int) -> None:
     socket.send_fds(client, [b'{"size"'], [file])
     client.shutdown(socket.SHUT_RDWR)
-
-
-def _two(client: socket.socket, line: bytes, file: int) -> None:
-    socket.send_fds(client, [encode_answer(len(DATA), '"v1"', "")], [file, file])
 
 
 def _endless(client: socket.socket, line: bytes, file: int) -> None:
@@ -434,14 +414,25 @@ def _endless(client: socket.socket, line: bytes, file: int) -> None:
             client.sendall(b"x" * 1000)
 
 
-def test_a_door_in_trouble_is_http(door: FakeDoor) -> None:
+TROUBLE: dict[str, Answer] = {
+    "it says a byte more": lambda client, line, file: passed(client, encode_answer(len(DATA) + 1, '"v1"', ""), file),
+    "no descriptor": lambda client, line, file: client.sendall(encode_answer(len(DATA), '"v1"', "")),
+    "a refusal with a descriptor": lambda client, line, file: passed(client, encode_refusal(409, "no"), file),
+    "nonsense": lambda client, line, file: passed(client, b"HTTP/1.1 400 Bad Request\r\n\r\n\n", file),
+    "an end without a word": lambda client, line, file: client.shutdown(socket.SHUT_RDWR),
+    "two descriptors": lambda client, line, file: passed(client, encode_answer(len(DATA), '"v1"', ""), file, file),
+    "half an answer": _half,
+    "an endless one": _endless,
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLE)
+def test_a_door_in_trouble_is_http(door: FakeDoor, trouble: str) -> None:
     """Counted, with nothing left open."""
-    answers = [_short, _bare, _refusing_with_a_descriptor, _nonsense, _silent_end, _half, _two, _endless]
-    for failed, door.answer in enumerate(answers, 1):
-        DOORS.forget()  # one that failed is left alone for a while
-        with no_descriptor_lost(door):
-            assert open_descriptor(source(), READER) is None, door.answer
-        assert (counters()["opened"], counters()["door_failed"]) == (0, failed), door.answer
+    door.answer = TROUBLE[trouble]
+    with no_descriptor_lost(door):
+        assert open_descriptor(source(), READER) is None
+    assert (counters()["opened"], counters()["door_failed"]) == (0, 1)
 
 
 def test_a_door_that_hangs_is_left_alone_for_a_while(door: FakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:

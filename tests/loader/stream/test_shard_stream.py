@@ -49,6 +49,15 @@ class World:
         assert source is not None
         return open_stream(source, READER, limits=limits, own_open=own)
 
+    def read(self, limits: Limits = PATIENT, text: str = "", own: Callable[[str], object] | None = None) -> bytes:
+        with self.open(limits, text, own) as stream:
+            return stream.read()
+
+    def dies(self, target: str) -> None:
+        """The sidecar does, for good, inside the shard."""
+        self.proxy.shown.setdefault(target, self.proxy.shown[self.target])
+        self.proxy.fault(target, Cut(CUT, lambda: threading.Thread(target=self.proxy.stop).start()))
+
     def direct(self) -> list[str]:
         """The Range header of each request that reached the origin."""
         return [request.headers.get("Range", "") for request in self.origin.requests]
@@ -142,8 +151,7 @@ def test_cut_mid_body(world: World, after: int, framing: str) -> None:
     """A cut anywhere is resumed at the next byte, whether the length is known or not."""
     world.show(BODY, framing=framing)
     world.proxy.fault(world.target, Cut(after))
-    with world.open() as stream:
-        assert stream.read() == BODY
+    assert world.read() == BODY
     assert world.origin.requests == []
     again = world.proxy.asked(world.target)[1:]
     if again and after:
@@ -154,8 +162,7 @@ def test_cut_mid_body(world: World, after: int, framing: str) -> None:
 def test_many_cuts(world: World) -> None:
     """Each byte that arrives starts the patience anew: any number of cuts is survived."""
     world.proxy.fault(world.target, *[Cut(90_000)] * 10)
-    with world.open() as stream:
-        assert stream.read() == BODY
+    assert world.read() == BODY
     assert counters()["resumed"] == 10
     assert counters()["fallback_total"] == 0
 
@@ -164,8 +171,7 @@ def test_sidecar_restarts_mid_body(world: World) -> None:
     """A sidecar that dies and comes back within the limit is waited for."""
     restarter = threading.Timer(0.2, world.proxy.start)
     world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=stop_then(world.proxy, restarter)).start()))
-    with world.open() as stream:
-        assert stream.read() == BODY
+    assert world.read() == BODY
     restarter.join()
     assert world.origin.requests == []
     assert counters()["resumed"] == 1
@@ -183,16 +189,14 @@ def test_restarted_sidecar_without_ranges(world: World) -> None:
     """A 200 to our Range is read from 0, what was delivered is skipped and compared."""
     world.show(BODY, ranges=False)
     world.proxy.fault(world.target, Cut(CUT))
-    with world.open() as stream:
-        assert stream.read() == BODY
+    assert world.read() == BODY
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 429])
 def test_trouble_is_waited_for(world: World, status: int) -> None:
     """Origin trouble, told by the sidecar, is waited for as it wishes."""
     world.proxy.fault(world.target, *[Refuse(status, headers=(("Retry-After", "0"),))] * 3)
-    with world.open() as stream:
-        assert stream.read() == BODY
+    assert world.read() == BODY
     assert len(world.proxy.requests) == 4
     assert world.origin.requests == []
 
@@ -215,9 +219,8 @@ def test_silent_sidecar_that_turns(world: World) -> None:
 
 def test_http_goes_on_at_the_origin(world: World) -> None:
     """An http source is resumed at its origin, from the same byte, held to the same version."""
-    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
-    with world.open(QUICK) as stream:
-        assert stream.read() == BODY
+    world.dies(world.target)
+    assert world.read(QUICK) == BODY
     assert world.direct() == [f"bytes={CUT}-"]
     assert world.origin.requests[0].headers["If-Match"] == world.origin.shown["/data/x.tar"].etag
     assert counters()["resumed_direct"] == counters()["fallback_total"] == 1
@@ -227,18 +230,16 @@ def test_http_goes_on_at_the_origin(world: World) -> None:
 def test_made_up_etag_is_not_sent_to_the_origin(world: World) -> None:
     """An ETag the sidecar made says nothing to the origin: the rest is proven by comparing from byte 0."""
     world.proxy.put(world.target, BODY, etag='"fb-123"')
-    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
-    with world.open(QUICK) as stream:
-        assert stream.read() == BODY
+    world.dies(world.target)
+    assert world.read(QUICK) == BODY
     assert world.direct() == [""]
 
 
 def test_origin_that_hides_its_etag_in_ranges(world: World) -> None:
     """A 206 without an ETag proves nothing; the origin is read from 0 and compared."""
     world.origin.put("/data/x.tar", BODY, etag="", honours_if_match=False)
-    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
-    with world.open(QUICK) as stream:
-        assert stream.read() == BODY
+    world.dies(world.target)
+    assert world.read(QUICK) == BODY
     assert world.direct() == [f"bytes={CUT}-", ""]
 
 
@@ -246,8 +247,7 @@ def test_origin_is_resumed_too(world: World) -> None:
     """Without the sidecar a cut at the origin is resumed as well."""
     world.proxy.stop()
     world.origin.fault("/data/x.tar", Cut(CUT), Cut(100_000))
-    with world.open(Limits(open_s=0.1, pause_s=0.01, jitter_s=0.0)) as stream:
-        assert stream.read() == BODY
+    assert world.read(Limits(open_s=0.1, pause_s=0.01, jitter_s=0.0)) == BODY
     assert world.direct() == ["", f"bytes={CUT}-", f"bytes={CUT + 100_000}-"]
 
 
@@ -267,8 +267,7 @@ def test_sidecar_that_comes_up_while_an_open_waits(world: World) -> None:
     world.proxy.stop()
     starter = threading.Timer(0.1, world.proxy.start)
     starter.start()
-    with world.open() as stream:
-        assert stream.read() == BODY
+    assert world.read() == BODY
     starter.join()
     assert world.origin.requests == []
 
@@ -302,8 +301,7 @@ def test_one_that_nobody_ever_named_is_not_waited_for(world: World, monkeypatch:
 def test_trouble_beyond_the_limit(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """A sidecar that answers 503 for longer than the limit is left for the origin; nobody is asked whether it runs."""
     world.proxy.fault(world.target, *[Refuse(503)] * 1000)
-    with world.open(QUICK) as stream:
-        assert stream.read() == BODY
+    assert world.read(QUICK) == BODY
     assert world.direct() == [""]
     assert "going on without the sidecar" in caplog.text
     assert "Is it running?" not in caplog.text
@@ -312,8 +310,7 @@ def test_trouble_beyond_the_limit(world: World, caplog: pytest.LogCaptureFixture
 def test_a_long_wait_is_told(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """Once, while it lasts: whoever mistyped a host need not wait for the end of all patience to read why nothing moves."""
     world.proxy.fault(world.target, *[Refuse(503, "no such host")] * 3)
-    with world.open(replace(PATIENT, tell_s=0.0)) as stream:
-        assert stream.read() == BODY
+    assert world.read(replace(PATIENT, tell_s=0.0)) == BODY
     (told,) = [record.getMessage() for record in caplog.records if "asking the sidecar again, for up to 60 s" in record.getMessage()]
     assert "no such host" in told
 
@@ -346,8 +343,7 @@ def test_a_host_that_does_not_exist_is_final(world: World, errno: int, monkeypat
 def test_a_resolver_in_trouble_is_asked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says that it does not know now: that is not its last word."""
     asked = named(world, socket.EAI_AGAIN, monkeypatch)
-    with world.open(QUICK, text="http://nosuchhost.invalid/a.tar", own=own(BODY)) as stream:
-        assert stream.read() == BODY
+    assert world.read(QUICK, text="http://nosuchhost.invalid/a.tar", own=own(BODY)) == BODY
     assert len(asked) > 1
 
 
@@ -393,19 +389,16 @@ def test_silence_of_a_sidecar_that_turns_is_its_origins(world: World, text: str)
 def test_other_sources_start_again(world: World) -> None:
     """What is no http source goes on webdataset's own way; the delivered part is skipped and compared."""
     text = "pipe:aws s3 cp s3://bucket/x.tar -"
-    world.proxy.put("/s3/bucket/x.tar", BODY)
-    world.proxy.fault("/s3/bucket/x.tar", Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    world.dies("/s3/bucket/x.tar")
     asked: list[str] = []
-    with world.open(QUICK, text=text, own=lambda command: asked.append(command) or io.BytesIO(BODY)) as stream:
-        assert stream.read() == BODY
+    assert world.read(QUICK, text=text, own=lambda command: asked.append(command) or io.BytesIO(BODY)) == BODY
     assert asked == [text]
     assert counters()["resumed_direct"] == 1
 
 
 def test_short_pipe_is_no_end(world: World) -> None:
     """webdataset's own way is held to the length that is known: `|| true` hides nothing."""
-    world.proxy.put("/s3/bucket/x.tar", BODY)
-    world.proxy.fault("/s3/bucket/x.tar", Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    world.dies("/s3/bucket/x.tar")
     with (
         world.open(QUICK, text="pipe:aws s3 cp s3://bucket/x.tar -", own=own(BODY[:-1])) as stream,
         pytest.raises(ShardReadError, match="999999"),
@@ -459,8 +452,7 @@ def test_changed_at_the_sidecar(world: World) -> None:
 def test_the_same_bytes_under_another_name(world: World) -> None:
     """What rotted on the sidecar's disk gets another ETag when it is fetched anew: compared with what came, it is gone on with."""
     world.proxy.fault(world.target, Cut(CUT, lambda: world.proxy.put(world.target, BODY, etag='"renamed"')))
-    with world.open() as stream:
-        assert stream.read() == BODY
+    assert world.read() == BODY
 
 
 def renamed(world: World, cut_again: int) -> None:
@@ -472,8 +464,7 @@ def renamed(world: World, cut_again: int) -> None:
 def test_what_was_compared_is_gone_on_with_by_its_new_name(world: World) -> None:
     """Once the bytes of another ETag are known to be the same, a later break asks for the rest of that version, and not from byte 0."""
     renamed(world, cut_again=CUT + 200_000)
-    with world.open() as stream:
-        assert stream.read() == BODY
+    assert world.read() == BODY
     assert len(world.proxy.requests) == 4
     last = world.proxy.requests[-1].headers
     assert last["If-Match"] == '"renamed"'
@@ -483,8 +474,7 @@ def test_what_was_compared_is_gone_on_with_by_its_new_name(world: World) -> None
 def test_a_break_before_the_comparison_is_compared_from_the_start_again(world: World) -> None:
     """Nothing of the new name has been delivered yet."""
     renamed(world, cut_again=CUT // 2)
-    with world.open() as stream:
-        assert stream.read() == BODY
+    assert world.read() == BODY
     assert len(world.proxy.requests) == 4
     assert "If-Match" not in world.proxy.requests[-1].headers
 
@@ -493,7 +483,7 @@ def test_a_break_before_the_comparison_is_compared_from_the_start_again(world: W
 def test_changed_at_the_origin(world: World, honours: bool) -> None:
     """Another version at the origin is seen, whether it honours If-Match or ignores it."""
     world.origin.put("/data/x.tar", ramp(1_000_000, seed=1), honours_if_match=honours)
-    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    world.dies(world.target)
     with world.open(QUICK) as stream, pytest.raises(ShardChanged):
         stream.read()
 
@@ -504,9 +494,8 @@ def test_the_same_bytes_from_another_server_of_the_origin(world: World, cuts: in
     answers = [Cut(CUT + 1000, lambda: world.origin.put("/data/x.tar", BODY, etag='"third"')) for _ in range(cuts - 1)]
     world.origin.put("/data/x.tar", BODY, etag='"second"')
     world.origin.fault("/data/x.tar", Cut(0), *answers)  # the first is what the refusal takes
-    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
-    with world.open(QUICK) as stream:
-        assert stream.read() == BODY
+    world.dies(world.target)
+    assert world.read(QUICK) == BODY
 
 
 @pytest.mark.parametrize(
@@ -514,8 +503,7 @@ def test_the_same_bytes_from_another_server_of_the_origin(world: World, cuts: in
 )
 def test_changed_elsewhere(world: World, body: bytes) -> None:
     """webdataset's own way must deliver what was delivered, and no more than was promised."""
-    world.proxy.put("/s3/bucket/x.tar", BODY)
-    world.proxy.fault("/s3/bucket/x.tar", Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    world.dies("/s3/bucket/x.tar")
     with world.open(QUICK, text="pipe:aws s3 cp s3://bucket/x.tar -", own=own(body)) as stream, pytest.raises(ShardChanged):
         stream.read()
 
@@ -523,7 +511,7 @@ def test_changed_elsewhere(world: World, body: bytes) -> None:
 def test_changed_length_without_ranges(world: World) -> None:
     """Without ranges the length already tells another version."""
     world.origin.put("/data/x.tar", BODY + b"x", ranges=False, honours_if_match=False)
-    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    world.dies(world.target)
     with world.open(QUICK) as stream, pytest.raises(ShardChanged, match="1000001 bytes long now, was 1000000"):
         stream.read()
 
@@ -590,7 +578,7 @@ def test_close_delimited_cut(world: World) -> None:
 
 def test_redirect_keeps_credentials_home(world: World) -> None:
     """A redirect to another host is followed without what proves the asker, with what asks for the rest."""
-    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    world.dies(world.target)
     with FakeServer().running() as elsewhere:
         elsewhere.put("/y.tar", BODY)
         world.origin.fault("/data/x.tar", Refuse(302, headers=(("Location", f"{elsewhere.url}/y.tar"),)))
@@ -606,8 +594,7 @@ def test_loopback_is_reached_without_the_system_proxy(world: World, monkeypatch:
     """http_proxy does not catch a loopback origin."""
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
     world.proxy.stop()
-    with world.open(QUICK) as stream:
-        assert stream.read() == BODY
+    assert world.read(QUICK) == BODY
 
 
 # Processes

@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError
+from forebay_loader.base.errors import ShardReadError
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.stream import source_order
 from forebay_loader.stream.source_order import SourceOrder
 from forebay_loader.transport.body import Progress, Unanswered
-from forebay_loader.transport.hung_sidecar import HUNG
 from forebay_loader.transport.source_timeout import DEAD
 from forebay_proxy.wire.commands.sources import Source
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
@@ -103,57 +102,6 @@ def test_what_is_gone_on_without_is_told(reached: bool, hint: bool, monkeypatch:
     assert slept == [(0.0, 0.25)]
 
 
-def test_a_sidecar_that_was_not_there_said_nothing() -> None:
-    """An origin that failed did."""
-    ways = order("https://h/a.tar", own=True)
-    ways.cope(GONE)
-    ways.cope(Unanswered("broken"))
-    with pytest.raises(ShardReadError) as caught:
-        ways.cope(GONE)
-    assert "(before that the origin said: broken)" in str(caught.value)
-
-
-def test_one_that_hangs_is_asked_again_before_the_end() -> None:
-    """Once, with all patience."""
-    ways = order("https://h/a.tar")
-    ways.cope(HANGS)
-    assert names(ways) == ["origin"]
-    assert ways.waits_instead(ShardReadError("absent"))
-    assert names(ways) == ["sidecar"]
-    assert not ways.waits_instead(ShardReadError("absent"))
-
-
-def test_the_end_is_the_error_of_the_way_before_the_wait() -> None:
-    """It says more than that the sidecar hung on; and how long that was."""
-    ways = order("https://h/a.tar")
-    ways.cope(HANGS)
-    assert ways.waits_instead(ShardReadError("absent"))
-    with pytest.raises(ShardReadError, match=r"^absent \(before that hung on; waited 0 s\)"):
-        ways.take_next("hung on")
-
-
-@pytest.mark.parametrize(
-    ("error", "patient"),
-    [
-        (ShardReadError("broken"), True),
-        (ShardReadError("gone", status=404), False),
-        (ShardChanged("another", status=412), True),
-        (ProxyUnreachable("no way"), True),
-    ],
-)
-def test_how_long_one_that_hangs_is_waited_for_before_the_end(error: LoaderError, patient: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All its patience; where the origin itself refused, no longer than a restart. It is told."""
-    told = list[str]()
-    ways = order("https://h/a.tar", limits=PATIENT)
-    ways.cope(HANGS)
-    monkeypatch.setattr(source_order, "warn_node", told.append)
-    assert ways.waits_instead(error)
-    assert (ways._bearing.left_s > PATIENT.resume_s) == patient
-    assert ways._limit_of(ways.present, GONE) == pytest.approx(ways._bearing.left_s, abs=1.0)
-    assert ways._bearing.alone
-    assert [text.startswith(f"https://h/a.tar: {error}; waiting for the sidecar, which hung, for up to ") for text in told] == [True]
-
-
 @pytest.mark.parametrize(("position", "waits"), [(9, True), (10, True), (11, False)])
 def test_a_shard_that_is_longer_than_it_was_is_not_waited_for(position: int, waits: bool) -> None:
     """No way makes it shorter again."""
@@ -167,19 +115,6 @@ def test_one_that_hangs_beyond_all_patience_is_not_waited_for() -> None:
     ways.cope(HANGS)
     assert not ways.waits_instead(ShardReadError("x"))
     assert names(ways) == ["origin"]
-
-
-def test_one_that_answers_again_is_first_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While another way is in trouble; once a stream."""
-    ways = order("https://h/a.tar")
-    ways.cope(HANGS)
-    HUNG.forget()
-    monkeypatch.setattr(source_order, "turns", lambda: True)
-    ways.cope(GONE)
-    assert names(ways) == ["sidecar", "origin"]
-    ways.cope(HANGS)
-    HUNG.forget()
-    assert not ways._is_back()
 
 
 def test_a_byte_ends_the_trouble() -> None:

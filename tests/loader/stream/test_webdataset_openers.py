@@ -83,15 +83,6 @@ def test_disable_restores(proxy: FakeServer) -> None:
     assert gopen_module().rewrite_url is rewrite
 
 
-def test_writing_stays(stock: list[str]) -> None:
-    """Opening for writing is webdataset's own."""
-    fb.enable()
-    gopen("pipe:aws s3 cp - s3://bucket/a.tar", "wb")
-    assert stock == ["pipe:aws s3 cp - s3://bucket/a.tar"]
-    with pytest.raises(ValueError, match="no gopen handler"):
-        gopen("s3://bucket/a.tar", "wb")
-
-
 def test_unknown_command_is_left_alone(proxy: FakeServer, stock: list[str], caplog: pytest.LogCaptureFixture) -> None:
     """A command we do not know goes to webdataset, with one notice that names the command and nothing else of it."""
     fb.enable()
