@@ -156,8 +156,3 @@ def test_what_is_wrong_is_said(arguments: tuple[str, ...], said: str) -> None:
     """In one line, with exit code 2."""
     done = invoke("doctor", *arguments)
     assert (done.exit_code, said in done.stderr) == (2, True), done.stderr
-
-
-def test_the_help_fits_80_columns() -> None:
-    """Examples too."""
-    assert max(map(len, invoke("doctor", "--help").stdout.splitlines())) <= 80
