@@ -292,6 +292,17 @@ def test_a_map_that_is_dropped_ends_its_lease(door: FakeDoor) -> None:
         assert door.ended()
 
 
+def test_one_that_is_closed_at_the_interpreters_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module's names may be gone by then: the lease ends all the same, and nothing is printed."""
+    ours, theirs = socket.socketpair()
+    asking = asking_module.FdClient(str(tmp_path), ours)
+    for name in [name for name in vars(asking_module) if not name.startswith("__")]:
+        monkeypatch.setattr(asking_module, name, None)
+    asking.__del__()
+    with theirs:
+        assert theirs.recv(1) == b""
+
+
 def test_what_is_received_does_not_reach_other_programs(door: FakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Close-on-exec: a program that a worker starts would keep the shard for ever."""
     seen = list[bool]()
