@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.ramp import ramp
+from support.scripted_answers import ramp
 from support.scripted_origin import ScriptedOrigin, in_a_thread
 from support.sidecar import Sidecar, running, wait_until
 from support.tarmaking import hand_header

@@ -15,8 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.live_sidecar import EVERYTHING, SHARD_BYTES, busy_metrics, live_sidecar
-from support.prometheus import Prometheus, needs_prometheus, needs_promtool, promtool, running_prometheus
+from support.prometheus import (
+    EVERYTHING,
+    SHARD_BYTES,
+    Prometheus,
+    busy_metrics,
+    live_sidecar,
+    needs_prometheus,
+    needs_promtool,
+    promtool,
+    running_prometheus,
+)
 from support.sidecar import wait_until
 
 from forebay_proxy.telemetry.prometheus.metric_catalog import METRICS

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.passed import passed
+from support.indexes import passed
 from support.tarmaking import written
 
 from forebay_loader.base.counters import counters
