@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 from support.sidecar import Sidecar
 
-__all__ = ["BadDisk", "HANG", "bad_disk", "can_mount", "delay", "file_system", "inside", "needs_mounts", "within"]
+__all__ = ["HANG", "BadDisk", "bad_disk", "can_mount", "delay", "file_system", "inside", "needs_mounts", "within"]
 
 
 _MAKE = {

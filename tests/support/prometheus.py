@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -21,7 +20,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from support.sidecar import running
 
 from forebay_proxy.core.events import Event
 from forebay_proxy.core.facts.cache import (
@@ -70,10 +68,8 @@ from forebay_proxy.wire.protocol.meter_body import MeterBody
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = [
-    "LiveSidecar",
     "Prometheus",
     "busy_metrics",
-    "live_sidecar",
     "needs_prometheus",
     "needs_promtool",
     "promtool",
@@ -163,37 +159,6 @@ def _address(process: subprocess.Popen[bytes], log: Path) -> str:
 
 
 # Something to scrape: the real sidecar as a process of its own, or the metrics alone with every fact happening all the time.
-SHARD_BYTES = 20 << 20  # three segments
-
-
-@dataclass(frozen=True)
-class LiveSidecar:
-    """A running sidecar at ``url`` with one shard of ``SHARD_BYTES`` to read, by way of the file origin."""
-
-    url: str
-    shard: Path
-
-    @property
-    def target(self) -> str:
-        return self.url.removeprefix("http://")
-
-    def read(self) -> bytes:
-        """The shard through the sidecar."""
-        with urllib.request.urlopen(f"{self.url}/file{self.shard}", timeout=120) as answer:
-            return bytes(answer.read())
-
-
-@contextlib.contextmanager
-def live_sidecar(directory: Path) -> Iterator[LiveSidecar]:
-    """``forebay serve`` on a port the kernel picks, its cache and all it writes under ``directory``; stopped by SIGTERM."""
-    shards = directory / "shards"
-    shards.mkdir()
-    shard = shards / "a.tar"
-    shard.write_bytes(os.urandom(SHARD_BYTES))
-    with running(directory, "--cache-size", "100MiB", "--file-root", str(shards)) as sidecar:
-        yield LiveSidecar(sidecar.url, shard)
-
-
 @contextlib.contextmanager
 def busy_metrics() -> Iterator[str]:
     """host:port of an endpoint where each scrape finds that everything has happened once more."""
