@@ -12,7 +12,7 @@ from support.remuxing import joined, remuxed
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.videos.decode.sound import SoundParts, resampled
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo, VideoTimeout
-from forebay_loader.videos.metadata import measure
+from forebay_loader.videos.metadata import motion as module
 from forebay_loader.videos.metadata.motion import measured
 from forebay_loader.videos.mp4.index import read_index
 from forebay_loader.videos.sources.choice import source_of
@@ -214,7 +214,7 @@ def test_parts_are_those_of_the_whole(container: str, decoded: list[int]) -> Non
 
 def test_a_film_is_measured_in_one_pass(decoded: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """However many parts its sound is taken in."""
-    monkeypatch.setattr(measure, "_CHUNK_S", 0.25)
+    monkeypatch.setattr(module, "_CHUNK_S", 0.25)
     with source_of(rendered(**CLIP)) as source:
         found = measured(source)
     assert found.audio_energy is not None

@@ -17,7 +17,7 @@ from support.remuxing import remuxed
 
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.errors import CorruptVideo
-from forebay_loader.videos.metadata import measure
+from forebay_loader.videos.metadata import motion as module
 from forebay_loader.videos.metadata.motion import looked_at, loudness_peaks, mean_differences, measured, per_span
 from forebay_loader.videos.sources.choice import source_of
 
@@ -201,7 +201,7 @@ def test_sound_that_begins_late(container: str, monkeypatch: pytest.MonkeyPatch)
             packet.dts += round(1 / packet.time_base)
         return True
 
-    monkeypatch.setattr(measure, "_CHUNK_S", 0.25)
+    monkeypatch.setattr(module, "_CHUNK_S", 0.25)
     with source_of(remuxed(rendered(frames=48, container=container, audio="aac"), container, later)) as source:
         energy = measured(source, spans=8).audio_energy
     assert energy is not None
