@@ -18,7 +18,7 @@ import click
 from forebay_proxy.cli.client import SidecarClient, SidecarRefused
 from forebay_proxy.cli.index.count_room import PAUSE_S, CountRoom
 from forebay_proxy.cli.index.sizes_json import Conflict, SizesJson, file_name
-from forebay_proxy.cli.index.video_scan import ClipScanView, is_clip
+from forebay_proxy.cli.index.video_scan import VideoScan, is_clip
 from forebay_proxy.cli.locate import locate
 from forebay_proxy.cli.options import json_option, url_option
 from forebay_proxy.cli.output import many, notice, say, say_json
@@ -86,7 +86,7 @@ def index(urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, table: str,
     if sizes:
         SizesJson(Path(sizes)).check()
     sidecar = locate(url, os.environ)
-    with ProgressView(quiet=quiet, as_json=as_json) as view, ClipScanView(table, sidecar, view).begun() as scan:
+    with ProgressView(quiet=quiet, as_json=as_json) as view, VideoScan(table, sidecar, view).begun() as scan:
         tally = _Tally(view, sum(len(batch.shards) for batch in work))
         counting = _Counting(sidecar, tally, scan.add)
         try:
