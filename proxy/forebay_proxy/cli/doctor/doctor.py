@@ -121,7 +121,7 @@ def _lengths(shards: Sequence[Shard], settings: Settings, seams: Seams, given: i
 
 def _show(found: Sequence[RuleFinding], shares: Sequence[EpochShare]) -> None:
     """A row a rule, what to do under it; then the ways of sharing out; the verdict last."""
-    rows = [("", "", "")]
+    rows = list[tuple[str, ...]]()
     for one in found:
         rows.append((one.level.value, one.rule, one.text))
         if one.next_step:
