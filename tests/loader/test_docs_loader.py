@@ -21,7 +21,8 @@ from webdataset import cache  # noqa: E402  # it is there
 
 pytestmark = pytest.mark.webdataset
 
-PAGE = (Path(__file__).parents[2] / "docs" / "loader.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "loader.md").read_text()
 SHARDS, SAMPLES = 4, 40
 URLS = f"s3://bucket/{{0..{SHARDS - 1}}}.tar"
 
@@ -53,6 +54,15 @@ def test_the_stage_has_every_argument() -> None:
     """fb.tarfile_to_samples: names, in the order of the signature."""
     part = PAGE.split("`fb.tarfile_to_samples` takes:")[1].split("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", part, re.M) == list(inspect.signature(fb.tarfile_to_samples).parameters)
+
+
+def test_the_table_of_batches_has_every_argument() -> None:
+    """docs/batches.md: names and defaults of fb.batched, in the order of the signature; the function that collates is said in words."""
+    told = re.findall(r"^\| `(\w+)` \| (\S+) \|", (DOCS / "batches.md").read_text(), re.M)
+    own = inspect.signature(fb.batched).parameters.values()
+    assert [(name, default.strip("`").replace('"', "'")) for name, default in told] == [
+        (one.name, "webdataset's" if one.name == "collate" else repr(one.default)) for one in own
+    ]
 
 
 def identity(sample: Any) -> Any:

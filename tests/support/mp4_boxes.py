@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 __all__ = [
-    "AVC", "FTYP", "PCM", "TURNED", "HandTrack", "Spans", "box", "film", "fragment", "full", "mvex", "patched", "places", "reads_of",
+    "AVC", "FTYP", "PCM", "TURNED", "HandTrack", "Spans", "box", "film", "full", "patched", "places", "reads_of",
     "table",
 ]  # fmt: skip
 
@@ -155,16 +155,6 @@ def _laid(tracks: Sequence[HandTrack], begin: int) -> tuple[list[list[int]], int
                 offsets[number].append(at)
                 at += sizes[turn]
     return offsets, at - begin
-
-
-def mvex(*defaults: Sequence[int]) -> bytes:
-    """Of each track: track_ID, description, duration, size, flags."""
-    return box(b"mvex", *(full(b"trex", struct.pack(">5I", *row)) for row in defaults))
-
-
-def fragment(*trafs: tuple[bytes, ...], media: int) -> bytes:
-    """A moof of these trafs (their boxes), and a mdat of so many bytes."""
-    return box(b"moof", full(b"mfhd", struct.pack(">I", 1)), *(box(b"traf", *traf) for traf in trafs)) + box(b"mdat", bytes(media))
 
 
 def places(clip: bytes, *path: bytes) -> Spans:

@@ -18,7 +18,7 @@ from forebay_loader.plan.epochs import Epochs
 from forebay_loader.plan.plan_subject import told_epoch
 from forebay_loader.samples.open_sample import reraise
 from forebay_loader.samples.shard_name import drawn_as
-from forebay_loader.videos.clip_sample import ClipArguments, ClipPass
+from forebay_loader.videos.clip_pass import ClipArguments, ClipPass
 from forebay_loader.videos.errors import NotScanned, VideoError, VideoTimeout
 from forebay_proxy.wire.protocol.version import VERSION
 

@@ -12,7 +12,7 @@ from typing import Any, FrozenSet, Iterable, Optional, Union
 
 from forebay_loader.base.argument_types import check_epoch, whole
 from forebay_loader.meter.skips.recorded_handler import Handler
-from forebay_loader.videos.clip_sample import ClipArguments
+from forebay_loader.videos.clip_pass import ClipArguments
 from forebay_loader.videos.clip_stage import ClipStage
 from forebay_loader.videos.decode.frame_size import Size, check_size
 
@@ -67,7 +67,7 @@ def video(
     - ``threads``: of a decoder, 1 to 256; more than one pays where there are fewer workers than processors.
     - ``time_limit_s``: seconds above 0 for a clip; None for ever.
     - ``metadata``: the table that ``forebay index --video`` wrote, for samplers by motion or sound. A clip that it does not know is looked
-      at when it is first used, which is kept in ``PATH.partial``; so the table need not be there. A decoder finds clips in it only where
+      at when it is first used, which is added to the table; so the table need not be there. A decoder finds clips in it only where
       ``fb.WebDataset`` tells it whose they are; elsewhere it is refused.
     - ``handler``: gets each exception, in the stage; True leaves the sample out, None raises it.
     - ``replace_corrupt``: True gives, in the place of a sample whose clip cannot be decoded, the one before once more, so that batches do

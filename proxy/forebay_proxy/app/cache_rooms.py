@@ -17,6 +17,7 @@ from forebay_proxy.cache.fill.fill import Fill
 from forebay_proxy.cache.fill.segment_flights import SegmentFlights
 from forebay_proxy.cache.fill.segment_grants import SegmentGrants
 from forebay_proxy.cache.integrity.digest_check import DigestCheck
+from forebay_proxy.cache.integrity.digest_gate import DigestGate
 from forebay_proxy.cache.integrity.segment_check import SegmentCheck
 from forebay_proxy.cache.readers.active_readers import ActiveReaders
 from forebay_proxy.cache.readers.reader_parts import ReaderParts
@@ -114,16 +115,18 @@ class IntegrityParts:
     """How far versions are believed."""
 
     suspects: SuspectVersions
+    gate: DigestGate
     digest_check: DigestCheck
 
     @classmethod
     def build(cls, here: ResidentParts, transfer: TransferParts, settings: Settings, around: Surroundings) -> IntegrityParts:
         suspects = SuspectVersions(around.clock)
+        gate = DigestGate(room=here.room, flights=transfer.flights, events=around.events)
         digest_check = DigestCheck(
-            room=here.room, flights=transfer.flights, segment_check=here.segment_check, asking=transfer.fetcher, suspects=suspects,
+            room=here.room, gate=gate, segment_check=here.segment_check, asking=transfer.fetcher, suspects=suspects,
             events=around.events, tasks=here.tasks, enabled=settings.origin_digests,
         )  # fmt: skip
-        return cls(suspects, digest_check)
+        return cls(suspects, gate, digest_check)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +173,7 @@ class ReadingParts:
         cls, here: ResidentParts, transfer: TransferParts, integrity: IntegrityParts, filling: FillParts, around: Surroundings
     ) -> ReadingParts:
         flights, buffers = filling.segment_flights, transfer.buffers
-        parts = ReaderParts(here.segment_reader, flights, integrity.digest_check, here.leases, buffers, transfer.limiters)
+        parts = ReaderParts(here.segment_reader, flights, integrity.gate, here.leases, buffers, transfer.limiters)
         tar_check = TarCheck(here.segment_reader, around.events)
         readers = ActiveReaders(room=here.room, fill=filling.fill, tar_check=tar_check, events=around.events, clock=around.clock)
         return cls(parts, tar_check, readers, FdLeases(here.room, here.segment_reader, here.store))

@@ -28,6 +28,7 @@ from forebay_proxy.cache.resident.facts import (
     ReadersLeft,
     SegmentGone,
     SegmentMissed,
+    SegmentRefetched,
     SegmentSpoilt,
     ShardCompleted,
     VersionOutdated,
@@ -100,8 +101,9 @@ def _introduce_disk(parts: CacheParts, events: Events) -> None:
 
 def _introduce_versions(parts: CacheParts, events: Events) -> None:
     cache, fill, indexer, on = parts.cache, parts.filling.fill, parts.background.indexer, events.on
-    versions = parts.filling.resolver.versions
+    digest_check, versions = parts.integrity.digest_check, parts.filling.resolver.versions
     on(FileHeld, lambda fact: parts.reading.fd_leases.held(fact.entry))
+    on(SegmentRefetched, lambda fact: digest_check.segment_stored(fact.entry, fact.index, fact.checksum))
     on(SegmentSpoilt, lambda fact: indexer.drop(fact.entry))
     on(SegmentSpoilt, cache.spoilt)
     on(ShardCompleted, indexer.completed)

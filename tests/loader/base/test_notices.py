@@ -32,14 +32,6 @@ def test_next_minute(tmp_path: Path) -> None:
     assert Notices().node("gone")
 
 
-def test_one_process_needs_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within a process the interval holds without a look at the file."""
-    notices = Notices()
-    assert notices.node("gone")
-    monkeypatch.setattr("forebay_loader.base.notices._takes_turn", lambda interval_s: True)
-    assert not notices.node("gone")
-
-
 def test_stamp_that_cannot_be_had(tmp_path: Path) -> None:
     """Where the stamp is no file of ours, each process speaks for itself."""
     stamp(tmp_path).symlink_to(tmp_path / "elsewhere")

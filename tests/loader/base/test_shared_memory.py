@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 
 import pytest
 
-from forebay_loader.base.shared_memory import SharedPart
+from forebay_loader.base.shared_memory import SharedPart, lives
 
 KEPT: list[SharedPart] = []
 
@@ -52,3 +54,21 @@ def test_a_forks_child_has_a_file_of_its_own() -> None:
         os._exit(0)
     os.waitpid(pid, 0)
     assert (part.read(4), SharedPart(10).read(5).strip(b"\0")) == (b"told", b"")
+
+
+# Processes that live, and those that did.
+
+
+def test_this_one_lives() -> None:
+    assert lives(os.getpid())
+
+
+def test_one_that_has_ended_does_not() -> None:
+    ended = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    ended.wait(60)
+    assert not lives(ended.pid)
+
+
+def test_that_of_another_user_lives() -> None:
+    """The first process of the machine is root's; asked as root it may be signalled, and lives all the same."""
+    assert lives(1)

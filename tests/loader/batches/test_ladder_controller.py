@@ -132,21 +132,6 @@ def test_memory_is_a_ceiling() -> None:
     assert list(sizes(controller, World(), 1)) == [32]
 
 
-def test_what_is_said() -> None:
-    """Each move says its figures."""
-    controller, said = LadderController((32, 64, 128)), []
-    for world, windows in ((World(), 12), (World(data=300.0), 12)):
-        for _ in range(windows):
-            if move := controller.decide(world.window(controller.size, random.Random(0))):
-                said.append(f"{move.size}: {move.why}")
-    assert said == [
-        "64: trying whether 64 gives more samples a second than 32",
-        "128: trying whether 128 gives more samples a second than 64",
-        "64: the trainer waits for data 73 % of the time, and 64 would give about as many samples a second",
-        "32: the trainer waits for data 62 % of the time, and 32 would give about as many samples a second",
-    ]
-
-
 @given(worlds, st.integers(0, 40), st.integers(0, 9))
 def test_a_state_goes_on(world: World, cut: int, seed: int) -> None:
     """Through JSON: the same size, and it comes to rest at the same one; another ladder's is refused."""

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+import forebay_loader as fb
 from forebay_loader.base.timeouts import Limits
-from forebay_loader.dataset.arguments import Arguments, with_positional
+from forebay_loader.dataset.arguments import Arguments
+
+pytest.importorskip("webdataset")
 
 pytestmark = pytest.mark.webdataset
 
@@ -50,13 +53,6 @@ def test_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [asked().seed_number, asked(seed=0).seed_number] == [9, 0]
 
 
-def test_by_position() -> None:
-    """Values take the names in order; more than there are is an error that gives both numbers."""
-    assert with_positional({"a": 1, "b": 2}, (7,), ("b", "c")) == {"a": 1, "b": 7}
-    with pytest.raises(TypeError, match="takes 2 arguments here by position, 3 were given"):
-        with_positional({}, (1, 2, 3), ("a", "b"))
-
-
 @pytest.mark.parametrize(
     ("how", "words"),
     [
@@ -79,7 +75,6 @@ def test_by_position() -> None:
 )
 def test_a_wrong_kind_is_named(how: dict[str, Any], words: str) -> None:
     """In our words, where it is given: the argument, what it takes, what it got."""
-    fb = pytest.importorskip("forebay_loader.dataset.web_dataset")
     with pytest.raises(TypeError, match=words):
         fb.WebDataset("s3://bucket/{0..3}.tar", **how)
 
@@ -94,28 +89,11 @@ def test_a_wrong_kind_is_named(how: dict[str, Any], words: str) -> None:
 )  # fmt: skip
 def test_what_stands_for_the_right_kind_is_taken(how: dict[str, Any]) -> None:
     """Digits as a launcher's variables hold them, lists, callables, objects with a value."""
-    fb = pytest.importorskip("forebay_loader.dataset.web_dataset")
     fb.WebDataset("s3://bucket/{0..3}.tar", nodesplitter=iter, **how)
 
 
 def test_a_negative_epoch_or_number_is_a_value() -> None:
     """Not a wrong kind: the number is."""
-    fb = pytest.importorskip("forebay_loader.dataset.web_dataset")
     for how in ({"epoch": -1}, {"ahead": -1}, {"data_parallel": (2, 2)}):
         with pytest.raises(ValueError, match=next(iter(how))):
             fb.WebDataset("s3://bucket/{0..3}.tar", **how)
-
-
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        ({"batches_per_epoch": "all"}, "batches_per_epoch takes a number of batches, at least one; got 'all'"),
-        ({"steps_timeout_s": "1h"}, "steps_timeout_s takes a number of seconds above 0; got '1h'"),
-        ({"counts": 7}, "counts takes a dict of samples by URL or file name, or a function of the URLs; got 7"),
-    ],
-)
-def test_the_loader_names_a_wrong_kind(how: dict[str, Any], words: str) -> None:
-    """``fb.WebLoader`` too."""
-    loader = pytest.importorskip("forebay_loader.loading.web_loader")
-    with pytest.raises(TypeError, match=words):
-        loader.WebLoader([1, 2], **how)

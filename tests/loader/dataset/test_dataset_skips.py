@@ -6,7 +6,6 @@ import json
 import logging
 import multiprocessing
 import os
-import pickle
 import signal
 import warnings
 from collections.abc import Callable, Iterator
@@ -350,13 +349,6 @@ def test_a_killed_worker_leaves_whole_lines() -> None:
             pass
     del iterator
     assert len(listed()) > 20
-
-
-def test_limits_travel_with_the_data_set() -> None:
-    """By pickle, for started workers."""
-    data = pickle.loads(pickle.dumps(dataset(max_skipped=0).map(FailsFor(BAD), handler=wds.ignore_and_continue)))
-    with pytest.raises(fb.TooManySkips):
-        list(data)
 
 
 def test_the_stage_alone_records_its_own() -> None:

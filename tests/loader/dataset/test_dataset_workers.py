@@ -243,16 +243,3 @@ def test_the_seed_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
         "shards are shuffled with seed=0, the default; the order is a function of seed and epoch",
         "shards are shuffled with seed=8; the order is a function of seed and epoch",
     ]
-
-
-def test_webdatasets_seed_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """WDS_SEED is the seed where none is given."""
-    monkeypatch.setenv("WDS_SEED", "12")
-    assert fb.WebDataset(PATTERN).seed == 12
-    assert fb.WebDataset(PATTERN, seed=1).seed == 1
-
-
-def test_a_mistaken_list() -> None:
-    """An empty list is refused where it is written."""
-    with pytest.raises(ValueError, match="the list of shards is empty"):
-        fb.WebDataset([])

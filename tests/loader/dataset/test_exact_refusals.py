@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.tars import tar_shard
+from support.tars import shard_files, tar_shard
 
 import forebay_loader as fb
 from forebay_loader.resume.arrays import packed
@@ -27,9 +27,7 @@ SHARDS, SAMPLES = 4, 6
 
 @pytest.fixture
 def urls(tmp_path: Path) -> list[str]:
-    for number in range(SHARDS):
-        (tmp_path / f"{number}.tar").write_bytes(tar_shard(number, SAMPLES, size=20))
-    return [str(tmp_path / f"{number}.tar") for number in range(SHARDS)]
+    return shard_files(tmp_path, [SAMPLES] * SHARDS)
 
 
 def key(sample: Any) -> str:

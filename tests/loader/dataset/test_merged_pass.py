@@ -59,15 +59,6 @@ def test_nothing_twice_and_nothing_missing(urls: list[str], first: int, then: in
     assert sorted(found + again + rest) == KEYS
 
 
-def test_the_epoch_behind_it_is_a_whole_one(urls: list[str]) -> None:
-    """A merged state is of one epoch; whoever read nothing of it has a state too."""
-    _, state = world(urls, 2, [5, 0], None)
-    data = rank_of(urls, 0, 1)
-    data.load_state_dict(state)
-    assert len(list(data)) == len(KEYS) - 5
-    assert sorted(data) == KEYS
-
-
 @pytest.mark.parametrize(("stop", "turn"), [(2, 0), (20, 1)])
 def test_passes_of_an_epoch(urls: list[str], stop: int, turn: int) -> None:
     """Stopped where all ranks are in the first of two, or in the second: what is left of that is read, and then the one behind it."""

@@ -203,22 +203,6 @@ def test_fewer_samples_than_had_come(shards: FakeServer) -> None:
         keys(resumed)
 
 
-def test_by_hand() -> None:
-    """Without torchdata, in the process that reads: the rest of the epoch, and the next; stages added since are refused."""
-    data = shuffled().to_tuple("__key__")
-    uninterrupted = [[key for (key,) in data] for _ in range(3)]
-    data = shuffled().to_tuple("__key__")
-    list(data)
-    iterator = iter(data)
-    before = [next(iterator)[0] for _ in range(7)]
-    state = data.state_dict()
-    resumed = shuffled().to_tuple("__key__")
-    resumed.load_state_dict(state)
-    with pytest.raises(ValueError, match="stages was"):
-        list(resumed.batched(2))
-    assert [before + [key for (key,) in resumed], [key for (key,) in resumed]] == uninterrupted[1:]
-
-
 def test_not_by_hand_across_processes() -> None:
     """The process that holds a DataLoader does not read: it has no state to give, and what it loads is refused in a worker."""
     with pytest.raises(RuntimeError, match="no iteration of this data set was begun in this process"):

@@ -12,8 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tarmaking import written
 
+import forebay_loader as fb
 from forebay_loader.base.errors import ShardReadError
-from forebay_loader.dataset.sample_shares import SharePiece, counts_by_url, piece, ranges
+from forebay_loader.dataset.sample_shares import SharePiece, counts_by_url, piece, ranges, shareable, shared_out
+
+wds = pytest.importorskip("webdataset")
 
 pytestmark = pytest.mark.webdataset
 
@@ -60,24 +63,18 @@ def test_counts_by_name() -> None:
 @pytest.mark.parametrize("how", [{"select_files": str.isalpha}, {"resampled": True}, {"nodesplitter": None}, {"workersplitter": None}])
 def test_what_cannot_be_shared_out(how: dict[str, object]) -> None:
     """Where samples are left out, drawn, or split by somebody else, shares stay of shards."""
-    wds = pytest.importorskip("webdataset")
-    dataset = pytest.importorskip("forebay_loader.dataset.web_dataset")
-    shares = pytest.importorskip("forebay_loader.dataset.sample_shares")
     usual = {"nodesplitter": wds.split_by_node, "data_parallel": (0, 2)}
-    stage = shares.shared_out(shares.shareable(dataset.WebDataset("s3://b/{0..3}.tar", **usual), drop=False))
+    stage = shared_out(shareable(fb.WebDataset("s3://b/{0..3}.tar", **usual), drop=False))
     assert stage is not None
     assert pickle.loads(pickle.dumps(stage)).urls == stage.urls
-    other = dataset.WebDataset("s3://b/{0..3}.tar", **{**usual, **how})
-    assert shares.shareable(other, drop=False) is other
+    other = fb.WebDataset("s3://b/{0..3}.tar", **{**usual, **how})
+    assert shareable(other, drop=False) is other
 
 
 def test_ranks_compare_what_they_know() -> None:
     """Other counts, another rule for the rest, another number of workers: another digest. None is 0."""
-    wds = pytest.importorskip("webdataset")
-    dataset = pytest.importorskip("forebay_loader.dataset.web_dataset")
-    shares = pytest.importorskip("forebay_loader.dataset.sample_shares")
-    made = dataset.WebDataset(["s3://b/0.tar"], nodesplitter=wds.split_by_node, data_parallel=(0, 2))
-    repeat, drop = (shares.shared_out(shares.shareable(made, drop=rule)) for rule in (False, True))
+    made = fb.WebDataset(["s3://b/0.tar"], nodesplitter=wds.split_by_node, data_parallel=(0, 2))
+    repeat, drop = (shared_out(shareable(made, drop=rule)) for rule in (False, True))
     found = [repeat.digest({"s3://b/0.tar": 3}), repeat.digest({"s3://b/0.tar": 4}), drop.digest({"s3://b/0.tar": 3})]
     found.append(repeat.digest({"s3://b/0.tar": 3}, 2))
     assert len(set(found)) == 4
@@ -88,16 +85,13 @@ def test_ranks_compare_what_they_know() -> None:
 @pytest.mark.parametrize(("told", "heard"), [(3, True), (4, False), (9, False)])
 def test_samples_that_nobody_counted_are_an_error(tmp_path: Path, told: int, heard: bool) -> None:
     """A shard with more samples than its count, which nobody would read; with as many, or fewer, there is nothing to lose."""
-    wds = pytest.importorskip("webdataset")
-    dataset = pytest.importorskip("forebay_loader.dataset.web_dataset")
-    shares = pytest.importorskip("forebay_loader.dataset.sample_shares")
     shard = tmp_path / "0.tar"
     shard.write_bytes(written([(f"{number}.x", b"1") for number in range(4)]))
     parts = []
     for rank in range(2):
-        made = dataset.WebDataset([f"file:{shard}"], nodesplitter=wds.split_by_node, data_parallel=(rank, 2), empty_check=False)
-        shared = shares.shareable(made, drop=False)
-        shares.shared_out(shared).by_samples({f"file:{shard}": told})
+        made = fb.WebDataset([f"file:{shard}"], nodesplitter=wds.split_by_node, data_parallel=(rank, 2), empty_check=False)
+        shared = shareable(made, drop=False)
+        shared_out(shared).by_samples({f"file:{shard}": told})
         parts.append(shared)
     first, second = parts
     got = [sample["__key__"] for sample in first]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import io
-import pickle
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_proxy import Cut, FakeServer, Refuse
+from support.fake_proxy import Cut, FakeServer
 from support.tars import expected, tar_shard
 
 import forebay_loader as fb
@@ -91,30 +90,12 @@ def test_every_sample_once(shards: FakeServer) -> None:
     assert len({request.connection for request in shards.requests if request.method == "GET"}) == 1
 
 
-def test_url_stays_the_original(shards: FakeServer) -> None:
-    """__url__ is what was written, whatever was opened."""
-    assert {sample["__url__"] for sample in dataset(COMMANDS)} == set(COMMANDS)
-
-
 def test_plan_and_openings_agree(shards: FakeServer) -> None:
     """What is announced is what is opened next, under one name."""
     list(dataset())
     opened = [request for request in shards.requests if request.target.startswith("/s3/")]
     assert len({request.headers["Forebay-Reader"] for request in opened}) == 1
     assert {request.target for request in shards.plans} == {f"/v1/plans/{opened[0].headers['Forebay-Reader']}"}
-
-
-def test_fluid_interface_and_arguments(shards: FakeServer) -> None:
-    """Arguments and fluid stages work as there."""
-    made = dataset(select_files=lambda name: name.endswith(".txt")).decode().to_tuple("__key__", "txt").batched(4)
-    batches = list(made)
-    assert sorted(key for batch in batches for key in batch[0]) == sorted(expected(SHARDS))
-
-
-def test_resampled(shards: FakeServer) -> None:
-    """An endless source is read only as far ahead as announced."""
-    made = dataset(resampled=True).with_epoch(40)
-    assert len(list(made)) == 40
 
 
 # How a worker starts is no matter of webdataset's version.
@@ -154,41 +135,12 @@ def test_stock_pipeline_with_ahead(shards: FakeServer, start: str) -> None:
     assert plans == opened
 
 
-def test_tarfile_to_samples(shards: FakeServer) -> None:
-    """fb.tarfile_to_samples() is a stage for any pipeline, without enable(), and can be pickled."""
-    stage = pickle.loads(pickle.dumps(fb.tarfile_to_samples(limits=QUICK)))
-    made = wds.DataPipeline(wds.SimpleShardList(PATTERN), wds.split_by_worker, stage)
-    assert contents(loaded(made, "fork")) == expected(SHARDS)
-
-
 def test_cut_shards_lose_nothing(shards: FakeServer) -> None:
     """Every shard cut in its middle: all samples, each once."""
     for number in range(SHARDS):
         shards.fault(f"/s3/bucket/{number:03d}.tar", Cut(9_000), Cut(7))
     assert contents(dataset()) == expected(SHARDS)
     assert fb.counters()["resumed"] == 2 * SHARDS
-
-
-def test_a_missing_shard_reaches_the_handler(shards: FakeServer) -> None:
-    """A 404 is one exception to the handler; the other shards go on."""
-    del shards.shown["/s3/bucket/002.tar"]
-    met: list[Exception] = []
-    found = contents(dataset(handler=lambda error: met.append(error) or True))
-    assert sorted(found) == sorted(key for key in expected(SHARDS) if not key.startswith("002"))
-    assert [type(error) for error in met] == [fb.ShardReadError]
-
-
-def test_a_missing_shard_is_raised(shards: FakeServer) -> None:
-    """Without a handler it is raised, with the shard's name."""
-    shards.fault("/s3/bucket/000.tar", Refuse(404, "not there"))
-    with pytest.raises(fb.ShardReadError, match=r"s3://bucket/000\.tar.*not there"):
-        list(dataset())
-
-
-def test_handler_that_stops(shards: FakeServer) -> None:
-    """A handler that returns False ends the pass."""
-    del shards.shown["/s3/bucket/002.tar"]
-    assert sorted(contents(dataset(handler=lambda error: False))) == sorted(key for key in expected(2))
 
 
 def test_error_in_a_worker_keeps_its_kind(shards: FakeServer) -> None:

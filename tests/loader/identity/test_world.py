@@ -44,21 +44,19 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.data", made)  # type: ignore[arg-type]
 
 
-def test_alone() -> None:
-    """Nobody says anything: rank 0 of 1."""
-    assert World.here(environ={}) == World(0, 1, "nothing")
-
-
-def test_torchrun_before_slurm() -> None:
-    """srun starts torchrun: the inner launcher knows the ranks."""
-    assert World.here(environ={**SLURM, **TORCHRUN})[:2] == (1, 4)
-    assert World.here(environ=SLURM) == World(3, 8, "SLURM_PROCID and SLURM_NTASKS")
-
-
-def test_half_a_pair_says_nothing() -> None:
-    """A rank without the number of ranks is no answer; the next pair is asked."""
-    assert World.here(environ={"RANK": "1", **SLURM})[:2] == (3, 8)
-    assert World.here(environ={"SLURM_NTASKS": "8"})[:2] == (0, 1)
+@pytest.mark.parametrize(
+    ("environ", "world"),
+    [
+        ({}, World(0, 1, "nothing")),
+        ({**SLURM, **TORCHRUN}, World(1, 4, "RANK and WORLD_SIZE")),  # srun starts torchrun: the inner launcher knows the ranks
+        (SLURM, World(3, 8, "SLURM_PROCID and SLURM_NTASKS")),
+        ({"RANK": "1", **SLURM}, World(3, 8, "SLURM_PROCID and SLURM_NTASKS")),  # half a pair is no answer
+        ({"SLURM_NTASKS": "8"}, World(0, 1, "nothing")),
+    ],
+)
+def test_what_launchers_say(environ: dict[str, str], world: World) -> None:
+    """The first whole pair of variables."""
+    assert World.here(environ=environ) == world
 
 
 def test_the_process_group_before_the_environment(group: SimpleNamespace) -> None:
@@ -120,13 +118,9 @@ def test_a_process_group_that_came_up_since(group: SimpleNamespace) -> None:
 
 
 def test_worker_of_the_data_loader(worker: None) -> None:
-    """The DataLoader's worker info counts."""
+    """The DataLoader's worker info counts; webdataset asks WORKER and NUM_WORKERS first, so we do."""
     assert here_worker({}) == Worker(1, 3)
     assert in_worker()
-
-
-def test_worker_of_the_environment(worker: None) -> None:
-    """webdataset asks WORKER and NUM_WORKERS first, so we do."""
     assert here_worker({"WORKER": "4", "NUM_WORKERS": "6"}) == Worker(4, 6)
 
 

@@ -62,6 +62,11 @@ def keys(ends: list[End], epoch: int) -> list[str]:
     return [one for end in ends for batch in end.value[epoch] for one in batch]
 
 
+def nothing_twice(ends: list[End], epochs: int) -> None:
+    for epoch in range(epochs):
+        assert len(set(keys(ends, epoch))) == len(keys(ends, epoch))
+
+
 WORLDS = ordinarily(2, of=4, what="worlds whose ranks vote")
 
 
@@ -72,8 +77,7 @@ def test_ranks_vote(size: int, stay: bool, tmp_path: Path) -> None:
     each = steps(ends)
     assert all(counts == each[0] for counts in each)
     assert min(each[0]) > 0
-    for epoch in range(3):
-        assert len(set(keys(ends, epoch))) == len(keys(ends, epoch))
+    nothing_twice(ends, 3)
     said = [line for end in ends for line in end.said if "drops" in line]
     assert said
     assert all("`forebay index` makes this exact" in line for line in said)
@@ -218,12 +222,6 @@ def test_counted_samples_are_shared_out(tail: str, group: bool, tmp_path: Path) 
             assert len(found) - len(ALL) < 6
         else:
             assert len(set(found)) == len(found) > len(ALL) - 6
-
-
-def test_counts_need_no_fixed_world(tmp_path: Path) -> None:
-    """One unknown shard: nobody guesses, the ranks vote."""
-    ends = run_ranks(2, lambda rank: epochs(loader(counts=lambda urls: None), 1), tmp_path)
-    assert steps(ends)[0] == steps(ends)[1]
 
 
 def test_no_group_and_no_counts(tmp_path: Path) -> None:
@@ -459,8 +457,7 @@ def test_ranks_that_know_different_counts(tmp_path: Path) -> None:
     """One node's sidecar has counted, another's has not: nobody relies on counts, so no sample comes twice."""
     ends = run_ranks(2, lambda rank: epochs(loader(counts=COUNTS if rank else lambda urls: None), 2), tmp_path)
     assert steps(ends)[0] == steps(ends)[1]
-    for epoch in range(2):
-        assert len(set(keys(ends, epoch))) == len(keys(ends, epoch))
+    nothing_twice(ends, 2)
 
 
 @pytest.mark.parametrize("stay", [False, True])
@@ -504,8 +501,7 @@ def test_a_look_at_one_batch_on_one_rank(tmp_path: Path) -> None:
 
     ends = run_ranks(2, rank_of, tmp_path)
     assert steps(ends)[0] == steps(ends)[1]
-    for epoch in range(2):
-        assert len(set(keys(ends, epoch))) == len(keys(ends, epoch))
+    nothing_twice(ends, 2)
 
 
 def test_who_stays_behind_is_sent_on(tmp_path: Path) -> None:
@@ -519,3 +515,43 @@ def test_who_stays_behind_is_sent_on(tmp_path: Path) -> None:
     each = steps(ends)
     assert each[1] == [1, each[0][1]]
     assert "rank 1 ends epoch 0 after 1 batches, because another rank has begun the next" in "".join(ends[1].said)
+
+
+# Batches within a budget under equal steps: equally many samples are not equally many batches, so ranks vote.
+
+
+def length(key: str) -> int:
+    """Long samples in the first three shards, which rank 0 reads; short ones in the others."""
+    return 8 if key < "003" else 1
+
+
+def budgeted(splitter: Any = wds.split_by_node, behind: bool = False, **how: Any) -> Any:
+    """``behind``: the batches are made by a stage of the loader's, not of the data set's."""
+    data = fb.WebDataset(PATTERN, shardshuffle=False, nodesplitter=splitter).map(key)
+    stage = fb.batched(max_tokens=16, length=length, collate=None)
+    made = fb.WebLoader(data if behind else data.compose(stage), batch_size=None, num_workers=0, steps_timeout_s=20.0, **how)
+    return made.compose(stage) if behind else made
+
+
+@pytest.mark.parametrize(("behind", "tail"), [(False, None), (False, "repeat"), (True, "repeat")])
+def test_counted_samples_are_no_counted_batches(behind: bool, tail: str | None, tmp_path: Path) -> None:
+    """Shares of 15 samples each, of which one rank makes more batches: both stop at one step; with tail="repeat" nothing is left out."""
+    ends = run_ranks(2, lambda rank: list(budgeted(behind=behind, tail=tail, counts=COUNTS)), tmp_path)
+    assert not [end.error for end in ends if end.error or end.hung]
+    assert len(ends[0].value) == len(ends[1].value)
+    found = [one for end in ends for batch in end.value for one in batch]
+    if tail == "repeat":
+        assert set(found) == set(ALL)
+    else:
+        assert len(found) == len(set(found)) < len(ALL)
+        assert any("drops" in line for end in ends for line in end.said)
+
+
+@pytest.mark.webdataset
+@pytest.mark.parametrize("how", [{"counts": COUNTS}, {"splitter": iter, "behind": True}, {"splitter": iter}])
+def test_without_a_group_ranks_cannot_agree(how: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither counts nor reading everything make batches equal: an error that says why."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(fb.StepsError, match=r"depends on their sizes, and no process group .* Call init_process_group first"):
+        next(iter(budgeted(**how)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 from support.ranks import run_ranks
 
 import forebay_loader as fb
-from forebay_loader.meter.clock.stall_clock import CLOCK
 
 wds = pytest.importorskip("webdataset")
 pytest.importorskip("torch")
@@ -57,39 +55,6 @@ def test_it_is_told_while_it_lasts() -> None:
     made = fb.WebLoader(list(range(1, 3)), batch_size=2).compose(wds.map(asks))
     next(iter(made))
     assert 0.02 <= seen[0] <= made.stalls().total_stall_s
-
-
-class CountedLock:
-    """A lock that knows how often it was taken."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.taken = 0
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        self.taken += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
-def spread(batches: Any) -> Any:
-    for batch in batches:
-        yield from batch
-
-
-def test_a_loader_that_gives_samples_books_them_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As behind ``.unbatched()``: each is a step, and only an addition; the clock is locked where torch's loader is asked."""
-    made = fb.WebLoader([[number] * 100 for number in range(20)], batch_size=None).compose(spread)
-    samples = iter(made)
-    next(samples)
-    monkeypatch.setattr(CLOCK, "_lock", CountedLock())
-    assert sum(1 for _ in samples) == 1999
-    assert CLOCK._lock.taken <= 3 * 20  # type: ignore[attr-defined]
-    assert made.stalls().steps == 2000
-    next(iter(made))
-    assert made.stalls().steps == 2001
 
 
 def test_the_clock_stands_between_two_iterations() -> None:

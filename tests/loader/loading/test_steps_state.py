@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_proxy import FakeServer
 from support.ranks import run_ranks
-from support.tars import tar_shard
 
 import forebay_loader as fb
 from every_rank import EveryRank
@@ -18,16 +16,11 @@ from every_rank import EveryRank
 wds = pytest.importorskip("webdataset")
 pytest.importorskip("torch")
 
-pytestmark = [pytest.mark.webdataset, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.webdataset, pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("shards")]
 
 SIZES = (9, 2, 7, 1)
+SAMPLE_BYTES = 10
 LISTED = [f"s3://bucket/{number:03d}.tar" for number in range(len(SIZES))]
-
-
-@pytest.fixture(autouse=True)
-def shards(proxy: FakeServer) -> None:
-    for number, samples in enumerate(SIZES):
-        proxy.put(f"/s3/bucket/{number:03d}.tar", tar_shard(number, samples=samples, size=10))
 
 
 def loader(**how: Any) -> Any:

@@ -73,11 +73,14 @@ def test_arguments_by_position() -> None:
         ({"equal_steps": "always"}, "'auto', True or False"),
         ({"tail": "keep"}, "'repeat' or 'drop'"),
         ({"batches_per_epoch": 0}, "at least one"),
+        ({"batches_per_epoch": "all"}, "batches_per_epoch takes a number of batches, at least one; got 'all'"),
+        ({"steps_timeout_s": "1h"}, "steps_timeout_s takes a number of seconds above 0; got '1h'"),
+        ({"counts": 7}, "counts takes a dict of samples by URL or file name, or a function of the URLs; got 7"),
     ],
 )
 def test_mistaken_arguments(how: dict[str, Any], text: str) -> None:
-    """Refused where they are written."""
-    with pytest.raises(ValueError, match=text):
+    """Refused where they are written: the argument, what it takes, what it got."""
+    with pytest.raises((TypeError, ValueError), match=text):
         fb.WebLoader(dataset(), batch_size=None, **how)
 
 

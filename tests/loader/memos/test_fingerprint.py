@@ -16,7 +16,7 @@ from webdataset import filters
 
 from forebay_loader.memos.errors import MemoRefused
 from forebay_loader.memos.fingerprint import fingerprint_of
-from forebay_loader.videos.transforms.mel import mel_spectrogram
+from forebay_loader.videos.transforms import mel_spectrogram
 
 pytestmark = pytest.mark.once  # of webdataset it takes the class of its stages, which both have
 

@@ -135,13 +135,6 @@ def test_a_reading_that_ends_with_the_interpreter_asks_for_nothing(proxy: FakeSe
     client.withdraw.assert_not_called()
 
 
-def test_opening_carries_the_plans_name(proxy: FakeServer) -> None:
-    """The opening that follows is made under the name of the plan."""
-    reading = fb.ahead(8)(urls(3))
-    names = {CLAIMS.opening(url) for url in reading}
-    assert {f"/v1/plans/{name}" for name in names} == {request.target for request in proxy.plans}
-
-
 def test_two_readings_have_two_plans(proxy: FakeServer) -> None:
     """Training and validation in one process do not overwrite each other's plan."""
     for _ in range(2):
@@ -177,32 +170,6 @@ def test_source_that_fails(proxy: FakeServer) -> None:
         next(reading)
 
 
-def test_dead_sidecar_costs_nothing(proxy: FakeServer) -> None:
-    """Announcing to a dead sidecar neither raises nor waits at every shard."""
-    proxy.stop()
-    assert list(fb.ahead(4)(urls(200))) == urls(200)
-    assert fb.counters()["plans_failed"] == 1
-    assert fb.counters()["plans_sent"] == 0
-
-
-def test_lost_plan_is_sent_whole(proxy: FakeServer) -> None:
-    """A sidecar that does not know the plan any more gets all of it again."""
-    reading = fb.ahead(8)(urls(40))
-    for _ in range(4):
-        next(reading)
-    proxy.plan_status = 404
-    for _ in range(10):
-        next(reading)
-    proxy.plan_status = 204
-    for _ in range(10):
-        next(reading)
-    reading.close()
-    puts = [request for request in proxy.plans if request.method == "PUT"]
-    assert len(puts) >= 2
-    assert shards(puts[-1])[0] in urls(40)[10:30]
-    assert len(shards(puts[-1])) > 4
-
-
 @pytest.mark.parametrize(("text", "lead"), [("0", 0), ("3", 3), ("many", 16), ("", 16)])
 def test_environment(monkeypatch: pytest.MonkeyPatch, text: str, lead: int) -> None:
     """FOREBAY_AHEAD is the default of k; nonsense is the default of that."""
@@ -211,12 +178,6 @@ def test_environment(monkeypatch: pytest.MonkeyPatch, text: str, lead: int) -> N
     reading = fb.ahead()(source)
     next(reading), next(reading)
     assert source.count == max(2, lead + 1)
-
-
-def test_negative() -> None:
-    """A negative k is refused where it is written."""
-    with pytest.raises(ValueError, match="got -1"):
-        fb.ahead(-1)
 
 
 def test_pickled_stage_enables(proxy: FakeServer) -> None:

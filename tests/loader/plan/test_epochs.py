@@ -59,34 +59,24 @@ def test_an_epoch_that_is_set() -> None:
     assert [epochs.begin(), epochs.begin()] == [7, 8]
 
 
-def test_new_workers_for_each_epoch(worker: Callable[[int, int], None]) -> None:
-    """Workers that live for one epoch: those of a set agree, the next set is one further."""
+# Workers that live for one epoch, as they begin: (number, base seed, at times how many they are), and the epochs they are told.
+BEGUN: dict[str, tuple[list[Any], list[int]]] = {
+    "new workers for each epoch": ([(number, base) for base in (500, 7, 90) for number in (1, 0, 2)], [0, 0, 0, 1, 1, 1, 2, 2, 2]),
+    "one base seed each epoch, as after torch.manual_seed": ([(0, 1234), (1, 1234)] * 3, [0, 0, 1, 1, 2, 2]),
+    "one base seed, and a worker more, which comes first": ([(0, 9, 2), (1, 9, 2), (2, 9, 3), (0, 9, 3), (1, 9, 3)], [0, 0, 1, 1, 1]),
+    "a worker killed before it began": ([(0, 5), (1, 6), (0, 6)], [0, 1, 1]),
+    "two loaders side by side": ([(0, 10), (0, 20), (1, 10), (1, 20)], [0, 1, 0, 1]),
+}
+
+
+@pytest.mark.parametrize("begun", BEGUN)
+def test_workers_of_one_epoch(worker: Callable[..., None], begun: str) -> None:
+    """Those of a set agree, and the next set is one further, whatever their seeds and whoever comes first."""
     epochs, seen = Epochs(), []
-    for base in (500, 7, 90):
-        for number in (1, 0, 2):
-            worker(number, base)
-            seen.append(started(epochs).begin())
-    assert seen == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-
-
-def test_the_same_base_seed_each_epoch(worker: Callable[[int, int], None]) -> None:
-    """Who calls torch.manual_seed before each epoch gives every set of workers one base seed: they are told apart."""
-    epochs, seen = Epochs(), []
-    for _ in range(3):
-        for number in (0, 1):
-            worker(number, 1234)
-            seen.append(started(epochs).begin())
-    assert seen == [0, 0, 1, 1, 2, 2]
-
-
-def test_the_same_base_seed_and_more_workers(worker: Callable[..., None]) -> None:
-    """The next set has one worker more, and that one comes first: it does not take the place of one that the last set never had."""
-    epochs, seen = Epochs(), []
-    for numbers in ((0, 1), (2, 0, 1)):
-        for number in numbers:
-            worker(number, 1234, len(numbers))
-            seen.append(started(epochs).begin())
-    assert seen == [0, 0, 1, 1, 1]
+    for one in BEGUN[begun][0]:
+        worker(*one)
+        seen.append(started(epochs).begin())
+    assert seen == BEGUN[begun][1]
 
 
 def test_workers_that_stay(worker: Callable[[int, int], None]) -> None:
@@ -97,18 +87,6 @@ def test_workers_that_stay(worker: Callable[[int, int], None]) -> None:
     ahead = [first.begin() for _ in range(3)]
     worker(1, 5)
     assert (ahead, [second.begin() for _ in range(3)]) == ([0, 1, 2], [0, 1, 2])
-
-
-def test_a_worker_killed_before_it_began(worker: Callable[[int, int], None]) -> None:
-    """A set of which one worker never came does not put the next set out of step."""
-    epochs = Epochs()
-    worker(0, 5)
-    started(epochs).begin()
-    seen = []
-    for number in (1, 0):
-        worker(number, 6)
-        seen.append(started(epochs).begin())
-    assert seen == [1, 1]
 
 
 def test_one_base_seed_and_a_worker_killed_before_it_began(worker: Callable[[int, int], None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,15 +147,6 @@ def test_setting_while_workers_still_begin(worker: Callable[[int, int], None], e
         worker(number, base)
         seen.append([own.begin(), own.begin()])
     assert seen == [[epoch, epoch + 1]] * 2
-
-
-def test_two_loaders_side_by_side(worker: Callable[[int, int], None]) -> None:
-    """Two sets of workers that begin at the same time do not mix."""
-    epochs, seen = Epochs(), []
-    for number, base in [(0, 10), (0, 20), (1, 10), (1, 20)]:
-        worker(number, base)
-        seen.append(started(epochs).begin())
-    assert seen == [0, 1, 0, 1]
 
 
 def test_each_training_process_counts_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,16 +211,6 @@ def test_a_pickle_has_a_count_of_its_own() -> None:
     other = pickle.loads(pickle.dumps(epochs))
     assert [other.begin(), other.begin()] == [1, 2]
     assert epochs.begin() == 1
-
-
-def test_all_share_one_descriptor() -> None:
-    """A mixture of hundreds of data sets takes no more than one."""
-    first = Epochs()
-    before = len(os.listdir("/proc/self/fd"))
-    kept = [Epochs() for _ in range(50)]
-    kept.append(pickle.loads(pickle.dumps(kept[0])))
-    assert len(os.listdir("/proc/self/fd")) == before
-    assert [epochs.begin() for epochs in (first, *kept)] == [0] * 52
 
 
 def test_without_memfd(monkeypatch: pytest.MonkeyPatch) -> None:

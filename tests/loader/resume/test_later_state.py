@@ -7,8 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.fake_proxy import FakeServer
-from support.tars import tar_shard
 
 import forebay_loader as fb
 from forebay_loader.resume.later_state import later
@@ -16,9 +14,10 @@ from forebay_loader.resume.later_state import later
 pytest.importorskip("webdataset")
 pytest.importorskip("torch")
 
-pytestmark = [pytest.mark.webdataset, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.webdataset, pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("shards")]
 
 SIZES = (7, 3, 9, 1, 6, 4)
+SAMPLE_BYTES = 10
 LISTED = [f"s3://bucket/{number:03d}.tar" for number in range(len(SIZES))]
 TOLD: dict[str, Callable[[Any], Any]] = {
     "a large buffer": lambda data: data.shuffle(40, initial=3).to_tuple("__key__").batched(2),
@@ -36,13 +35,6 @@ UNTOLD: dict[str, Callable[[Any], Any]] = {
 
 def is_wanted(sample: dict[str, Any]) -> bool:
     return not sample["__key__"].endswith("-002")
-
-
-@pytest.fixture(autouse=True)
-def shards(proxy: FakeServer) -> FakeServer:
-    for number, samples in enumerate(SIZES):
-        proxy.put(f"/s3/bucket/{number:03d}.tar", tar_shard(number, samples=samples, size=10))
-    return proxy
 
 
 def entries(made: Callable[[Any], Any], every: int) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tarmaking import written
-from support.tars import tar_shard
+from support.tars import shard_files
 
 import forebay_loader as fb
 from forebay_loader.samples.shard_name import drawn_as
@@ -27,9 +27,7 @@ SAMPLES = 12
 
 @pytest.fixture
 def urls(tmp_path: Path) -> list[str]:
-    for number in range(2):
-        (tmp_path / f"{number}.tar").write_bytes(tar_shard(number, SAMPLES, size=20))
-    return [str(tmp_path / f"{number}.tar") for number in range(2)]
+    return shard_files(tmp_path, [SAMPLES] * 2)
 
 
 @pytest.fixture(scope="module")
@@ -157,17 +155,6 @@ def test_a_merged_state_draws_what_would_have_come(alike: list[str], cut: int, r
         part.load_state_dict(merged)
         found += part
     assert sorted(found) == whole
-
-
-def test_alike_after_a_resume(urls: list[str]) -> None:
-    """Also of the samples that waited in a buffer behind the function that draws."""
-    whole = list(made(urls))
-    data = made(urls)
-    given = iter(data)
-    before = list(islice(given, 9))
-    resumed = made(urls)
-    resumed.load_state_dict(data.state_dict())
-    assert before + list(resumed) == whole
 
 
 def test_two_data_sets_at_a_time(urls: list[str]) -> None:

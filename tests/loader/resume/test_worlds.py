@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.fake_proxy import FakeServer
-from support.lengths import LONG, examples
 from support.tars import tar_shard
 
 import forebay_loader as fb
@@ -20,18 +16,12 @@ wds = pytest.importorskip("webdataset")
 pytest.importorskip("torch")
 pytest.importorskip("numpy.random")  # forked workers would import it, beside threads that this process has and they do not
 
-pytestmark = pytest.mark.webdataset
+pytestmark = [pytest.mark.webdataset, pytest.mark.usefixtures("shards")]
 
-COUNTS = [7, 12, 5, 9, 11, 3, 8, 10, 6, 4]
-URLS = [f"s3://bucket/{number:03d}.tar" for number in range(len(COUNTS))]
-KEYS = sorted(f"{shard:03d}-{number:03d}" for shard, count in enumerate(COUNTS) for number in range(count))
-
-
-@pytest.fixture(autouse=True)
-def shards(proxy: FakeServer) -> FakeServer:
-    for number, count in enumerate(COUNTS):
-        proxy.put(f"/s3/bucket/{number:03d}.tar", tar_shard(number, samples=count, size=20))
-    return proxy
+SIZES = [7, 12, 5, 9, 11, 3, 8, 10, 6, 4]
+SAMPLE_BYTES = 20
+URLS = [f"s3://bucket/{number:03d}.tar" for number in range(len(SIZES))]
+KEYS = sorted(f"{shard:03d}-{number:03d}" for shard, count in enumerate(SIZES) for number in range(count))
 
 
 def loader(rank: int, size: int, workers: int, *, buffer: int = 12, batch: int = 3, **how: Any) -> Any:
@@ -113,7 +103,7 @@ def test_the_next_epoch_is_whole() -> None:
 
 def test_shares_of_samples_are_merged_too(shards: FakeServer) -> None:
     """Where samples are counted, each worker reads a piece of the row of all, in the middle of shards."""
-    counts = dict(zip(URLS, COUNTS, strict=True))
+    counts = dict(zip(URLS, SIZES, strict=True))
     how: dict[str, Any] = {"equal_steps": "auto", "counts": counts, "tail": "drop"}
     given, states = read(3, 0, None, [4, 4, 4], **how)
     rest, _ = read(2, 0, fb.merge_states(states), [None, None], equal_steps=False)
@@ -124,39 +114,10 @@ def test_shares_of_samples_are_merged_too(shards: FakeServer) -> None:
 def test_the_rest_is_shared_out_by_shards() -> None:
     """Also where their samples are counted: an error that ranks may differ says so, and not that nobody counted."""
     merged = fb.merge_states(read(2, 0, None, [3, 3])[1])
-    batches = loader(0, 2, 0, equal_steps=True, counts=dict(zip(URLS, COUNTS, strict=True)))
+    batches = loader(0, 2, 0, equal_steps=True, counts=dict(zip(URLS, SIZES, strict=True)))
     batches.load_state_dict(merged)
     with pytest.raises(fb.StepsError, match=r"a merged state is shared out by shards, for which counts= are not used"):
         next(iter(batches))
-
-
-@pytest.mark.parametrize("steps", [1, 4, 7])
-def test_rows_in_a_buffer_of_the_training_process_are_not_lost(steps: int) -> None:
-    """Of stages on the loader, only what has left the last one is done."""
-
-    def mixed(rank: int, size: int) -> Any:
-        return loader(rank, size, 0).unbatched().shuffle(9, initial=5).batched(4)
-
-    given, states = [], []
-    for rank in range(2):
-        iterator = iter(batches := mixed(rank, 2))
-        given += [key for _ in range(steps) for key in keys(next(iterator))]
-        states.append(batches.state_dict())
-    merged = fb.merge_states(json.loads(json.dumps(states)))
-    for rank in range(3):
-        batches = mixed(rank, 3)
-        batches.load_state_dict(merged)
-        given += [key for batch in batches for key in keys(batch)]
-    assert twice(given) == []
-    assert sorted(given) == KEYS
-
-
-def test_a_state_of_another_world_is_refused() -> None:
-    """As it is, unmerged: the error names both worlds and what makes it go on."""
-    _, states = read(2, 0, None, [2, 2])
-    for rank, size, workers in ((1, 2, 0), (0, 3, 0), (0, 2, 1)):
-        with pytest.raises(ValueError, match=r"rank 0 of 2 .*fb\.merge_states"):
-            loader(rank, size, workers).load_state_dict(states[0])
 
 
 def test_of_another_data_set() -> None:
@@ -172,31 +133,8 @@ def test_a_shard_that_changed_is_refused(shards: FakeServer) -> None:
     """Its samples have other numbers now: the shard and both versions are named."""
     merged = fb.merge_states(read(2, 0, None, [3, 3])[1])
     again = fb.merge_states(read(3, 0, merged, [1, 1, 1])[1])
-    for number, count in enumerate(COUNTS):
+    for number, count in enumerate(SIZES):
         shards.put(f"/s3/bucket/{number:03d}.tar", tar_shard(number, samples=count, size=21))
     for state in (merged, again):
         with pytest.raises(ValueError, match=r"shard s3://bucket/0\d\d\.tar has changed"):
             read(1, 0, state, [None])
-
-
-@pytest.mark.timeout(1100)
-@pytest.mark.skipif(not LONG, reason="scripts/test --long runs it")
-@given(
-    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2)), min_size=2, max_size=4),
-    st.integers(1, 30),
-    st.integers(1, 4),
-    st.randoms(use_true_random=False),
-)
-@settings(max_examples=examples(40), deadline=None)
-def test_any_row_of_worlds(worlds: list[tuple[int, int]], buffer: int, batch: int, rng: random.Random) -> None:
-    """Of any sizes, stopped anywhere."""
-    state, given = None, []
-    for size, workers in worlds:
-        handed, states = read(size, workers, state, [rng.randint(1, 5) for _ in range(size)], buffer=buffer, batch=batch)
-        given += handed
-        state = fb.merge_states(states)
-        if state["over"]:
-            break
-    if state is not None and not state["over"]:
-        given += read(1, 0, state, [None], buffer=buffer, batch=batch)[0]
-    assert sorted(given) == KEYS

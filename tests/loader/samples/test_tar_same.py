@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.lengths import examples
 from support.passed import passed
-from support.tarmaking import END, archives, hand_header, padded, pax_block, shards, written
+from support.tarmaking import END, archives, hand_header, pax_block, shards, written
 from webdataset import tariterators
 
 from forebay_loader.samples.tar import samples_of
@@ -166,9 +166,3 @@ def test_a_member_larger_than_the_window() -> None:
     content = written([("a.x", b"1"), ("b.x", os.urandom(3_000_000)), ("c.x", b"2" * 700_000), ("d.x", b"")])
     for way in WAYS.values():
         assert ours([content], [], way) == theirs([content], [])
-
-
-def test_headers_by_hand_are_read_at_all() -> None:
-    """The hand-made headers of these tests are good ones."""
-    content = hand_header(b"a.x", 3, style="base256") + padded(b"abc") + END
-    assert theirs([content], [])[0][0][2] == ("x", b"abc")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
-import faulthandler
 import io
 import os
-import resource
-import signal
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -20,15 +18,13 @@ from forebay_loader.samples.byte_window import Flowing
 from forebay_loader.samples.index_samples import samples_in, starts_at
 from forebay_loader.samples.tar import samples_of
 from forebay_loader.stream import shard_descriptor as module
-from forebay_loader.stream import shard_descriptor as shard_map
-from forebay_loader.stream.shard_descriptor import Descriptor
+from forebay_loader.stream.shard_descriptor import Descriptor, ShardMap
 from forebay_loader.transport.body import Progress, new_sum
 from forebay_proxy.wire.tar.sample_index import IndexBuilder, SampleIndex
 from forebay_proxy.wire.tar.scan import scan
 
 COUNT = 300
 TAR = written([(f"k{number:04d}.{suffix}", os.urandom(20_000)) for number in range(COUNT) for suffix in ("bin", "seg")])
-KEYS = [f"k{number:04d}" for number in range(COUNT)]
 KEPT = 64 * 4096  # where the file ends, or the first byte of its disk that cannot be read
 
 
@@ -216,7 +212,7 @@ def test_a_page_that_cannot_be_populated_leaves_the_map(error: int, monkeypatch:
 
 def test_a_kernel_without_populating_is_read_instead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before Linux 5.14 ``madvise`` says EINVAL: then each page of a view is read once before it is handed out."""
-    monkeypatch.setattr(shard_map, "_POPULATE_READ", 250)  # no such advice
+    monkeypatch.setattr(module, "_POPULATE_READ", 250)  # no such advice
     opened = passed(TAR)
     opened.present(5000, len(TAR))
     shrink(opened)
@@ -225,17 +221,28 @@ def test_a_kernel_without_populating_is_read_instead(monkeypatch: pytest.MonkeyP
     opened.close()
 
 
-def test_the_process_would_have_died() -> None:
-    """What the mend is about: touching such a page of a map is SIGBUS."""
-    child = os.fork()
-    if not child:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        faulthandler.disable()
-        opened = passed(TAR)
-        held = opened.mapped().memory
-        shrink(opened)
-        os._exit(held[KEPT + 5000] & 0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGBUS
+class Advised:
+    """A map that writes down which advice it is given about which bytes, and takes it or fails."""
+
+    def __init__(self, fails: int) -> None:
+        self.fails = fails
+        self.advice = list[tuple[int, ...]]()
+
+    def madvise(self, *advice: int) -> None:
+        self.advice.append(advice)
+        if self.fails:
+            raise OSError(self.fails, "as told")
+
+
+@pytest.mark.parametrize("fails", [0, errno.EFAULT])
+def test_the_kernel_is_asked_for_the_pages_of_these_bytes(fails: int) -> None:
+    """To bring them for reading (22 of Linux's advice), from the start of the first one; what it cannot bring is not read otherwise."""
+    with passed(TAR) as opened:
+        held, advised = ShardMap(opened._file, len(TAR)), Advised(fails)
+        held.memory = advised  # type: ignore[assignment]
+        with pytest.raises(OSError, match="as told") if fails else nullcontext():
+            held.present(5000, 6000, lambda start, end: pytest.fail("read although the kernel brings pages"))
+    assert advised.advice == [(22, 4096, 6000 - 4096)]
 
 
 def _sum(data: bytes) -> int:

@@ -9,9 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
-from array import array
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,14 @@ from forebay_loader.stream import descriptor_request
 from forebay_loader.stream.descriptor_request import open_descriptor
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.webdataset_openers import open_source
+from forebay_loader.transport import fd_client, fd_endpoint, hung_sidecar
 from forebay_loader.transport import fd_client as asking_module
-from forebay_loader.transport import fd_endpoint
 from forebay_loader.transport.endpoint import INSTANCES
 from forebay_loader.transport.fd_client import CONNECTIONS
 from forebay_loader.transport.fd_endpoint import DOORS, Doors
+from forebay_loader.transport.hung_sidecar import HUNG
 from forebay_proxy.wire.commands.sources import Source, parse_source
-from forebay_proxy.wire.protocol.fd import decode_end, decode_request, encode_answer, encode_refusal
+from forebay_proxy.wire.protocol.fd import decode_end, decode_request, door_path, encode_answer, encode_refusal
 
 DATA = bytes(range(256)) * 400
 READER = "job/0/0/1.1"
@@ -43,8 +43,12 @@ def source(text: str = "https://origin.example/a.tar") -> Source:
     return found
 
 
+def passed(client: socket.socket, answer: bytes, *files: int) -> None:
+    socket.send_fds(client, [answer], files)
+
+
 def pass_on(client: socket.socket, line: bytes, file: int) -> None:
-    socket.send_fds(client, [encode_answer(len(DATA), '"v1"', "00ff")], [file])
+    passed(client, encode_answer(len(DATA), '"v1"', "00ff"), file)
 
 
 class FakeDoor:
@@ -410,33 +414,9 @@ def test_a_refusal_is_http(door: FakeDoor) -> None:
     assert (counters()["opened"], counters()["door_failed"]) == (0, 0)
 
 
-def _short(client: socket.socket, line: bytes, file: int) -> None:
-    socket.send_fds(client, [encode_answer(len(DATA) + 1, '"v1"', "")], [file])
-
-
-def _bare(client: socket.socket, line: bytes, file: int) -> None:
-    client.sendall(encode_answer(len(DATA), '"v1"', ""))
-
-
-def _refusing_with_a_descriptor(client: socket.socket, line: bytes, file: int) -> None:
-    socket.send_fds(client, [encode_refusal(409, "no")], [file])
-
-
-def _nonsense(client: socket.socket, line: bytes, file: int) -> None:
-    socket.send_fds(client, [b"HTTP/1.1 400 Bad Request\r\n\r\n\n"], [file])
-
-
-def _silent_end(client: socket.socket, line: bytes, file: int) -> None:
-    client.shutdown(socket.SHUT_RDWR)
-
-
 def _half(client: socket.socket, line: bytes, file: int) -> None:
     socket.send_fds(client, [b'{"size"'], [file])
     client.shutdown(socket.SHUT_RDWR)
-
-
-def _two(client: socket.socket, line: bytes, file: int) -> None:
-    socket.send_fds(client, [encode_answer(len(DATA), '"v1"', "")], [file, file])
 
 
 def _endless(client: socket.socket, line: bytes, file: int) -> None:
@@ -445,14 +425,25 @@ def _endless(client: socket.socket, line: bytes, file: int) -> None:
             client.sendall(b"x" * 1000)
 
 
-def test_a_door_in_trouble_is_http(door: FakeDoor) -> None:
+TROUBLE: dict[str, Answer] = {
+    "it says a byte more": lambda client, line, file: passed(client, encode_answer(len(DATA) + 1, '"v1"', ""), file),
+    "no descriptor": lambda client, line, file: client.sendall(encode_answer(len(DATA), '"v1"', "")),
+    "a refusal with a descriptor": lambda client, line, file: passed(client, encode_refusal(409, "no"), file),
+    "nonsense": lambda client, line, file: passed(client, b"HTTP/1.1 400 Bad Request\r\n\r\n\n", file),
+    "an end without a word": lambda client, line, file: client.shutdown(socket.SHUT_RDWR),
+    "two descriptors": lambda client, line, file: passed(client, encode_answer(len(DATA), '"v1"', ""), file, file),
+    "half an answer": _half,
+    "an endless one": _endless,
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLE)
+def test_a_door_in_trouble_is_http(door: FakeDoor, trouble: str) -> None:
     """Counted, with nothing left open."""
-    answers = [_short, _bare, _refusing_with_a_descriptor, _nonsense, _silent_end, _half, _two, _endless]
-    for failed, door.answer in enumerate(answers, 1):
-        DOORS.forget()  # one that failed is left alone for a while
-        with no_descriptor_lost(door):
-            assert open_descriptor(source(), READER) is None, door.answer
-        assert (counters()["opened"], counters()["door_failed"]) == (0, failed), door.answer
+    door.answer = TROUBLE[trouble]
+    with no_descriptor_lost(door):
+        assert open_descriptor(source(), READER) is None
+    assert (counters()["opened"], counters()["door_failed"]) == (0, 1)
 
 
 def test_a_door_that_hangs_is_left_alone_for_a_while(door: FakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -577,6 +568,52 @@ def test_a_process_without_descriptors_goes_on_over_http(door: FakeDoor) -> None
     assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
 
 
-def test_array_of_descriptors_is_of_c_ints() -> None:
-    """What the kernel writes."""
-    assert array("i").itemsize == 4
+# A door behind which nobody turns: one silence, which HTTP does not wait out again.
+
+
+SOURCE = parse_source("s3://bucket/x.tar")
+
+
+@pytest.fixture
+def short_silences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FOREBAY_FD")
+    monkeypatch.setattr(fd_client, "LOOK_S", 0.1)
+    monkeypatch.setattr(fd_endpoint, "STATUS_S", 0.1)
+    monkeypatch.setattr(hung_sidecar, "TURNS_S", 0.1)
+
+
+@pytest.fixture
+def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A sidecar whose sockets let nobody in any more."""
+    path = str(tmp_path / "s")
+    with ExitStack() as held:
+        for place in (path, door_path(path)):
+            listening = held.enter_context(socket.socket(socket.AF_UNIX))
+            listening.bind(place)
+            listening.listen(0)
+            waiting = held.enter_context(socket.socket(socket.AF_UNIX))
+            waiting.connect(place)
+        monkeypatch.setenv("FOREBAY_SOCKET", path)
+        yield
+
+
+@pytest.mark.usefixtures("short_silences", "full")
+def test_a_door_that_lets_nobody_in_is_a_sidecar_that_hangs() -> None:
+    """Known at once."""
+    assert open_descriptor(SOURCE, "j/0/0/1.0") is None
+    assert HUNG.known()
+
+
+@pytest.mark.usefixtures("short_silences")
+@pytest.mark.parametrize("is_turning", [False, True])
+def test_a_door_that_only_its_sidecar_could_tell(proxy: FakeServer, is_turning: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By ``FOREBAY_URL`` alone. One that turns and does not say is no sidecar that hangs."""
+    if is_turning:
+        monkeypatch.setattr(hung_sidecar, "TURNS_S", 60.0)
+    else:
+        proxy.turning.clear()
+    try:
+        assert open_descriptor(SOURCE, "j/0/0/1.0") is None
+        assert HUNG.known() is not is_turning
+    finally:
+        proxy.turning.set()

@@ -9,8 +9,7 @@ import pytest
 from support.fake_proxy import FakeServer, Refuse
 
 from forebay_loader.base.timeouts import DEFAULT_LIMITS
-from forebay_loader.stream import shard_request
-from forebay_loader.stream.shard_request import ask_shard, explain, refusal, retry_after, safe_headers, shown
+from forebay_loader.stream.shard_request import ask_shard, explain, refusal, retry_after, safe_headers
 from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.hung_sidecar import HUNG, Bearing
 from forebay_loader.transport.source_timeout import SourceTimeout
@@ -30,23 +29,9 @@ def sidecar(proxy: FakeServer) -> FakeServer:
     return proxy
 
 
-def test_a_question_says_who_asks(sidecar: FakeServer) -> None:
-    """And that it wants the bytes as they are; what else it asks comes after that."""
-    assert ask_shard(SOURCE, READER, [("Range", "bytes=1-2")], DEFAULT_LIMITS).content(5) == b"yt"
-    headers = sidecar.requests[0].headers
-    assert (headers["Forebay-Reader"], headers["Accept-Encoding"]) == (READER, "identity")
-
-
 def test_a_prefix_asks_for_something_of_the_shard(sidecar: FakeServer) -> None:
     """Its index, by the same name."""
     assert ask_shard(SOURCE, READER, [], DEFAULT_LIMITS, prefix="/v1/index").content(5) == b"index"
-
-
-def test_without_a_sidecar_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The words say what to do."""
-    monkeypatch.delenv("FOREBAY_URL", raising=False)
-    with pytest.raises(Unanswered, match="no sidecar is named"):
-        ask_shard(SOURCE, READER, [], DEFAULT_LIMITS)
 
 
 def test_one_that_hangs_is_asked_by_those_alone(sidecar: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,14 +42,6 @@ def test_one_that_hangs_is_asked_by_those_alone(sidecar: FakeServer, monkeypatch
     assert caught.value.hung
     assert not sidecar.requests
     assert ask_shard(SOURCE, READER, [], DEFAULT_LIMITS, bearing=ALONE).content(5) == b"bytes"
-
-
-def test_each_wait_has_its_own_limit(sidecar: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To connect, and for the next byte."""
-    given: dict[str, float] = {}
-    monkeypatch.setattr(shard_request, "ask", lambda *_, **how: given.update(how))
-    ask_shard(SOURCE, READER, [], replace(DEFAULT_LIMITS, connect_s=3.0, silence_s=7.0))
-    assert (given["connect_s"], given["silence_s"]) == (3.0, 7.0)
 
 
 def test_a_written_header_never_breaks_ours() -> None:
@@ -83,22 +60,10 @@ def test_trouble_that_passes_is_asked_again(sidecar: FakeServer, status: int) ->
     assert (caught.value.reached, caught.value.retry_after_s) == (True, 7.0)
 
 
-@pytest.mark.parametrize("status", [400, 403, 404, 412, 416])
-def test_trouble_that_stays_is_only_worded(sidecar: FakeServer, status: int) -> None:
-    """What it means depends on who asked."""
-    sidecar.fault(SHARD, Refuse(status, "never"))
-    assert refusal(ask_shard(SOURCE, READER, [], DEFAULT_LIMITS)).endswith(f"never (HTTP {status})")
-
-
 @pytest.mark.parametrize(("text", "seconds"), [("7", 7.0), ("9999999", 3600.0), ("Mon, 01 Jan 2026 00:00:00 GMT", None), ("", None)])
 def test_a_wish_to_wait(text: str, seconds: float | None) -> None:
     """In seconds, an hour at most; a date is nobody's here."""
     assert retry_after(text) == seconds
-
-
-def test_a_signature_is_not_shown() -> None:
-    """The query of an http shard may be one."""
-    assert shown(Source(parse_origin_url("https://host/a.tar?sig=secret"))) == "https://host/a.tar"
 
 
 def test_a_shard_is_named_once() -> None:

@@ -21,7 +21,6 @@ from forebay_loader.stream.range_reads import read_range
 from forebay_loader.stream.shard_stream import ShardStream, open_stream
 from forebay_loader.transport.source_timeout import DEAD
 from forebay_proxy.wire.commands.sources import parse_source
-from forebay_proxy.wire.urls.shard_url import proxy_url
 
 QUICK = Limits(resume_s=0.4, open_s=0.1, pause_s=0.01, jitter_s=0.0)  # where the sidecar is gone for good: the wait is in vain
 PATIENT = Limits(resume_s=60.0, open_s=60.0, pause_s=0.01, longest_pause_s=0.05, jitter_s=0.0)  # where it is there, or comes back
@@ -49,6 +48,15 @@ class World:
         source = parse_source(text or self.url)
         assert source is not None
         return open_stream(source, READER, limits=limits, own_open=own)
+
+    def read(self, limits: Limits = PATIENT, text: str = "", own: Callable[[str], object] | None = None) -> bytes:
+        with self.open(limits, text, own) as stream:
+            return stream.read()
+
+    def dies(self, target: str) -> None:
+        """The sidecar does, for good, inside the shard."""
+        self.proxy.shown.setdefault(target, self.proxy.shown[self.target])
+        self.proxy.fault(target, Cut(CUT, lambda: threading.Thread(target=self.proxy.stop).start()))
 
     def direct(self) -> list[str]:
         """The Range header of each request that reached the origin."""
@@ -89,16 +97,11 @@ def test_read_gives_as_much_as_asked(world: World) -> None:
 
 
 def test_readinto(world: World) -> None:
-    """readinto fills the buffer it is given."""
+    """readinto fills the buffer it is given; a closed stream says so."""
     room = bytearray(300_000)
     with world.open() as stream:
         assert stream.readinto(room) == 300_000
-        assert stream.readable()
     assert room == BODY[:300_000]
-
-
-def test_read_after_close(world: World) -> None:
-    """A closed stream says so."""
     stream = world.open()
     stream.close()
     with pytest.raises(ValueError, match="closed"):
@@ -117,14 +120,6 @@ def test_reader_and_credential_headers_travel(world: World) -> None:
     assert "secret-1" not in repr(stream)
 
 
-def test_one_connection_for_many_shards(world: World) -> None:
-    """Shards read to their end one after the other share one connection."""
-    for _ in range(5):
-        with world.open() as stream:
-            assert stream.read() == BODY
-    assert len({request.connection for request in world.proxy.requests}) == 1
-
-
 def test_connection_is_free_before_close(world: World) -> None:
     """The last byte frees the connection: webdataset opens the next shard while it still holds the old one."""
     first, second = world.open(), None
@@ -134,28 +129,6 @@ def test_connection_is_free_before_close(world: World) -> None:
     assert len({request.connection for request in world.proxy.requests}) == 1
     first.close()
     second.close()
-
-
-def test_connection_closed_while_idle(world: World) -> None:
-    """A sidecar that restarted between two shards costs no wait and no error."""
-    with world.open() as stream:
-        stream.read()
-    world.proxy.stop()
-    world.proxy.start()
-    with world.open() as stream:
-        assert stream.read() == BODY
-    assert counters()["fallback_total"] == 0
-
-
-def test_unix_socket(world: World, tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sidecar is reached through its socket as well."""
-    with FakeServer(f"{tmp_path}/s").running() as server:
-        server.shown = world.proxy.shown
-        monkeypatch.delenv("FOREBAY_URL")
-        monkeypatch.setenv("FOREBAY_SOCKET", server.socket_path)
-        with world.open() as stream:
-            assert stream.read() == BODY
-        assert len(server.requests) == 1
 
 
 def test_changed_variable_is_followed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,14 +142,6 @@ def test_changed_variable_is_followed(world: World, monkeypatch: pytest.MonkeyPa
     assert world.proxy.requests == []
 
 
-def test_token_is_sent(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """FOREBAY_TOKEN proves us to a sidecar on another address."""
-    monkeypatch.setenv("FOREBAY_TOKEN", "t-1")
-    with world.open() as stream:
-        stream.read()
-    assert world.proxy.requests[0].headers["Forebay-Token"] == "t-1"
-
-
 # The sidecar breaks and comes back
 
 
@@ -186,8 +151,7 @@ def test_cut_mid_body(world: World, after: int, framing: str) -> None:
     """A cut anywhere is resumed at the next byte, whether the length is known or not."""
     world.show(BODY, framing=framing)
     world.proxy.fault(world.target, Cut(after))
-    with world.open() as stream:
-        assert stream.read() == BODY
+    assert world.read() == BODY
     assert world.origin.requests == []
     again = world.proxy.asked(world.target)[1:]
     if again and after:
@@ -198,8 +162,7 @@ def test_cut_mid_body(world: World, after: int, framing: str) -> None:
 def test_many_cuts(world: World) -> None:
     """Each byte that arrives starts the patience anew: any number of cuts is survived."""
     world.proxy.fault(world.target, *[Cut(90_000)] * 10)
-    with world.open() as stream:
-        assert stream.read() == BODY
+    assert world.read() == BODY
     assert counters()["resumed"] == 10
     assert counters()["fallback_total"] == 0
 
@@ -208,8 +171,7 @@ def test_sidecar_restarts_mid_body(world: World) -> None:
     """A sidecar that dies and comes back within the limit is waited for."""
     restarter = threading.Timer(0.2, world.proxy.start)
     world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=stop_then(world.proxy, restarter)).start()))
-    with world.open() as stream:
-        assert stream.read() == BODY
+    assert world.read() == BODY
     restarter.join()
     assert world.origin.requests == []
     assert counters()["resumed"] == 1
@@ -227,16 +189,14 @@ def test_restarted_sidecar_without_ranges(world: World) -> None:
     """A 200 to our Range is read from 0, what was delivered is skipped and compared."""
     world.show(BODY, ranges=False)
     world.proxy.fault(world.target, Cut(CUT))
-    with world.open() as stream:
-        assert stream.read() == BODY
+    assert world.read() == BODY
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 429])
 def test_trouble_is_waited_for(world: World, status: int) -> None:
     """Origin trouble, told by the sidecar, is waited for as it wishes."""
     world.proxy.fault(world.target, *[Refuse(status, headers=(("Retry-After", "0"),))] * 3)
-    with world.open() as stream:
-        assert stream.read() == BODY
+    assert world.read() == BODY
     assert len(world.proxy.requests) == 4
     assert world.origin.requests == []
 
@@ -259,9 +219,8 @@ def test_silent_sidecar_that_turns(world: World) -> None:
 
 def test_http_goes_on_at_the_origin(world: World) -> None:
     """An http source is resumed at its origin, from the same byte, held to the same version."""
-    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
-    with world.open(QUICK) as stream:
-        assert stream.read() == BODY
+    world.dies(world.target)
+    assert world.read(QUICK) == BODY
     assert world.direct() == [f"bytes={CUT}-"]
     assert world.origin.requests[0].headers["If-Match"] == world.origin.shown["/data/x.tar"].etag
     assert counters()["resumed_direct"] == counters()["fallback_total"] == 1
@@ -271,18 +230,16 @@ def test_http_goes_on_at_the_origin(world: World) -> None:
 def test_made_up_etag_is_not_sent_to_the_origin(world: World) -> None:
     """An ETag the sidecar made says nothing to the origin: the rest is proven by comparing from byte 0."""
     world.proxy.put(world.target, BODY, etag='"fb-123"')
-    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
-    with world.open(QUICK) as stream:
-        assert stream.read() == BODY
+    world.dies(world.target)
+    assert world.read(QUICK) == BODY
     assert world.direct() == [""]
 
 
 def test_origin_that_hides_its_etag_in_ranges(world: World) -> None:
     """A 206 without an ETag proves nothing; the origin is read from 0 and compared."""
     world.origin.put("/data/x.tar", BODY, etag="", honours_if_match=False)
-    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
-    with world.open(QUICK) as stream:
-        assert stream.read() == BODY
+    world.dies(world.target)
+    assert world.read(QUICK) == BODY
     assert world.direct() == [f"bytes={CUT}-", ""]
 
 
@@ -290,8 +247,7 @@ def test_origin_is_resumed_too(world: World) -> None:
     """Without the sidecar a cut at the origin is resumed as well."""
     world.proxy.stop()
     world.origin.fault("/data/x.tar", Cut(CUT), Cut(100_000))
-    with world.open(Limits(open_s=0.1, pause_s=0.01, jitter_s=0.0)) as stream:
-        assert stream.read() == BODY
+    assert world.read(Limits(open_s=0.1, pause_s=0.01, jitter_s=0.0)) == BODY
     assert world.direct() == ["", f"bytes={CUT}-", f"bytes={CUT + 100_000}-"]
 
 
@@ -303,6 +259,7 @@ def test_dead_at_open(world: World) -> None:
             assert stream.read() == BODY
     assert world.direct() == ["", ""]
     assert counters()["opened_direct"] == counters()["fallback_total"] == 2
+    assert DEAD.known()
 
 
 def test_sidecar_that_comes_up_while_an_open_waits(world: World) -> None:
@@ -310,8 +267,7 @@ def test_sidecar_that_comes_up_while_an_open_waits(world: World) -> None:
     world.proxy.stop()
     starter = threading.Timer(0.1, world.proxy.start)
     starter.start()
-    with world.open() as stream:
-        assert stream.read() == BODY
+    assert world.read() == BODY
     starter.join()
     assert world.origin.requests == []
 
@@ -342,19 +298,10 @@ def test_one_that_nobody_ever_named_is_not_waited_for(world: World, monkeypatch:
     assert time.monotonic() - began_s < 50
 
 
-def test_no_sidecar_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any address the shard is read at its origin."""
-    monkeypatch.delenv("FOREBAY_URL")
-    with world.open(QUICK) as stream:
-        assert stream.read() == BODY
-    assert counters()["opened_direct"] == 1
-
-
 def test_trouble_beyond_the_limit(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """A sidecar that answers 503 for longer than the limit is left for the origin; nobody is asked whether it runs."""
     world.proxy.fault(world.target, *[Refuse(503)] * 1000)
-    with world.open(QUICK) as stream:
-        assert stream.read() == BODY
+    assert world.read(QUICK) == BODY
     assert world.direct() == [""]
     assert "going on without the sidecar" in caplog.text
     assert "Is it running?" not in caplog.text
@@ -363,8 +310,7 @@ def test_trouble_beyond_the_limit(world: World, caplog: pytest.LogCaptureFixture
 def test_a_long_wait_is_told(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """Once, while it lasts: whoever mistyped a host need not wait for the end of all patience to read why nothing moves."""
     world.proxy.fault(world.target, *[Refuse(503, "no such host")] * 3)
-    with world.open(replace(PATIENT, tell_s=0.0)) as stream:
-        assert stream.read() == BODY
+    assert world.read(replace(PATIENT, tell_s=0.0)) == BODY
     (told,) = [record.getMessage() for record in caplog.records if "asking the sidecar again, for up to 60 s" in record.getMessage()]
     assert "no such host" in told
 
@@ -397,8 +343,7 @@ def test_a_host_that_does_not_exist_is_final(world: World, errno: int, monkeypat
 def test_a_resolver_in_trouble_is_asked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says that it does not know now: that is not its last word."""
     asked = named(world, socket.EAI_AGAIN, monkeypatch)
-    with world.open(QUICK, text="http://nosuchhost.invalid/a.tar", own=own(BODY)) as stream:
-        assert stream.read() == BODY
+    assert world.read(QUICK, text="http://nosuchhost.invalid/a.tar", own=own(BODY)) == BODY
     assert len(asked) > 1
 
 
@@ -444,19 +389,16 @@ def test_silence_of_a_sidecar_that_turns_is_its_origins(world: World, text: str)
 def test_other_sources_start_again(world: World) -> None:
     """What is no http source goes on webdataset's own way; the delivered part is skipped and compared."""
     text = "pipe:aws s3 cp s3://bucket/x.tar -"
-    world.proxy.put("/s3/bucket/x.tar", BODY)
-    world.proxy.fault("/s3/bucket/x.tar", Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    world.dies("/s3/bucket/x.tar")
     asked: list[str] = []
-    with world.open(QUICK, text=text, own=lambda command: asked.append(command) or io.BytesIO(BODY)) as stream:
-        assert stream.read() == BODY
+    assert world.read(QUICK, text=text, own=lambda command: asked.append(command) or io.BytesIO(BODY)) == BODY
     assert asked == [text]
     assert counters()["resumed_direct"] == 1
 
 
 def test_short_pipe_is_no_end(world: World) -> None:
     """webdataset's own way is held to the length that is known: `|| true` hides nothing."""
-    world.proxy.put("/s3/bucket/x.tar", BODY)
-    world.proxy.fault("/s3/bucket/x.tar", Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    world.dies("/s3/bucket/x.tar")
     with (
         world.open(QUICK, text="pipe:aws s3 cp s3://bucket/x.tar -", own=own(BODY[:-1])) as stream,
         pytest.raises(ShardReadError, match="999999"),
@@ -510,8 +452,7 @@ def test_changed_at_the_sidecar(world: World) -> None:
 def test_the_same_bytes_under_another_name(world: World) -> None:
     """What rotted on the sidecar's disk gets another ETag when it is fetched anew: compared with what came, it is gone on with."""
     world.proxy.fault(world.target, Cut(CUT, lambda: world.proxy.put(world.target, BODY, etag='"renamed"')))
-    with world.open() as stream:
-        assert stream.read() == BODY
+    assert world.read() == BODY
 
 
 def renamed(world: World, cut_again: int) -> None:
@@ -523,8 +464,7 @@ def renamed(world: World, cut_again: int) -> None:
 def test_what_was_compared_is_gone_on_with_by_its_new_name(world: World) -> None:
     """Once the bytes of another ETag are known to be the same, a later break asks for the rest of that version, and not from byte 0."""
     renamed(world, cut_again=CUT + 200_000)
-    with world.open() as stream:
-        assert stream.read() == BODY
+    assert world.read() == BODY
     assert len(world.proxy.requests) == 4
     last = world.proxy.requests[-1].headers
     assert last["If-Match"] == '"renamed"'
@@ -534,8 +474,7 @@ def test_what_was_compared_is_gone_on_with_by_its_new_name(world: World) -> None
 def test_a_break_before_the_comparison_is_compared_from_the_start_again(world: World) -> None:
     """Nothing of the new name has been delivered yet."""
     renamed(world, cut_again=CUT // 2)
-    with world.open() as stream:
-        assert stream.read() == BODY
+    assert world.read() == BODY
     assert len(world.proxy.requests) == 4
     assert "If-Match" not in world.proxy.requests[-1].headers
 
@@ -544,7 +483,7 @@ def test_a_break_before_the_comparison_is_compared_from_the_start_again(world: W
 def test_changed_at_the_origin(world: World, honours: bool) -> None:
     """Another version at the origin is seen, whether it honours If-Match or ignores it."""
     world.origin.put("/data/x.tar", ramp(1_000_000, seed=1), honours_if_match=honours)
-    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    world.dies(world.target)
     with world.open(QUICK) as stream, pytest.raises(ShardChanged):
         stream.read()
 
@@ -555,9 +494,8 @@ def test_the_same_bytes_from_another_server_of_the_origin(world: World, cuts: in
     answers = [Cut(CUT + 1000, lambda: world.origin.put("/data/x.tar", BODY, etag='"third"')) for _ in range(cuts - 1)]
     world.origin.put("/data/x.tar", BODY, etag='"second"')
     world.origin.fault("/data/x.tar", Cut(0), *answers)  # the first is what the refusal takes
-    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
-    with world.open(QUICK) as stream:
-        assert stream.read() == BODY
+    world.dies(world.target)
+    assert world.read(QUICK) == BODY
 
 
 @pytest.mark.parametrize(
@@ -565,8 +503,7 @@ def test_the_same_bytes_from_another_server_of_the_origin(world: World, cuts: in
 )
 def test_changed_elsewhere(world: World, body: bytes) -> None:
     """webdataset's own way must deliver what was delivered, and no more than was promised."""
-    world.proxy.put("/s3/bucket/x.tar", BODY)
-    world.proxy.fault("/s3/bucket/x.tar", Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    world.dies("/s3/bucket/x.tar")
     with world.open(QUICK, text="pipe:aws s3 cp s3://bucket/x.tar -", own=own(body)) as stream, pytest.raises(ShardChanged):
         stream.read()
 
@@ -574,7 +511,7 @@ def test_changed_elsewhere(world: World, body: bytes) -> None:
 def test_changed_length_without_ranges(world: World) -> None:
     """Without ranges the length already tells another version."""
     world.origin.put("/data/x.tar", BODY + b"x", ranges=False, honours_if_match=False)
-    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    world.dies(world.target)
     with world.open(QUICK) as stream, pytest.raises(ShardChanged, match="1000001 bytes long now, was 1000000"):
         stream.read()
 
@@ -609,7 +546,7 @@ def test_file_outside_the_roots(world: World, tmp_path: object) -> None:
     with open_stream(source, READER, limits=QUICK, own_open=own(BODY), refused=told.append) as stream:
         assert stream.read() == BODY
     assert told == ["file"]
-    assert counters()["fallback_total"] == 0
+    assert (counters()["fallback_total"], DEAD.known()) == (0, False)
 
 
 def test_query_is_not_shown(world: World) -> None:
@@ -641,7 +578,7 @@ def test_close_delimited_cut(world: World) -> None:
 
 def test_redirect_keeps_credentials_home(world: World) -> None:
     """A redirect to another host is followed without what proves the asker, with what asks for the rest."""
-    world.proxy.fault(world.target, Cut(CUT, lambda: threading.Thread(target=world.proxy.stop).start()))
+    world.dies(world.target)
     with FakeServer().running() as elsewhere:
         elsewhere.put("/y.tar", BODY)
         world.origin.fault("/data/x.tar", Refuse(302, headers=(("Location", f"{elsewhere.url}/y.tar"),)))
@@ -657,8 +594,7 @@ def test_loopback_is_reached_without_the_system_proxy(world: World, monkeypatch:
     """http_proxy does not catch a loopback origin."""
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
     world.proxy.stop()
-    with world.open(QUICK) as stream:
-        assert stream.read() == BODY
+    assert world.read(QUICK) == BODY
 
 
 # Processes
@@ -681,20 +617,3 @@ def test_fork_in_the_middle(world: World) -> None:
     os.waitpid(child, 0)
     assert head + stream.read() == body
     stream.close()
-
-
-def test_own_url_is_opened_as_the_shard(world: World) -> None:
-    """A proxy URL names the same shard."""
-    source = parse_source(world.url)
-    assert source is not None
-    assert proxy_url(world.proxy.url, source.url) == f"{world.proxy.url}{world.target}"
-
-
-def test_one_warning_a_node(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """However many shards lose the sidecar, the log says it once."""
-    world.proxy.stop()
-    for _ in range(3):
-        with world.open(QUICK) as stream:
-            stream.read()
-    warned = [record for record in caplog.records if "without the sidecar" in record.getMessage()]
-    assert len(warned) == 1

@@ -6,15 +6,12 @@ import io
 from dataclasses import replace
 
 import pytest
-from support.fake_proxy import FakeServer
 
-from forebay_loader.base.counters import COUNTS
-from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChanged, ShardReadError
+from forebay_loader.base.errors import ShardReadError
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.stream import source_order
 from forebay_loader.stream.source_order import SourceOrder
 from forebay_loader.transport.body import Progress, Unanswered
-from forebay_loader.transport.hung_sidecar import HUNG
 from forebay_loader.transport.source_timeout import DEAD
 from forebay_proxy.wire.commands.sources import Source
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
@@ -44,15 +41,6 @@ def test_the_sidecar_comes_first() -> None:
     """Then an origin that speaks http, and webdataset's own opener last."""
     assert names(order("https://h/a.tar", own=True)) == ["sidecar", "origin", "webdataset's own opener"]
     assert names(order("s3://b/a.tar", own=True)) == ["sidecar", "webdataset's own opener"]
-
-
-def test_the_present_way_is_the_first() -> None:
-    """And known to be the sidecar's, or another; whether there is another tells how much is borne of it."""
-    ways = order("https://h/a.tar")
-    assert (ways.present.name, ways.through_sidecar, ways._bearing.alone) == ("sidecar", True, False)
-    ways.cope(GONE)
-    assert (ways.present.name, ways.through_sidecar) == ("origin", False)
-    assert order("s3://b/a.tar")._bearing.alone
 
 
 @pytest.mark.parametrize(
@@ -87,12 +75,6 @@ def test_where_none_was_ever_there_none_is_waited_for_long(monkeypatch: pytest.M
     assert ways._limit_of(ways.present, GONE) == 60.0
 
 
-def test_how_long_the_other_ways_are_asked_in_vain() -> None:
-    """An origin as long as a broken stream; webdataset's own opener asks again by itself."""
-    ways = order("https://h/a.tar", own=True, limits=PATIENT)
-    assert [ways._limit_of(way, GONE) for way in ways._sources[1:]] == [60.0, 0.0]
-
-
 def test_trouble_that_lasts_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """With its cause, and how long it may last; after each a pause."""
     told, slept = list[str](), list[float]()
@@ -107,17 +89,6 @@ def test_trouble_that_lasts_is_told_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert slept == [0.25] * 4
 
 
-@pytest.mark.parametrize(("turning", "left"), [(True, ["sidecar", "origin"]), (False, ["origin"])])
-def test_silence_is_borne_of_a_sidecar_that_turns(turning: bool, left: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that does not is known to hang from then on."""
-    ways = order("https://h/a.tar")
-    found = list[bool]()
-    monkeypatch.setattr(ways.present, "turns", lambda: turning)
-    monkeypatch.setattr(HUNG, "found", lambda: found.append(True))
-    ways.cope(Unanswered("silent", silent=True))
-    assert (names(ways), found) == (left, [] if turning else [True])
-
-
 @pytest.mark.parametrize(("reached", "hint"), [(False, True), (True, False)])
 def test_what_is_gone_on_without_is_told(reached: bool, hint: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether it runs is asked where it did not answer; and the workers of a node do not all come at once."""
@@ -129,94 +100,6 @@ def test_what_is_gone_on_without_is_told(reached: bool, hint: bool, monkeypatch:
     assert [text.startswith("https://h/a.tar: busy; going on without the sidecar, by origin.") for text in told] == [True]
     assert ("Is it running?" in told[0]) == hint
     assert slept == [(0.0, 0.25)]
-
-
-def test_one_that_is_gone_is_left() -> None:
-    """Counted, and remembered by the process."""
-    ways = order("https://h/a.tar")
-    ways.cope(GONE)
-    assert (names(ways), COUNTS.snapshot()["fallback_total"], DEAD.known()) == (["origin"], 1, True)
-
-
-def test_one_that_refused_is_no_loss() -> None:
-    """It is there, and serves other shards."""
-    ways = order("https://h/a.tar")
-    ways.take_next("below no root", lost=False)
-    assert (names(ways), COUNTS.snapshot()["fallback_total"], DEAD.known()) == (["origin"], 0, False)
-
-
-def test_without_another_way_it_is_the_end() -> None:
-    """Which says what would have been needed."""
-    with pytest.raises(ProxyUnreachable, match="webdataset has no opener of its own for s3 URLs"):
-        order("s3://b/a.tar").cope(GONE)
-
-
-def test_the_last_way_is_named() -> None:
-    """And what the ones before it said."""
-    ways = order("s3://b/a.tar", own=True)
-    ways.cope(Unanswered("busy", reached=True))
-    with pytest.raises(ShardReadError, match="webdataset's own opener was the last way to it") as caught:
-        ways.cope(GONE)
-    assert "the sidecar said: busy" in str(caught.value)
-    assert ways.present.name == "webdataset's own opener"
-
-
-def test_a_sidecar_that_was_not_there_said_nothing() -> None:
-    """An origin that failed did."""
-    ways = order("https://h/a.tar", own=True)
-    ways.cope(GONE)
-    ways.cope(Unanswered("broken"))
-    with pytest.raises(ShardReadError) as caught:
-        ways.cope(GONE)
-    assert "(before that the origin said: broken)" in str(caught.value)
-
-
-@pytest.mark.parametrize(("error", "counted"), [(ShardReadError("x"), "failed"), (ShardChanged("x"), "changed")])
-def test_the_end_is_counted_by_its_kind(error: ShardReadError, counted: str) -> None:
-    order("https://h/a.tar").failed(error)
-    counts = COUNTS.snapshot()
-    assert {name: counts[name] for name in ("failed", "changed")} == {"failed": 0, "changed": 0, counted: 1}
-
-
-def test_one_that_hangs_is_asked_again_before_the_end() -> None:
-    """Once, with all patience."""
-    ways = order("https://h/a.tar")
-    ways.cope(HANGS)
-    assert names(ways) == ["origin"]
-    assert ways.waits_instead(ShardReadError("absent"))
-    assert names(ways) == ["sidecar"]
-    assert not ways.waits_instead(ShardReadError("absent"))
-
-
-def test_the_end_is_the_error_of_the_way_before_the_wait() -> None:
-    """It says more than that the sidecar hung on; and how long that was."""
-    ways = order("https://h/a.tar")
-    ways.cope(HANGS)
-    assert ways.waits_instead(ShardReadError("absent"))
-    with pytest.raises(ShardReadError, match=r"^absent \(before that hung on; waited 0 s\)"):
-        ways.take_next("hung on")
-
-
-@pytest.mark.parametrize(
-    ("error", "patient"),
-    [
-        (ShardReadError("broken"), True),
-        (ShardReadError("gone", status=404), False),
-        (ShardChanged("another", status=412), True),
-        (ProxyUnreachable("no way"), True),
-    ],
-)
-def test_how_long_one_that_hangs_is_waited_for_before_the_end(error: LoaderError, patient: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All its patience; where the origin itself refused, no longer than a restart. It is told."""
-    told = list[str]()
-    ways = order("https://h/a.tar", limits=PATIENT)
-    ways.cope(HANGS)
-    monkeypatch.setattr(source_order, "warn_node", told.append)
-    assert ways.waits_instead(error)
-    assert (ways._bearing.left_s > PATIENT.resume_s) == patient
-    assert ways._limit_of(ways.present, GONE) == pytest.approx(ways._bearing.left_s, abs=1.0)
-    assert ways._bearing.alone
-    assert [text.startswith(f"https://h/a.tar: {error}; waiting for the sidecar, which hung, for up to ") for text in told] == [True]
 
 
 @pytest.mark.parametrize(("position", "waits"), [(9, True), (10, True), (11, False)])
@@ -234,20 +117,7 @@ def test_one_that_hangs_beyond_all_patience_is_not_waited_for() -> None:
     assert names(ways) == ["origin"]
 
 
-def test_one_that_answers_again_is_first_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While another way is in trouble; once a stream."""
-    ways = order("https://h/a.tar")
-    ways.cope(HANGS)
-    HUNG.forget()
-    monkeypatch.setattr(source_order, "turns", lambda: True)
-    ways.cope(GONE)
-    assert names(ways) == ["sidecar", "origin"]
-    ways.cope(HANGS)
-    HUNG.forget()
-    assert not ways._is_back()
-
-
-def test_a_byte_ends_the_trouble(proxy: FakeServer) -> None:
+def test_a_byte_ends_the_trouble() -> None:
     """What comes after it has its own clock."""
     ways = order("https://h/a.tar")
     ways._source_timeout.pause(GONE, 60.0)

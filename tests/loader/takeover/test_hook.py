@@ -213,15 +213,6 @@ def test_a_program_with_an_old_python(tmp_path: Path, next_one: bool) -> None:
 
 
 @once
-def test_python_of_long_ago_is_left_alone() -> None:
-    """The sources of the hook know nothing that Python 3.9 did not: no match, no union of types at run time."""
-    for file in TAKEOVER.glob("*.py"):
-        compile(file.read_text(), str(file), "exec", dont_inherit=True)
-        __import__("ast").parse(file.read_text(), feature_version=(3, 9))
-    assert sys.version_info >= (3, 9)
-
-
-@once
 def test_fsspec_knows_forebay(tmp_path: Path, python: str) -> None:
     """By its scheme, without an installed Forebay; nothing of ours is imported for that."""
     code = (

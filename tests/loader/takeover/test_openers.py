@@ -333,15 +333,6 @@ def test_disable_gives_everything_back(proxy: FakeServer, taken: Path, tmp_path:
     assert said(taken) == ["fb.disable() was called"]
 
 
-def test_a_dead_sidecar_is_reported(proxy: FakeServer, taken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shard comes from its origin, and the summary says why."""
-    with FakeServer().running() as origin:
-        origin.put("/a.tar", tar_shard(0))
-        proxy.stop()
-        assert len(keys(stages(f"{origin.url}/a.tar"))) == 5
-    assert said(taken) == ["", "the sidecar did not answer"]
-
-
 def test_a_dead_sidecar_is_reported_when_the_shard_is_opened(proxy: FakeServer, taken: Path) -> None:
     """Not when the next one is asked for: an error of this one may end the process before that."""
     with FakeServer().running() as origin:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
@@ -15,7 +14,7 @@ from support.fake_proxy import Cut, FakeServer, Refuse
 from forebay_loader.transport import http
 from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.endpoint import Endpoint
-from forebay_loader.transport.http import MAX_EXPLANATION_BYTES, Reply, ask, ask_status, close_idle, connect, open_socket
+from forebay_loader.transport.http import MAX_EXPLANATION_BYTES, Reply, ask, ask_status, connect
 
 SHARD = "/s3/bucket/x.tar"
 BODY = bytes(range(256)) * 400
@@ -136,31 +135,6 @@ def test_silence_is_told_apart() -> None:
     assert caught.value.silent
 
 
-def test_a_socket_keeps_its_time_limit(sidecar: FakeServer, beside: FakeServer) -> None:
-    """Of either kind."""
-    for each in (sidecar, beside):
-        with open_socket(at(each), 7.0) as made:
-            assert made.gettimeout() == 7.0
-
-
-def test_small_questions_leave_at_once(sidecar: FakeServer) -> None:
-    """Nothing waits for the acknowledgement of what was sent before."""
-    with open_socket(at(sidecar), 7.0) as made:
-        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
-def test_a_socket_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        open_socket(Endpoint(socket_path=str(tmp_path / "none")), 7.0)
-
-
-def test_headers_of_the_answer_are_told(sidecar: FakeServer) -> None:
-    """ "" for one it has not."""
-    reply = asked(at(sidecar))
-    assert (reply.header("content-length"), reply.header("nothing")) == (str(len(BODY)), "")
-    reply.body.close()
-
-
 def test_an_explanation_is_read_to_a_limit(sidecar: FakeServer) -> None:
     """A connection with a rest of it on its way is not used again."""
     sidecar.fault(SHARD, Refuse(403, "x" * 2 * MAX_EXPLANATION_BYTES))
@@ -221,27 +195,8 @@ def test_what_is_no_http_is_not_quoted() -> None:
         answering.join()
 
 
-def test_status_is_a_table(sidecar: FakeServer) -> None:
-    sidecar.put("/v1/status", json.dumps({"state": "serving"}).encode())
-    assert ask_status(at(sidecar), WITHIN_S) == {"state": "serving"}
-
-
-def test_a_status_that_is_refused_is_none(sidecar: FakeServer) -> None:
-    """Whatever its body says."""
-    sidecar.fault("/v1/status", Refuse(503, "draining"))
-    with pytest.raises(Unanswered, match="answers HTTP 503"):
-        ask_status(at(sidecar), WITHIN_S)
-
-
 def test_a_status_that_is_no_json_is_told_apart(sidecar: FakeServer) -> None:
     """What answers there is no sidecar."""
     sidecar.put("/v1/status", b"<html>")
     with pytest.raises(ValueError, match="Expecting value"):
         ask_status(at(sidecar), WITHIN_S)
-
-
-def test_closing_the_idle_connection_lets_go_of_it(sidecar: FakeServer) -> None:
-    asked(at(sidecar)).content(len(BODY))
-    close_idle()
-    asked(at(sidecar)).content(len(BODY))
-    assert connections(sidecar) == 2

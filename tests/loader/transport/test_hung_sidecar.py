@@ -108,18 +108,14 @@ def http(server: FakeServer, origin: FakeServer) -> str:
 # No other way
 
 
-def test_it_is_waited_for(sidecar: FakeServer) -> None:
-    """Where no other way leads to the bytes, with the very first question: one that is slow would never answer one that is given up."""
+def test_it_is_waited_for(sidecar: FakeServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Where no other way leads to the bytes, with the very first question: one that is slow would never answer one that is given up.
+    A person is told once, meanwhile.
+    """
     with when_waiting(sidecar.turning.set), opened() as shard:
         assert shard.read() == BODY
     assert len(sidecar.asked(S3)) == 1
     assert counters()["fallback_total"] == 0
-
-
-def test_a_person_is_told_once(sidecar: FakeServer, caplog: pytest.LogCaptureFixture) -> None:
-    """While it is waited for."""
-    with when_waiting(sidecar.turning.set), opened() as shard:
-        shard.read()
     (told,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert "runs but does not answer" in told
     assert "no other way leads to it: waiting, for up to 330 s" in told
@@ -332,13 +328,6 @@ def test_a_file_of_fsspec_is_read_past_it(sidecar: FakeServer, origin: FakeServe
     fs = ForebayFileSystem(target_protocol="http", limits=GIVES_UP)
     assert fs.cat_file(url, 0, 100) == BODY[:100]
     assert fs.cat_file(url, 100, 200) == BODY[100:200]
-
-
-def test_a_file_of_fsspec_is_waited_for(sidecar: FakeServer) -> None:
-    """As any part of a shard."""
-    fs = ForebayFileSystem(limits=BEARS)
-    with when_waiting(sidecar.turning.set):
-        assert fs.cat_file("s3://bucket/x.tar", 10, 100) == BODY[10:100]
 
 
 def test_a_file_of_fsspec_that_is_open(sidecar: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def test_no_moov_or_an_empty_one(clip: bytes) -> None:
     assert isinstance(refused(clip), (CorruptVideo, UnsupportedVideo))
 
 
-# Absurd box sizes, no allocation from an unchecked field. mp4/test_boxes.py, test_index.py, test_fragments.py, test_sample_table.py;
+# Absurd box sizes, no allocation from an unchecked field. mp4/test_boxes.py, test_index.py, test_sample_table.py;
 # what a decoder would take for a picture's size: sources/test_frame_room.py, decode/test_pictures.py
 
 

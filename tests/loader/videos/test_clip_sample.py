@@ -11,7 +11,8 @@ import pytest
 from support.clips import rendered
 
 import forebay_loader as fb
-from forebay_loader.videos import clip_sample
+from forebay_loader.videos import clip_pass, clip_sample
+from forebay_loader.videos.clip_pass import ClipPass
 from forebay_loader.videos.decode.clip_timer import ClipTimer
 from forebay_loader.videos.errors import UnsupportedVideo, VideoTimeout
 from forebay_loader.videos.sources.choice import source_of
@@ -50,3 +51,25 @@ def test_a_clip_has_one_time_for_all_of_it(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(VideoTimeout, match=r"a\.mkv in s3://b/0\.tar"):
         fb.video(audio=True, time_limit_s=250.0).decoded(sample(clip, "mkv"))
     fb.video(time_limit_s=250.0).decoded(sample(clip, "mkv"))
+
+
+def test_visits_of_each_clip_are_counted() -> None:
+    """Each for itself, whatever comes in between."""
+    of = ClipPass(3, 1)
+    assert [of.visit(name).again for name in ("a", "b", "a", "a")] == [(1, 0, 0, 0), (1, 0, 0, 0), (1, 0, 0, 1), (1, 0, 0, 2)]
+    assert of.visit("c")[:2] == (3, 3)
+
+
+def test_a_phase_of_its_own() -> None:
+    """The table's epoch; what is drawn goes by the pass's own."""
+    assert ClipPass(0, 1, 7).visit("a")[:2] == (7, 0)
+
+
+def test_what_is_forgotten_is_drawn_anew_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass over more clips than fit into memory."""
+    monkeypatch.setattr(clip_pass, "MOST_CLIPS", 2)
+    of = ClipPass(0)
+    seen = [of.visit(name) for name in ("a", "b", "c", "a", "a", "b", "c", "a")]
+    assert [one.again for one in seen[:3]] == [(0, 0, 0, 0), (0, 0, 0, 0), (0, 0, 1, 0)]
+    visits = [one for name, one in zip(("a", "b", "c", "a", "a", "b", "c", "a"), seen, strict=True) if name == "a"]
+    assert len(set(visits)) == 4

@@ -21,8 +21,8 @@ import forebay_loader as fb
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.meter.skips.skips_file import SKIPS_FILE
 from forebay_loader.videos.errors import CorruptVideo, VideoTimeout
+from forebay_loader.videos.metadata.record import clip_name
 from forebay_loader.videos.metadata.scan import ClipToScan
-from forebay_loader.videos.metadata.table_file import clip_name
 from forebay_loader.videos.sampling import NoFrames, NotScanned, Sampling, TooFewFrames
 from forebay_loader.videos.sources.choice import source_of
 

@@ -1,18 +1,22 @@
 """Whether a clip's file is all there, where its container says how long it is: demuxers give what comes before a cut, and say nothing.
 
 Matroska and WebM have a size in each element, AVI in its RIFF chunks, FLV in its tags, Ogg in its pages. Sizes that are not known (a live
-recording's) say nothing; MPEG-TS has none at all. Damage in the middle is left to who reads what is in it, and a cut between two of these
-to ``early_end``.
+recording's) say nothing; MPEG-TS has none at all. Damage in the middle is left to who reads what is in it.
+
+What was cut between two of these is a notice (``early_end``), where the clip says how long it is: Matroska and FLV write a length in
+seconds, ASF one in bytes that not every tool keeps true; Ogg marks the last page of a stream, and a transport stream's packets have one
+size.
 """
 
 from __future__ import annotations
 
+import struct
 from typing import Dict, Iterator, Optional, Tuple
 
 from forebay_loader.videos.decode.frames import Buffer
 from forebay_loader.videos.errors import CorruptVideo
 
-__all__ = ["check_end", "elements", "ogg_pages"]
+__all__ = ["check_end", "early_end"]
 
 _EBML, _SEGMENT, _CLUSTER = 0x1A45DFA3, 0x18538067, 0x1F43B675
 _ANYWHERE = frozenset([0xEC, 0xBF])  # Void, CRC-32
@@ -21,6 +25,13 @@ _TOP = _ANYWHERE | frozenset([0x114D9B74, 0x1549A966, 0x1654AE6B, 0x1C53BB6B, 0x
 _IN_CLUSTER = frozenset([0xE7, 0xA7, 0xAB, 0xA0, 0xA3, 0x5854, 0xAF])
 _UNKNOWN = -1
 _FLV_TAGS = (8, 9, 18)
+_LEAST_S = 2.0  # rounding, and a track of captions that ends last
+_SHARE = 0.05
+_INFO, _DURATION, _TICK = 0x1549A966, 0x4489, 0x2AD7B1
+_TS_BYTES, _TS_SYNC = 188, 0x47
+_ASF = b"0&\xb2u"
+_ASF_FILE = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")  # the GUID of its file properties
+_FLV_SAYS = b"\x00\x08duration\x00"  # of onMetaData, before a double
 
 
 def check_end(data: Buffer) -> None:
@@ -116,3 +127,49 @@ def _riff_end(data: Buffer) -> int:
         end = at + 8 + size
         at = end + (size & 1)
     return end
+
+
+def early_end(data: Buffer, end_s: float) -> str:
+    """Why the clip ``data``, whose last packet ends at ``end_s`` by its container's clock, may be part of one; "" where nothing says so."""
+    head = bytes(data[:4])
+    if head == b"OggS":
+        return "" if all(ogg_pages(data).values()) else "its last page is not marked as such"
+    if head[:1] == bytes([_TS_SYNC]) and len(data) % _TS_BYTES and bytes(data[_TS_BYTES : _TS_BYTES + 1]) == head[:1]:
+        return f"its last packet has {len(data) % _TS_BYTES} of {_TS_BYTES} bytes"
+    if head == _ASF:
+        said = _asf_bytes(data)
+        return f"it says that it has {said} bytes, and there are {len(data)}" if said > len(data) else ""
+    said_s = _matroska_s(data) if head == b"\x1aE\xdf\xa3" else _flv_s(data) if head[:3] == b"FLV" else None
+    if said_s is None or not said_s - end_s > max(_LEAST_S, _SHARE * said_s):
+        return ""
+    return f"it says that it lasts {said_s:.1f} s, and what is in it ends at {end_s:.1f} s"
+
+
+def _matroska_s(data: Buffer) -> Optional[float]:
+    for kind, body, size in elements(data):
+        if kind == _INFO:
+            inside = {part: bytes(data[at : at + length]) for part, at, length in elements(data[: body + size], body)}
+            said, tick = inside.get(_DURATION, b""), inside.get(_TICK, b"")
+            if len(said) in (4, 8):
+                (ticks,) = struct.unpack(">f" if len(said) == 4 else ">d", said)
+                return float(ticks) * (int.from_bytes(tick, "big") or 1_000_000) / 1e9
+            return None
+    return None
+
+
+def _asf_bytes(data: Buffer) -> int:
+    """0 where it does not say, or was broadcast (ASF 3.2)."""
+    head = bytes(data[: 64 << 10])
+    at = head.find(_ASF_FILE)
+    if at < 0 or len(head) < at + 92 or head[at + 88] & 1:
+        return 0
+    return int.from_bytes(head[at + 40 : at + 48], "little")
+
+
+def _flv_s(data: Buffer) -> Optional[float]:
+    head = bytes(data[:4096])
+    at = head.find(_FLV_SAYS) + len(_FLV_SAYS)
+    if at < len(_FLV_SAYS) or at + 8 > len(head):
+        return None
+    (said_s,) = struct.unpack(">d", head[at : at + 8])
+    return float(said_s)

@@ -7,8 +7,10 @@ pictures nothing can decode, which are none then.
 
 from __future__ import annotations
 
+import bisect
 import struct
 from array import array
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, List, Optional, Tuple
@@ -20,22 +22,23 @@ from av.sidedata.sidedata import Type
 from av.stream import Disposition
 
 from forebay_loader.videos.clip_info import ClipInfo
-from forebay_loader.videos.decode.clip_end import check_end
+from forebay_loader.videos.decode.clip_end import check_end, early_end
 from forebay_loader.videos.decode.clip_timer import ClipTimer
-from forebay_loader.videos.decode.early_end import early_end
 from forebay_loader.videos.decode.frames import MOST_DELAYED, Buffer, ReadPart, packet_of, tell
-from forebay_loader.videos.decode.packet_store import ClipFile, PacketStore
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
-from forebay_loader.videos.mp4.chunks import starts_of
+from forebay_loader.videos.mp4.sample_entry import ENCRYPTED
+from forebay_loader.videos.mp4.sample_table import starts_of
 from forebay_loader.videos.mp4.track import Coded, Track, trusted_keys
 from forebay_loader.videos.mp4.trak import turn_of
 
-__all__ = ["Demuxed", "demuxed", "opened"]
+__all__ = ["ClipFile", "Demuxed", "PacketStore", "demuxed", "opened"]
 
 # Which say when a frame is shown; and which say when one is decoded: Matroska where it holds what AVI held (VFW). Of Ogg's OGM, and of
 # pictures without a container, FFmpeg's times are good for nothing: their frames are counted.
-_TIMED = frozenset({"matroska,webm", "mpegts", "mpeg", "flv", "ivf", "nut", "wtv", "mov,mp4,m4a,3gp,3g2,mj2"})
+_MP4 = "mov,mp4,m4a,3gp,3g2,mj2"
+_TIMED = frozenset({"matroska,webm", "mpegts", "mpeg", "flv", "ivf", "nut", "wtv", _MP4})
 _TIMED_DECODING = frozenset({"matroska,webm", "asf", "avi"})
+_HEAD_BYTES = 64  # of what stands before a packet where its container says it begins: block heads, chunk heads
 _FIRST_PACKETS = 64  # in which a first picture comes, to be asked how it is turned
 
 
@@ -72,6 +75,8 @@ def demuxed(data: Buffer, timer: ClipTimer) -> Demuxed:
                 timer.check()
                 if packet.stream_index == stream.index:
                     packets.take(packet)
+                elif packet.has_sidedata("encryption_info") and streams.audio and packet.stream_index == streams.audio[0].index:
+                    rate_hz, fault = 0, "encrypted"
                 if packet.dts is not None:
                     end_s = max(end_s, float((packet.dts + (packet.duration or 0)) * packet.time_base))
             track, origin_s = packets.track()
@@ -99,6 +104,9 @@ def _sound(stream: Any) -> Tuple[int, str]:
     context = stream.codec_context
     if context is None:
         return 0, "no decoder for its sound"
+    with suppress(UnicodeDecodeError):  # PyAV reads a tag of ASCII alone, as those of MP4s are
+        if context.codec_tag.encode() in ENCRYPTED:
+            return 0, f"encrypted ({context.codec_tag})"
     return context.sample_rate, "" if context.sample_rate else "its sound has no rate"
 
 
@@ -140,9 +148,14 @@ class _Packets:
             self._turn = self._turned(packet)
         if packet.size:
             self.store.add(packet)
+            if packet.has_sidedata("encryption_info"):
+                raise UnsupportedVideo("encrypted")
+            if self._container == _MP4 and packet.is_corrupt:
+                raise CorruptVideo(f"cut short: packet {len(self._rows)} ends beyond the file")
             if packet.has_sidedata("palette") or packet.has_sidedata("new_extradata"):
                 raise UnsupportedVideo("its pictures want more than is in their packets: a table of colours, or another description")
-            if packet.is_discard:
+            # FFmpeg shows what lies before the edit list of a fragmented MP4: at times below 0.
+            if packet.is_discard or (self._container == _MP4 and packet.pts is not None and packet.pts < 0):
                 self._hidden.append(len(self._rows))
             self._rows.append((packet.pts, packet.dts, packet.duration or 0, packet.is_keyframe))
 
@@ -270,3 +283,59 @@ def leading(pts: Any, key: Any) -> Any:
     """Which packets are shown before the keyframe that they follow."""
     number = numpy.cumsum(key) - 1
     return (number >= 0) & (pts < pts[numpy.append(numpy.flatnonzero(key), 0)[number]])
+
+
+class ClipFile:
+    """A clip in memory as PyAV reads files. ``io.BytesIO`` would copy all of a view."""
+
+    def __init__(self, data: Buffer) -> None:
+        self._data = memoryview(data)
+        self._at = 0
+
+    def read(self, size: int = -1) -> bytes:
+        part = bytes(self._data[self._at :] if size < 0 else self._data[self._at : self._at + size])
+        self._at += len(part)
+        return part
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = max(0, offset + (0, self._at, len(self._data))[whence])
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+
+class PacketStore:
+    """A ``ReadPart`` over packets of one stream, which lie one after the other from byte 0. Where one lies in one piece in the clip it is a
+    view of it, and no copy."""
+
+    def __init__(self, data: Buffer) -> None:
+        self._data = memoryview(data)
+        self._parts: List[Buffer] = []
+        self._ends: List[int] = [0]
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def add(self, packet: Any) -> None:
+        copy = bytes(packet)
+        begin = packet.pos if packet.pos is not None and packet.pos >= 0 else len(self._data)
+        at = bytes(self._data[begin : begin + len(copy) + _HEAD_BYTES]).find(copy)
+        self._parts.append(copy if at < 0 else self._data[begin + at : begin + at + len(copy)])
+        self._ends.append(self._ends[-1] + len(copy))
+
+    def sizes(self) -> List[int]:
+        return [len(part) for part in self._parts]
+
+    def part(self, number: int) -> Buffer:
+        return self._parts[number]
+
+    def __call__(self, at: int, size: int) -> Buffer:
+        place = bisect.bisect_right(self._ends, at) - 1
+        end = min(at + size, self._ends[-1])
+        if place >= len(self._parts) or end <= at:
+            return b""
+        if end <= self._ends[place + 1]:
+            return memoryview(self._parts[place])[at - self._ends[place] : end - self._ends[place]]
+        past = bisect.bisect_left(self._ends, end)
+        return b"".join(self._parts[place:past])[at - self._ends[place] : end - self._ends[place]]

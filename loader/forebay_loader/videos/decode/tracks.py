@@ -13,8 +13,7 @@ from forebay_loader.videos.decode.byte_spans import SpanReader
 from forebay_loader.videos.decode.clip_timer import ClipTimer
 from forebay_loader.videos.decode.demux import demuxed
 from forebay_loader.videos.decode.frames import Buffer, ReadPart
-from forebay_loader.videos.decode.sound import sound_between, sound_group
-from forebay_loader.videos.decode.sound_parts import DemuxedSound
+from forebay_loader.videos.decode.sound import DemuxedSound, sound_between, sound_group
 from forebay_loader.videos.errors import CorruptVideo, LeftToDemuxer, UnsupportedVideo
 from forebay_loader.videos.mp4.index import FIRST_KINDS, check_boxes, read_index
 from forebay_loader.videos.mp4.track import Track

@@ -3,8 +3,7 @@
 A clip is known by its name and its length, and what it says of itself now (each frame's time, keyframes, size, sound's rate) must be what
 it said when it was looked at: a shard that was written anew has other clips under the same names, and samples do not tell its version.
 
-For a set of a million clips a scan ahead is better: what is found out on the way is in the memory of each worker that met it, and in
-``PATH.partial`` for the next training, or the scan that makes a table of it.
+What is found out on the way is added to the table, for other workers, the next training and the next scan.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from forebay_loader.base.notices import warn_node
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.metadata.clip_table import ClipTable
 from forebay_loader.videos.metadata.motion import Measurable, measured
-from forebay_loader.videos.metadata.record import ClipRecord, packed, unpacked
-from forebay_loader.videos.metadata.scan_journal import ScanJournal
+from forebay_loader.videos.metadata.record import ClipRecord
 
 __all__ = ["ClipMetadata"]
 
@@ -35,15 +33,15 @@ class ClipEnergy(NamedTuple):
 
 
 class ClipMetadata:
-    """The table at ``path``, which need not be there, and its journal. It travels to workers as its path.
+    """The table at ``path``, which need not be there. It travels to workers as its path.
 
     Raises ``CorruptClipTable`` where another file is there, or a damaged one: when it is first asked.
     """
 
     def __init__(self, path: Union[str, "os.PathLike[str]"]) -> None:
         self.path = os.fspath(path)
-        self._table, self._journal = ClipTable(path), ScanJournal(path)
-        self._found: Optional[dict[str, ClipEnergy]] = None
+        self._table = ClipTable(path)
+        self._found: dict[str, ClipEnergy] = {}  # by this process: the table may be where nobody can write
 
     def __repr__(self) -> str:
         return f"<ClipMetadata {self.path}>"
@@ -68,7 +66,7 @@ class ClipMetadata:
         return replace(info, motion=found.motion, audio_energy=found.audio)
 
     def _known(self, name: str, clip_bytes: int, facts: bytes) -> Optional[ClipEnergy]:
-        met = self._met().get(name)
+        met = self._found.get(name)
         if met is not None and met.facts == facts:
             return met
         try:
@@ -77,23 +75,12 @@ class ClipMetadata:
             return None
         return _energy(info, clip_bytes) if info is not None and _facts(info, clip_bytes) == facts else None
 
-    def _met(self) -> dict[str, ClipEnergy]:
-        """What the journal holds, read once, and what this process measured since."""
-        if self._found is None:
-            self._found = {}
-            try:
-                for one in map(unpacked, self._journal.records()):
-                    self._found[one.name] = _energy(one.info, one.clip_bytes)
-            except OSError as error:
-                warn_node(f"what was found of clips before cannot be read from {self._journal.path} ({error.strerror}): it is found again")
-        return self._found
-
     def _note(self, record: ClipRecord) -> None:
-        self._met()[record.name] = _energy(record.info, record.clip_bytes)
+        self._found[record.name] = _energy(record.info, record.clip_bytes)
         try:
-            self._journal.append(packed(record))
+            self._table.add([record])
         except OSError as error:
-            warn_node(f"what is found of clips cannot be kept in {self._journal.path} ({error.strerror}): the next training finds it again")
+            warn_node(f"what is found of clips cannot be kept: the next training finds it again ({error})")
 
 
 def _energy(info: ClipInfo, clip_bytes: int) -> ClipEnergy:

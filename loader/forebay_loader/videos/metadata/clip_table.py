@@ -1,49 +1,48 @@
-"""What a scan found, looked up by a clip's name: the file is mapped read-only, so that all workers of a machine share one copy of it.
+"""What scans found of clips, by the clips' names: one SQLite file, which scans and trainings read and add to at the same time.
+
+It has one table, ``clips``: a clip's name, its record (``record``) and the record's CRC-32. Each look-up opens the file: decoding a clip
+takes a hundred times as long, and no connection is carried over a fork.
 
 Rejected: a ``multiprocessing.Manager`` dict, as loaders of this kind often have. Each look-up is a message to one process, which pickles
-the answer: 1.3 to 6 times slower than this table for four workers on two cores, the less the busier these are with other things, and 5 s
-until 20,000 clips are in it, where the table is mapped in 0.04 s. Its process is one more thing that
-can die. A plain dict that forked workers inherit is faster still; but it is copied to each of them, page by page as its reference counts
-are written, whole where they are spawned, and it has to be read in before the first of them starts.
+the answer and can die, and it takes seconds to fill in each training.
 """
 
 from __future__ import annotations
 
-import mmap
+import errno
 import os
+import sqlite3
 import zlib
-from bisect import bisect_left
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Iterator, Optional, Union
+from typing import Iterable, Iterator, Optional, Union
 
 from forebay_loader.videos.clip_info import ClipInfo
-from forebay_loader.videos.metadata.record import ClipRecord, CorruptClipTable, name_in, unpacked
-from forebay_loader.videos.metadata.table_file import ENTRY_BYTES, HEAD_BYTES, TableHead, hash_of, read_head
+from forebay_loader.videos.metadata.record import RECORD_VERSION, ClipRecord, CorruptClipTable, packed, unpacked
 
 __all__ = ["ClipTable"]
 
+_APPLICATION = 0x46424331  # "FBC1", in the head of the file
+_SCHEMA = "CREATE TABLE clips (name BLOB PRIMARY KEY, record BLOB NOT NULL, checksum INTEGER NOT NULL)"
+_WAIT_S = 60.0  # for other processes that write
+
 
 class ClipTable:
-    """The table at ``path``. It travels to workers as its path, and is mapped when it is first asked; close it, or use ``with``.
+    """The table at ``path``, which ``forebay index --video`` or ``scan_clips`` writes.
 
-    - ``path``: what ``forebay index --video`` or ``scan_clips`` wrote.
-
-    Raises ``CorruptClipTable`` for another file, an incomplete or a damaged one, and ``OSError`` where it cannot be read: at the first
-    look-up, and of one damaged record at its own.
+    Raises ``CorruptClipTable`` for another file or a damaged one, ``FileNotFoundError`` where nothing was scanned yet, and ``OSError``
+    where it cannot be read: at each look-up.
     """
 
     def __init__(self, path: Union[str, "os.PathLike[str]"]) -> None:
         self.path = Path(path)
-        self._opened: Optional[_Map] = None
 
     def __repr__(self) -> str:
         return f"<ClipTable {self.path}>"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "_opened": None}
-
     def __len__(self) -> int:
-        return self._mapped().head.records
+        with self._read() as db:
+            return int(db.execute("SELECT count(*) FROM clips").fetchone()[0])
 
     def find(self, name: str, clip_bytes: Optional[int] = None) -> Optional[ClipInfo]:
         """What is known of the clip ``name`` (``clip_name``); None where no scan saw it, or it had another length than ``clip_bytes``."""
@@ -52,66 +51,72 @@ class ClipTable:
 
     def record(self, name: str) -> Optional[ClipRecord]:
         """All that is known of it, the version of its shard with it."""
-        for data in self._mapped().candidates(hash_of(name.encode("utf-8", "surrogateescape"))):
-            found = unpacked(data)
-            if found.name == name:
-                return found
-        return None
+        with self._read() as db:
+            row = db.execute("SELECT record, checksum FROM clips WHERE name = ?", (_key(name),)).fetchone()
+        found = None if row is None else self._unpacked(*row)
+        if found is not None and found.name != name:
+            raise CorruptClipTable(f"{self.path}: the record of {name!r} is another's: scan again")
+        return found
 
-    def records(self) -> Iterator[tuple[bytes, memoryview]]:
-        """Each name and its record as bytes, in the order of the directory. The bytes are valid while the table is open."""
-        mapped = self._mapped()
-        for place in range(mapped.head.records):
-            data = mapped.at(place)
-            yield name_in(data), data
+    def records(self) -> Iterator[ClipRecord]:
+        """Each of them, in no order."""
+        with self._read() as db:
+            for row in db.execute("SELECT record, checksum FROM clips"):
+                yield self._unpacked(*row)
 
-    def close(self) -> None:
-        """Let go of the map. Safe to repeat; it is mapped again when it is asked again."""
-        self._opened = None
+    def add(self, records: Iterable[ClipRecord]) -> None:
+        """All of them or none, which take the places of those of the same names. They survive a kill, and a power failure. Raises
+        ``OSError``."""
+        rows = [(_key(record.name), data, zlib.crc32(data)) for record in records for data in (packed(record),)]
+        with self._opened("mode=rwc") as db:
+            db.execute("BEGIN IMMEDIATE")
+            if _is_empty(db):
+                db.execute(f"PRAGMA application_id = {_APPLICATION}")
+                db.execute(f"PRAGMA user_version = {RECORD_VERSION}")
+                db.execute(_SCHEMA)
+            self._check(db)
+            db.executemany("INSERT OR REPLACE INTO clips VALUES (?, ?, ?)", rows)
+            db.execute("COMMIT")
 
-    def __enter__(self) -> ClipTable:
-        return self
+    @contextmanager
+    def _read(self) -> Iterator[sqlite3.Connection]:
+        self.path.stat()  # SQLite does not say that a file is missing
+        with self._opened("mode=rw") as db:  # where it may: what a kill left half written is taken back
+            if _is_empty(db):
+                raise FileNotFoundError(errno.ENOENT, "no clip was scanned into it", str(self.path))
+            self._check(db)
+            yield db
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    @contextmanager
+    def _opened(self, mode: str) -> Iterator[sqlite3.Connection]:
+        try:
+            with closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?{mode}", _WAIT_S, isolation_level=None, uri=True)) as db:
+                db.execute("PRAGMA trusted_schema = OFF")  # a file from elsewhere runs nothing
+                yield db
+        except sqlite3.OperationalError as error:
+            number, why = (errno.ENOSPC, os.strerror(errno.ENOSPC)) if "full" in str(error) else (errno.EIO, str(error))
+            raise OSError(number, why, str(self.path)) from error
+        except sqlite3.DatabaseError as error:  # "file is not a database", "database disk image is malformed"
+            raise CorruptClipTable(f"{self.path} is no table of clips, or a damaged one ({error}): remove it, and scan again") from error
 
-    def _mapped(self) -> _Map:
-        if self._opened is None:
-            self._opened = _Map(self.path)
-        return self._opened
+    def _check(self, db: sqlite3.Connection) -> None:
+        if db.execute("PRAGMA application_id").fetchone() != (_APPLICATION,):
+            raise CorruptClipTable(f"{self.path} is no table of clips; `forebay index --video` writes one")
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if version != RECORD_VERSION:
+            raise CorruptClipTable(
+                f"{self.path} has records of version {version}, and this Forebay reads version {RECORD_VERSION}: scan again"
+            )
+
+    def _unpacked(self, record: bytes, checksum: int) -> ClipRecord:
+        if not isinstance(record, bytes) or zlib.crc32(record) != checksum:
+            raise CorruptClipTable(f"{self.path}: a record is damaged: scan again")
+        return unpacked(record)
 
 
-class _Map:
-    """A mapped table: its head and directory checked, its records checked one by one. The map ends with the last view of it."""
+def _is_empty(db: sqlite3.Connection) -> bool:
+    return not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with path.open("rb") as file:
-            length = os.fstat(file.fileno()).st_size
-            self.head: TableHead = read_head(file.read(HEAD_BYTES), length, path)
-            self._map = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ)
-        self._view = memoryview(self._map)
-        directory = self._view[self.head.directory :]
-        if zlib.crc32(directory) != self.head.checksum:
-            raise CorruptClipTable(f"{path}: the directory of the table is damaged: scan again")
-        count = self.head.records
-        assert len(directory) == count * ENTRY_BYTES
-        self._hashes = directory[: 8 * count].cast("Q")
-        self._offsets = directory[8 * count : 16 * count].cast("Q")
-        self._lengths = directory[16 * count : 20 * count].cast("I")
-        self._checksums = directory[20 * count :].cast("I")
 
-    def candidates(self, hashed: int) -> Iterator[memoryview]:
-        """The records whose names have that hash: mostly one, or none."""
-        place = bisect_left(self._hashes, hashed)
-        while place < self.head.records and self._hashes[place] == hashed:
-            yield self.at(place)
-            place += 1
-
-    def at(self, place: int) -> memoryview:
-        """The record that stands at ``place`` in the directory. Raises ``CorruptClipTable``."""
-        offset, length = self._offsets[place], self._lengths[place]
-        data = self._view[offset : offset + length]
-        if offset < HEAD_BYTES or offset + length > self.head.directory or zlib.crc32(data) != self._checksums[place]:
-            raise CorruptClipTable(f"{self._path}: the record at byte {offset} is damaged: scan again")
-        return data
+def _key(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")  # a name in a tar may be of any bytes

@@ -79,7 +79,7 @@ class DecoderProcesses:
         """``context`` of ``multiprocessing``; ``serves``: what runs in a process."""
         self._context = context or multiprocessing.get_context("forkserver")
         if context is None:
-            self._context.set_forkserver_preload(["forebay_loader.videos.metadata.shard_clips", __name__])
+            self._context.set_forkserver_preload(["forebay_loader.videos.metadata.scan", __name__])
         self._serves = serves or serve
         self._own = threading.local()
         self._begun: List[_DecoderProcess] = []

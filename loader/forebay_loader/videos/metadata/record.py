@@ -1,34 +1,23 @@
-"""What is known of one clip, as bytes: a fixed head, then arrays and names whose lengths it says. Little-endian, nothing is unpickled.
+"""What is known of one clip, as bytes: a line of JSON, then arrays whose lengths it says, little-endian. Nothing is unpickled.
 
-| bytes | what |
-|---|---|
-| 8 | length of the clip in bytes |
-| 8 | ``duration_s`` (double) |
-| 8 x 4 | lengths of name, times, keyframes, motion and audio energy; width, height, ``audio_rate_hz`` |
-| 2, 2 | ``rotation_deg``; flags: 1 motion is known, 2 audio energy is known, 4 ``mirrored`` |
-| 4 | length of the version's name |
-| 8 each | ``times_s`` (double) |
-| 4 each | keyframes; motion; audio energy (float) |
-| | name, version (UTF-8; of names in a tar whatever bytes they have) |
+The line has ``name``, ``clip_bytes``, ``version``, ``info`` (the numbers of a ``ClipInfo``) and ``lengths``: of ``times_s`` (double),
+keyframes (32 bits), motion and audio energy (float), null where it is not known.
 """
 
 from __future__ import annotations
 
-import sys
+import json
 from array import array
-from itertools import accumulate
-from struct import Struct
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Union
 
 from forebay_loader.base.errors import LoaderError
 from forebay_loader.videos.clip_info import ClipInfo
 
-__all__ = ["RECORD_VERSION", "ClipRecord", "CorruptClipTable", "name_in", "packed", "unpacked"]
+__all__ = ["RECORD_VERSION", "ClipRecord", "CorruptClipTable", "clip_name", "packed", "unpacked"]
 
-_HEAD = Struct("<Qd8I2HI")
-RECORD_VERSION = 1  # of these bytes
-_MOTION, _AUDIO, _MIRRORED = 1, 2, 4
-_TEXT = ("utf-8", "surrogateescape")  # a name in a tar may be of any bytes
+RECORD_VERSION = 2  # of these bytes
+_CODES = "dIff"  # of the arrays
+_NUMBERS = {"duration_s": float, "width": int, "height": int, "rotation_deg": int, "audio_rate_hz": int, "mirrored": bool}
 Buffer = Union[bytes, memoryview]
 
 
@@ -45,68 +34,58 @@ class ClipRecord(NamedTuple):
     info: ClipInfo
 
 
+def clip_name(shard: str, member: str = "") -> str:
+    """How a table calls a clip: the shard's URL without its query, and the member's name in it; of a clip that is a file, that alone."""
+    return f"{shard.partition('?')[0]}\n{member}" if member else shard.partition("?")[0]
+
+
 def packed(record: ClipRecord) -> bytes:
-    """``record`` as bytes. Raises ``OverflowError`` for a number that has no room, such as a frame number beyond 32 bits."""
-    info, name, version = record.info, record.name.encode(*_TEXT), record.version.encode(*_TEXT)
-    motion, audio = _known(info.motion), _known(info.audio_energy)
-    flags = _MOTION * (info.motion is not None) | _AUDIO * (info.audio_energy is not None) | _MIRRORED * info.mirrored
-    head = _HEAD.pack(
-        record.clip_bytes, info.duration_s, len(name), info.frames, len(info.keyframes), len(motion), len(audio), info.width, info.height,
-        info.audio_rate_hz, info.rotation_deg, flags, len(version),
-    )  # fmt: skip
-    return b"".join((head, *(_bytes(part) for part in (info.times_s, array("I", info.keyframes), motion, audio)), name, version))
+    """``record`` as bytes. Raises ``OverflowError`` for a frame number beyond 32 bits."""
+    info = record.info
+    arrays = (info.times_s, array("I", info.keyframes), info.motion, info.audio_energy)
+    head = {
+        "name": record.name,
+        "clip_bytes": record.clip_bytes,
+        "version": record.version,
+        "info": {name: kind(getattr(info, name)) for name, kind in _NUMBERS.items()},
+        "lengths": [None if part is None else len(part) for part in arrays],
+    }
+    return b"".join([json.dumps(head).encode(), b"\n", *(part.tobytes() for part in arrays if part is not None)])
 
 
 def unpacked(buffer: Buffer) -> ClipRecord:
     """The record in ``buffer``, which is read within its bounds. Raises ``CorruptClipTable`` for bytes that are none."""
-    head, (times, keyframes, motion, audio, name, version) = _parts(buffer)
-    flags = head[11]
+    line, _, data = bytes(buffer).partition(b"\n")
     try:
-        info = ClipInfo(
-            head[3], _array("d", buffer[_HEAD.size : times]), head[1], head[7], head[8], head[10],
-            tuple(_array("I", buffer[times:keyframes])), head[9],
-            _array("f", buffer[keyframes:motion]) if flags & _MOTION else None,
-            _array("f", buffer[motion:audio]) if flags & _AUDIO else None,
-            bool(flags & _MIRRORED),
-        )  # fmt: skip
-        return ClipRecord(str(buffer[audio:name], *_TEXT), head[0], str(buffer[name:version], *_TEXT), info)
-    except ValueError as error:  # counts that contradict each other
+        head = json.loads(line)
+        numbers = {name: _typed(head["info"][name], kind) for name, kind in _NUMBERS.items()}
+        times_s, keyframes, motion, audio_energy = _arrays(head["lengths"], data)
+        info = ClipInfo(len(times_s), times_s, keyframes=tuple(keyframes), motion=motion, audio_energy=audio_energy, **numbers)
+        return ClipRecord(_typed(head["name"], str), _typed(head["clip_bytes"], int), _typed(head["version"], str), info)
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise CorruptClipTable(f"no record of a clip: {error}") from error
 
 
-def name_in(buffer: Buffer) -> bytes:
-    """The name in a record alone. Raises ``CorruptClipTable``."""
-    _, (_, _, _, audio, name, _) = _parts(buffer)
-    return bytes(buffer[audio:name])
-
-
-def _parts(buffer: Buffer) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """Its head, and where times, keyframes, motion, audio energy, name and version end. Together they are exactly the buffer: no part can
-    lie outside."""
-    if len(buffer) < _HEAD.size:
-        raise CorruptClipTable(f"no record of a clip: {len(buffer)} bytes")
-    head = _HEAD.unpack_from(buffer)
-    sizes = (_HEAD.size + 8 * head[3], 4 * head[4], 4 * head[5], 4 * head[6], head[2], head[12])
-    ends = tuple(accumulate(sizes))
-    if ends[-1] != len(buffer):
-        raise CorruptClipTable(f"no record of a clip: its parts have {ends[-1]} bytes, and there are {len(buffer)}")
-    return head, ends
-
-
-def _known(values: Optional[array[float]]) -> array[float]:
-    return array("f") if values is None else values
-
-
-def _array(code: str, data: Buffer) -> Any:
-    found: array[Any] = array(code)
-    found.frombytes(data)
-    if sys.byteorder == "big":
-        found.byteswap()
+def _arrays(lengths: Any, data: bytes) -> list[Any]:
+    """Together they are exactly ``data``: none can lie outside. Raises ``ValueError``, ``TypeError``."""
+    found: list[Any] = []
+    place = 0
+    for code, length in zip(_CODES, lengths):  # noqa: B905  # strict= is not of 3.9; the end is checked
+        part: Any = None
+        if length is not None:
+            part = array(code)
+            end = place + part.itemsize * _typed(length, int)
+            part.frombytes(data[place:end])
+            if len(part) != length:
+                raise ValueError(f"{length} numbers of which {len(part)} are there")
+            place = end
+        found.append(part)
+    if place != len(data):
+        raise ValueError(f"its arrays have {place} bytes, and there are {len(data)}")
     return found
 
 
-def _bytes(values: array[Any]) -> bytes:
-    if sys.byteorder == "big":
-        values = values[:]
-        values.byteswap()
-    return values.tobytes()
+def _typed(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} where {kind.__name__} must be")
+    return value

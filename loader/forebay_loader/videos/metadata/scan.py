@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Callable, Deque, Generic, Iterable, Iterator, NamedTuple, Optional, TypeVar, Union
+from typing import Any, Callable, Collection, Deque, Generic, Iterable, Iterator, NamedTuple, Optional, TypeVar, Union
 
 from forebay_loader.base.errors import LoaderError
+from forebay_loader.samples.indexed_shard import IndexedShard
+from forebay_loader.samples.shard_name import shard_name
 from forebay_loader.videos.clip_info import ClipInfo
+from forebay_loader.videos.metadata.clip_address import ClipAddress
 from forebay_loader.videos.metadata.clip_table import ClipTable
 from forebay_loader.videos.metadata.decoder_processes import DecoderDeaths, DecoderDied
-from forebay_loader.videos.metadata.record import ClipRecord, name_in, packed, unpacked
-from forebay_loader.videos.metadata.scan_journal import ScanJournal
-from forebay_loader.videos.metadata.table_file import TableWriter
+from forebay_loader.videos.metadata.record import ClipRecord, clip_name
+from forebay_loader.videos.sources.clip_bytes import ObjectClip
 
-__all__ = ["ClipToScan", "ScanProgress", "scan_clips"]
+__all__ = ["ClipToScan", "ScanProgress", "clips_of_shard", "lone_clip", "scan_clips"]
+
 
 _MOST_HELD = 1 << 30  # bytes of clips in memory, or one clip: films are as long as that
+_WRITE_EVERY_S = 1.0  # what a kill costs at most; each time takes a few milliseconds of the disk
 
 Where = TypeVar("Where")
 
@@ -67,8 +71,7 @@ def scan_clips(
     """Look at each of ``clips`` that the table at ``path`` does not know, and write them to it; its other clips stay.
 
     - ``clips``: asked for as they are needed, a few ahead.
-    - ``path``: the table; what is found goes to ``PATH.partial`` at once, and to the table when all ended. A scan that was stopped, or
-      failed, goes on from there.
+    - ``path``: the table; what is found goes there once a second. A scan that was stopped, or failed, goes on from there.
     - ``look``: gives what a clip is, its motion, and, where the second argument is True, its sound. It is called in threads.
     - ``workers``: threads, the processors of this process by default.
     - ``audio``: False leaves the sound unread.
@@ -96,59 +99,43 @@ def scan_clips(
         finally:
             for _, future in waiting:
                 future.cancel()
-    so_far.end()
+            so_far.write()
     return done
 
 
 class _SoFar:
-    """What the table at ``path`` and its journal know."""
+    """What the table at ``path`` knows, and what was found since it was last written."""
 
     def __init__(self, path: Union[str, "os.PathLike[str]"], audio: bool) -> None:
-        self._path = Path(path)
-        self._journal = ScanJournal(path)
+        self._table = ClipTable(path)
         self.deaths = DecoderDeaths(path)
         self._audio = audio
         self._known: dict[str, tuple[int, str]] = {}
-        if self._path.exists():
-            with ClipTable(self._path) as table:
-                for _, mapped in table.records():
-                    self._note(unpacked(mapped))
-        for data in self._journal.records():
-            self._note(unpacked(data))
+        self._found: list[ClipRecord] = []
+        self._next_s = 0.0
+        with suppress(FileNotFoundError):
+            for record in self._table.records():
+                self._note(record)
 
     def knows(self, clip: ClipToScan[Any]) -> bool:
         return self._known.get(clip.name) == (clip.clip_bytes, clip.version)
 
     def add(self, record: ClipRecord) -> None:
-        with _at(self._journal.path):
-            self._journal.append(packed(record))
         self._note(record)
+        self._found.append(record)
+        if time.monotonic() >= self._next_s:
+            self.write()
 
-    def end(self) -> None:
-        """Write the table: what it held, and what the journal holds, which is newer."""
-        with _at(self._path), self._journal.ending() as found, TableWriter(self._path) as writer:
-            if self._path.exists():
-                with ClipTable(self._path) as table:
-                    for name, mapped in table.records():
-                        writer.add(name, bytes(mapped))
-            for data in found:
-                writer.add(name_in(data), data)
+    def write(self) -> None:
+        """Write what was found to the table; it is there then, if only with no clip in it. Raises ``OSError``."""
+        found, self._found = self._found, []
+        self._table.add(found)
+        self._next_s = time.monotonic() + _WRITE_EVERY_S
 
     def _note(self, record: ClipRecord) -> None:
         self._known.pop(record.name, None)
         if not self._audio or not record.info.audio_rate_hz or record.info.audio_energy is not None:
             self._known[record.name] = record.clip_bytes, record.version
-
-
-@contextmanager
-def _at(path: Path) -> Iterator[None]:
-    """A full disk is named: to write to a file that is open raises without its path."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None or error.filename is not None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _is_past(clip: ClipToScan[Any], so_far: _SoFar, done: ScanProgress) -> bool:
@@ -194,3 +181,27 @@ def _tell(progress: Optional[Callable[[ScanProgress], None]], done: ScanProgress
 
 def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def clips_of_shard(url: str, suffixes: Collection[str]) -> "Iterator[ClipToScan[ClipAddress]]":
+    """The members of the shard ``url`` that end in one of ``suffixes``, in its order; nothing of them is read.
+
+    Raises ``ShardReadError`` where the shard has no sample index, ``ProxyUnreachable`` without a sidecar.
+    """
+    shown = shard_name(url)
+    with IndexedShard(url) as shard:
+        for number in range(len(shard)):
+            key = shard.key(number)
+            for file in shard.index.files(number):
+                if file.suffix.rpartition(".")[2].lower() in suffixes:
+                    member = f"{key}.{file.suffix}"
+                    clip = ClipAddress(url, shard.etag, member, shown, number, file.suffix)
+                    yield ClipToScan(clip_name(shown, member), file.size, shard.etag, clip, file.size)
+
+
+def lone_clip(url: str) -> "ClipToScan[ClipAddress]":
+    """The clip that is the object ``url``. Raises ``ShardReadError``, ``ProxyUnreachable``."""
+    clip = ObjectClip(url)
+    size, version = clip.open(), clip.etag
+    clip.close()
+    return ClipToScan(clip_name(shard_name(url)), size, version, ClipAddress(url, version, clip.name))

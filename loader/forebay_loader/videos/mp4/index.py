@@ -6,11 +6,11 @@ from array import array
 from dataclasses import dataclass
 from typing import Optional
 
+import numpy
+
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.errors import CorruptVideo, LeftToDemuxer, UnsupportedVideo, VideoError
-from forebay_loader.videos.mp4.box_file import BoxFile, BoxPlace, ReadAt
-from forebay_loader.videos.mp4.boxes import Box, BoxCount, needed_box
-from forebay_loader.videos.mp4.fragments import Fragments, check_segment_index, read_defaults
+from forebay_loader.videos.mp4.boxes import Box, BoxCount, BoxFile, ReadAt, needed_box
 from forebay_loader.videos.mp4.track import Track
 from forebay_loader.videos.mp4.trak import SOUND, VIDEO, Trak, handler_of, read_movie, read_trak
 
@@ -67,47 +67,44 @@ def read_index(read: ReadAt, length: int, clip: str) -> Mp4Index:
 
 
 def check_boxes(read: ReadAt, length: int) -> None:
-    """Raises ``CorruptVideo`` where a box of the top level ends beyond the file: FFmpeg gives what comes before a cut, and says nothing."""
-    for _ in BoxFile(read, length, BoxCount()).places():
-        pass
+    """Raises ``CorruptVideo`` where a box of the top level, or a segment that sidx (8.16.3) names, ends beyond the file: FFmpeg gives what
+    comes before a cut, and says nothing."""
+    file = BoxFile(read, length, BoxCount())
+    for place in file.places():
+        if place.kind == b"sidx":
+            _check_segments(file.load(place), place.end, length)
 
 
-@dataclass(frozen=True)
-class Moov:
-    """What moov says: the tracks that are read by their handler, ``fragments`` where more samples come later, and of sound that cannot be
-    read the reason."""
-
-    traks: dict[bytes, Trak]
-    fragments: Optional[Fragments]
-    audio_fault: str
+def _check_segments(sidx: Box, end: int, length: int) -> None:
+    """``end`` is the first byte after the box."""
+    wide = sidx.version > 0
+    first = sidx.number(20, ">Q") if wide else sidx.number(16)
+    rows = 32 if wide else 24
+    sizes = sidx.rows(rows, sidx.number(rows - 2, ">H"), ">u4,>u4,>u4")["f0"].astype(numpy.int64) & 0x7FFFFFFF
+    named = end + first + int(sizes.sum())
+    if named > length:
+        raise CorruptVideo(f"cut short: its index names segments up to byte {named}; the file has {length}")
 
 
 def _read(file: BoxFile) -> Mp4Index:
     begin = file.begin()
     if begin[4:] not in FIRST_KINDS:
         raise UnsupportedVideo(f"no MP4: it begins with {begin.hex(' ')}")
-    brand, moov = "", None
+    brand = ""
     for place in file.places():
         if place.kind == b"ftyp" and place.at == 0:
             brand = bytes(file.payload(place, 4)).decode("latin-1")
-        elif place.kind == b"moov" and moov is None:
-            moov = _read_moov(file.load(place), file)
-            if moov.fragments is None:
-                break
-        elif moov and moov.fragments:
-            _read_fragment(file, place, moov.fragments)
-    if moov is None:
-        raise CorruptVideo(f"no box moov in its {file.length} bytes")
-    return _index(moov, brand, file.length)
+        elif place.kind == b"moov":
+            return _read_moov(file.load(place), file, brand)
+    raise CorruptVideo(f"no box moov in its {file.length} bytes")
 
 
-def _read_moov(moov: Box, file: BoxFile) -> Moov:
-    """8.2.1, and mvex (8.8.1)."""
+def _read_moov(moov: Box, file: BoxFile, brand: str) -> Mp4Index:
+    """8.2.1."""
     boxes = moov.only(frozenset([b"mvhd", b"mvex", b"cmov"]), file.count)
     if b"cmov" in boxes:
         raise LeftToDemuxer("its index is compressed")
     movie = read_movie(needed_box(boxes, b"mvhd", b"moov"), file.length)
-    defaults = read_defaults(boxes[b"mvex"], file.count) if b"mvex" in boxes else {}
     traks: dict[bytes, Trak] = {}
     audio_fault = ""
     for trak in moov.children(frozenset([b"trak"]), file.count):
@@ -116,29 +113,15 @@ def _read_moov(moov: Box, file: BoxFile) -> Moov:
         if handler not in (VIDEO, SOUND) or handler in traks:
             continue
         try:
-            traks[handler] = read_trak(trak, movie, defaults, file.count)
+            traks[handler] = read_trak(trak, movie, file.count)
         except UnsupportedVideo as error:
             if handler == VIDEO:
                 raise
             audio_fault = error.what  # pictures are of use without their sound; who asks for it is told
     if VIDEO not in traks:
         raise LeftToDemuxer("no video track")
-    fragments = Fragments(list(traks.values()), defaults, file.length, file.count) if b"mvex" in boxes else None
-    return Moov(traks, fragments, audio_fault)
-
-
-def _read_fragment(file: BoxFile, place: BoxPlace, fragments: Fragments) -> None:
-    if place.kind == b"moof":
-        fragments.add(file.load(place))
-    elif place.kind == b"sidx":
-        check_segment_index(file.load(place), place.end, file.length)
-
-
-def _index(moov: Moov, brand: str, length: int) -> Mp4Index:
-    video, sound = moov.traks[VIDEO].track(length), moov.traks.get(SOUND)
-    if sound is None or not (len(sound.table) or sound.runs):
-        return Mp4Index(video, None, brand, moov.audio_fault)
-    try:
-        return Mp4Index(video, sound.track(length), brand)
-    except UnsupportedVideo as error:
-        return Mp4Index(video, None, brand, error.what)
+    if b"mvex" in boxes:
+        raise LeftToDemuxer("fragmented")
+    video, sound = traks[VIDEO].track(file.length), traks.get(SOUND)
+    audio = sound.track(file.length) if sound is not None and len(sound.table) else None
+    return Mp4Index(video, audio, brand, audio_fault)

@@ -2,13 +2,138 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
 from forebay_loader.videos.mp4.boxes import Box, BoxCount, name_of
-from forebay_loader.videos.mp4.codec_boxes import CONFIGURATIONS, aac_shape, esds_config, extradata_of, pcm_format
 
-__all__ = ["SampleEntry", "read_sample_entry"]
+__all__ = ["CONFIGURATIONS", "SampleEntry", "aac_shape", "esds_config", "extradata_of", "pcm_format", "read_sample_entry"]
+
+
+# Boxes that configure a decoder, as what FFmpeg's decoders take for extradata (the layouts: ISO/IEC 14496-1, 14496-14, 14496-15, 23003-5,
+# the AV1, Opus and FLAC mappings, and QuickTime's).
+WHOLE = (b"avcC", b"hvcC", b"vvcC", b"av1C")  # a decoder takes the payload as it is
+CONFIGURATIONS = frozenset([*WHOLE, b"glbl", b"esds", b"dOps", b"dfLa", b"alac", b"wave", b"pcmC", b"enda"])
+
+# ISO/IEC 14496-3, tables 1.18 and 1.19; kinds of audio objects that say a second rate, the one they are heard at.
+AAC_RATES_HZ = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000, 7350)
+AAC_CHANNELS = (0, 1, 2, 3, 4, 5, 6, 8, 0, 0, 0, 7, 8, 24, 8, 0)
+SPECTRAL_BANDS, PARAMETRIC_STEREO = (5, 29), 29
+
+# ISO/IEC 14496-1, table 5: what an elementary stream descriptor says it is.
+OBJECT_TYPES = {
+    0x20: "mpeg4", 0x21: "h264", 0x23: "hevc", 0x6A: "mpeg1video", 0x6C: "mjpeg", 0x6D: "png", 0x6E: "jpeg2000",
+    **dict.fromkeys(range(0x60, 0x66), "mpeg2video"),
+    0x40: "aac", 0x66: "aac", 0x67: "aac", 0x68: "aac", 0x69: "mp3", 0x6B: "mp3", 0xA5: "ac3", 0xA6: "eac3", 0xA9: "dca", 0xAD: "opus",
+    0xC1: "flac", 0xDD: "vorbis",
+}  # fmt: skip
+ES, DECODER_CONFIG, DECODER_SPECIFIC = 3, 4, 5  # tags of descriptors
+
+ONE_BYTE_PCM = {b"ulaw": "pcm_mulaw", b"alaw": "pcm_alaw", b"raw ": "pcm_u8"}
+QUICKTIME_PCM = {b"in24": ("s", 24), b"in32": ("s", 32), b"fl32": ("f", 32), b"fl64": ("f", 64)}
+LPCM_FLOAT, LPCM_BIG_ENDIAN = 1, 2  # QuickTime's format flags
+PCMC_LITTLE_ENDIAN = 1  # ISO/IEC 23003-5
+
+
+def extradata_of(boxes: dict[bytes, Box]) -> bytes:
+    """What the codec's own box says; b"" without one."""
+    for kind in WHOLE:
+        if kind in boxes:
+            return bytes(boxes[kind].data)
+    if b"dOps" in boxes:
+        return _opus_head(boxes[b"dOps"])
+    if b"dfLa" in boxes:  # a full box, then the metadata block STREAMINFO with a header of four bytes
+        return bytes(boxes[b"dfLa"].data[8:42])
+    if b"alac" in boxes:  # the decoder wants the box itself
+        return struct.pack(">I4s", len(boxes[b"alac"].data) + 8, b"alac") + bytes(boxes[b"alac"].data)
+    if b"esds" in boxes:
+        return esds_config(boxes[b"esds"])[1]
+    return bytes(boxes[b"glbl"].data) if b"glbl" in boxes else b""  # FFmpeg's own, for codecs that have no box of theirs
+
+
+def _opus_head(box: Box) -> bytes:
+    """An Opus header: version 1, and its numbers the other way round."""
+    _, channels, pre_skip, rate, gain = box.fields(0, ">BBHIh")
+    return b"OpusHead" + struct.pack("<BBHIh", 1, channels, pre_skip, rate, gain) + bytes(box.data[10:])
+
+
+def esds_config(esds: Box) -> tuple[str, bytes]:
+    """``(FFmpeg's name of the decoder, "" if none is known, DecoderSpecificInfo)`` of an elementary stream descriptor."""
+    place, end = _descriptor(esds, 4, len(esds.data), ES)
+    flags = esds.number(place + 2, ">B")
+    place += 3 + (2 if flags & 0x80 else 0)
+    if flags & 0x40:
+        place += 1 + esds.number(place, ">B")
+    place += 2 if flags & 0x20 else 0
+    place, end = _descriptor(esds, place, end, DECODER_CONFIG)
+    decoder = OBJECT_TYPES.get(esds.number(place, ">B"), "")
+    if place + 13 >= end or esds.data[place + 13] != DECODER_SPECIFIC:
+        return decoder, b""
+    begin, end = _descriptor(esds, place + 13, end, DECODER_SPECIFIC)
+    return decoder, bytes(esds.data[begin:end])
+
+
+def _descriptor(box: Box, place: int, end: int, tag: int) -> tuple[int, int]:
+    """``(begin, end)`` of the payload of the descriptor at ``place``: its size has seven bits a byte, four bytes at most."""
+    if box.number(place, ">B") != tag:
+        raise CorruptVideo(f"box esds at byte {box.at} has no descriptor {tag} at its byte {place}")
+    size = 0
+    for step in range(1, 5):
+        byte = box.number(place + step, ">B")
+        size = size << 7 | byte & 0x7F
+        if not byte & 0x80:
+            break
+    begin = place + step + 1
+    if begin + size > min(end, len(box.data)):
+        raise box.too_short(f"a descriptor of {size} bytes at byte {place}")
+    return begin, begin + size
+
+
+def aac_shape(config: bytes) -> tuple[int, int]:
+    """``(samples a second, channels)`` that a decoder gives for an AudioSpecificConfig (ISO/IEC 14496-3, 1.6.2.1), 0 for what it does not
+    say. A sample entry has no room for 96 kHz, and often says 2 channels whatever they are."""
+    bits = int.from_bytes(config[:10].ljust(10, b"\0"), "big")
+    place = 80
+
+    def take(count: int) -> int:
+        nonlocal place
+        place -= count
+        return bits >> place & (1 << count) - 1
+
+    def take_kind() -> int:
+        kind = take(5)
+        return 32 + take(6) if kind == 31 else kind
+
+    def take_rate() -> int:
+        number = take(4)
+        return take(24) if number == 15 else AAC_RATES_HZ[number] if number < len(AAC_RATES_HZ) else 0
+
+    kind, rate, channels = take_kind(), take_rate(), take(4)
+    if kind in SPECTRAL_BANDS:
+        rate = take_rate()
+    return rate, AAC_CHANNELS[channels] * (2 if kind == PARAMETRIC_STEREO and channels == 1 else 1)
+
+
+def pcm_format(kind: bytes, bits: int, lpcm_flags: int, boxes: dict[bytes, Box]) -> tuple[str, int]:
+    """``(FFmpeg's name of the decoder, bytes of one channel's sample)`` of uncompressed sound; ``("", 0)`` of any other."""
+    if kind in (b"ipcm", b"fpcm") and b"pcmC" in boxes:
+        flags, bits = boxes[b"pcmC"].fields(4, ">BB")
+        return _pcm("f" if kind == b"fpcm" else "s", bits, "le" if flags & PCMC_LITTLE_ENDIAN else "be")
+    if kind == b"lpcm":
+        return _pcm("f" if lpcm_flags & LPCM_FLOAT else "s", bits, "be" if lpcm_flags & LPCM_BIG_ENDIAN else "le")
+    if kind in (b"sowt", b"twos"):
+        return _pcm("s", bits, "le" if kind == b"sowt" else "be")
+    if kind in QUICKTIME_PCM:
+        return _pcm(*QUICKTIME_PCM[kind], "le" if b"enda" in boxes and boxes[b"enda"].number(0, ">H") == 1 else "be")
+    return (ONE_BYTE_PCM[kind], 1) if kind in ONE_BYTE_PCM else ("", 0)
+
+
+def _pcm(sort: str, bits: int, order: str) -> tuple[str, int]:
+    if bits not in ((32, 64) if sort == "f" else (8, 16, 24, 32)):
+        return "", 0
+    return f"pcm_{sort}{bits}" + (order if bits > 8 else ""), bits // 8
+
 
 # FFmpeg's names of the decoders.
 DECODERS = {

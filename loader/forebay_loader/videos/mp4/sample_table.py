@@ -6,7 +6,7 @@ cut to the number of samples there are before it is spread, and that number is b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 import numpy
@@ -14,9 +14,67 @@ from numpy.typing import NDArray
 
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
 from forebay_loader.videos.mp4.boxes import MAX_ROWS, Box, BoxCount, Counts, needed_box
-from forebay_loader.videos.mp4.chunks import chunk_offsets, chunk_samples, cut_runs, sample_offsets, starts_of
 
-__all__ = ["MAX_SAMPLES", "SampleTable", "check_spans", "equal_bytes", "joined", "pcm_units", "read_sample_table"]
+__all__ = [
+    "MAX_SAMPLES",
+    "SampleTable",
+    "check_spans",
+    "chunk_offsets",
+    "chunk_samples",
+    "cut_runs",
+    "read_sample_table",
+    "sample_offsets",
+    "starts_of",
+]
+
+
+# Chunks (stco, co64 and stsc, ISO/IEC 14496-12, 8.7.4 and 8.7.5): runs of samples that lie one after the other in the file.
+def starts_of(lengths: Counts) -> Counts:
+    """Where each begins when they lie one after the other from 0."""
+    return numpy.cumsum(lengths) - lengths
+
+
+def chunk_offsets(tables: dict[bytes, Box], length: int) -> Counts:
+    """First bytes of the chunks (stco and co64, 8.7.5)."""
+    wide = b"co64" in tables
+    box = tables[b"co64"] if wide else needed_box(tables, b"stco", b"stbl")
+    offsets = box.rows(8, box.number(4), ">u8" if wide else ">u4")
+    if wide and len(offsets) and int(offsets.max()) > length:  # compared before it is made a signed number
+        raise CorruptVideo(f"a chunk begins at byte {int(offsets.max())}; the file has {length}")
+    return offsets.astype(numpy.int64)
+
+
+def chunk_samples(stsc: Box, chunks: int, total: int) -> tuple[Counts, int]:
+    """``(samples of each chunk, number of their description, 0 without samples)`` (stsc, 8.7.4), of ``total`` samples."""
+    rows = stsc.rows(8, stsc.number(4), ">u4,>u4,>u4")
+    first, samples, descriptions = (rows[name].astype(numpy.int64) for name in ("f0", "f1", "f2"))
+    if chunks and total and (not len(first) or first[0] != 1 or (numpy.diff(first) <= 0).any()):
+        raise CorruptVideo("box stsc does not begin with the first chunk, or goes back")
+    edges = numpy.minimum(numpy.append(first, chunks + 1) - 1, chunks)
+    spread = numpy.repeat(samples, numpy.diff(edges)) if chunks and total else numpy.zeros(chunks, numpy.int64)
+    held = cut_runs(spread, total)
+    if int(held.sum()) < total:
+        raise CorruptVideo(f"{total} samples, of which {chunks} chunks hold {int(held.sum())}")
+    used = set(numpy.repeat(descriptions, numpy.diff(edges))[held > 0].tolist()) if chunks and total else set()
+    if len(used) > 1:
+        raise UnsupportedVideo(f"its samples change between {len(used)} descriptions")
+    return held, max(used, default=0)
+
+
+def sample_offsets(chunks: Counts, held: Counts, sizes: Counts) -> Counts:
+    """In a chunk samples lie one after the other."""
+    begins = starts_of(sizes)
+    first = starts_of(held)  # number of each chunk's first sample
+    before = numpy.append(begins, 0)[first]  # an empty chunk at the end has none; its number is used for no sample
+    offsets: Counts = begins + numpy.repeat(chunks - before, held)
+    return offsets
+
+
+def cut_runs(counts: Counts, total: int) -> Counts:
+    """Counts of runs, cut where their sum reaches ``total``: before anything is spread by them."""
+    ends: Counts = numpy.minimum(numpy.cumsum(counts), total)
+    return numpy.diff(ends, prepend=0)
+
 
 MAX_SAMPLES = MAX_ROWS  # 19 hours at 60 frames a second; while they are read each takes 130 bytes
 PCM_UNIT = 1024  # frames of uncompressed sound that are one sample here: one of each would be a table longer than the sound
@@ -42,14 +100,6 @@ class SampleTable:
         return len(self.offsets)
 
 
-def joined(tables: list[SampleTable]) -> SampleTable:
-    """One after the other."""
-    if len(tables) == 1:
-        return tables[0]
-    columns = (numpy.concatenate([getattr(table, column.name) for table in tables]) for column in fields(SampleTable))
-    return SampleTable(*columns)
-
-
 def check_spans(table: SampleTable, length: int) -> None:
     """Raises ``CorruptVideo`` for a sample that does not lie inside the file's ``length`` bytes."""
     outside = (table.offsets < 0) | (table.offsets > length - table.sizes)
@@ -57,11 +107,6 @@ def check_spans(table: SampleTable, length: int) -> None:
         first = int(outside.argmax())
         begin, size = int(table.offsets[first]), int(table.sizes[first])
         raise CorruptVideo(f"sample {first} has {size} bytes from byte {begin}; the file has {length}")
-
-
-def equal_bytes(total: int, size: int) -> int:
-    """What ``total`` samples of one ``size``, which may be 0, take of a file at least."""
-    return total * max(size, EQUAL_BYTES)
 
 
 def read_sample_table(stbl: Box, count: BoxCount, length: int, pcm_bytes: Callable[[int], int]) -> tuple[SampleTable, int]:
@@ -77,10 +122,12 @@ def read_sample_table(stbl: Box, count: BoxCount, length: int, pcm_bytes: Callab
     held, description = chunk_samples(needed_box(tables, b"stsc", b"stbl"), len(chunks), total)
     frame_bytes = pcm_bytes(description) if description and one_size else 0
     if frame_bytes and one_size in (1, frame_bytes):  # old QuickTime says 1, whatever it is
-        return _pcm_table(chunks, held, frame_bytes, length), description
+        if int(held.sum()) * frame_bytes > length:
+            raise CorruptVideo(f"{int(held.sum())} frames of {frame_bytes} bytes of sound; the file has {length}")
+        return pcm_units(chunks, held, frame_bytes), description
     if frame_bytes or one_size == 1:  # its packets are counted in frames, as QuickTime's compressed sound of old
         raise UnsupportedVideo(f"{total} samples of {one_size} bytes that are none")
-    if total > MAX_SAMPLES or (sizes is None and equal_bytes(total, one_size) > length):
+    if total > MAX_SAMPLES or (sizes is None and total * max(one_size, EQUAL_BYTES) > length):
         raise CorruptVideo(f"{total} samples of {one_size or 'various'} bytes; the file has {length}")
     sizes = numpy.full(total, one_size, numpy.int64) if sizes is None else sizes.astype(numpy.int64)
     durations = _durations(needed_box(tables, b"stts", b"stbl"), total)
@@ -97,7 +144,7 @@ def read_sample_table(stbl: Box, count: BoxCount, length: int, pcm_bytes: Callab
     )
 
 
-def pcm_units(begins: Counts, frames: Counts, pcm_bytes: int, first_dts: int = 0) -> SampleTable:
+def pcm_units(begins: Counts, frames: Counts, pcm_bytes: int) -> SampleTable:
     """Uncompressed sound of ``frames[i]`` frames from byte ``begins[i]``, cut into samples of ``PCM_UNIT`` frames. A tick is a frame."""
     units = -(-frames // PCM_UNIT)
     total = int(units.sum())
@@ -108,17 +155,11 @@ def pcm_units(begins: Counts, frames: Counts, pcm_bytes: int, first_dts: int = 0
     return SampleTable(
         offsets=numpy.repeat(begins, units) + number * PCM_UNIT * pcm_bytes,
         sizes=durations * pcm_bytes,
-        dts=first_dts + starts_of(durations),
+        dts=starts_of(durations),
         durations=durations,
         shifts=numpy.zeros(total, numpy.int64),
         key=numpy.ones(total, numpy.bool_),
     )
-
-
-def _pcm_table(chunks: Counts, held: Counts, frame_bytes: int, length: int) -> SampleTable:
-    if int(held.sum()) * frame_bytes > length:
-        raise CorruptVideo(f"{int(held.sum())} frames of {frame_bytes} bytes of sound; the file has {length}")
-    return pcm_units(chunks, held, frame_bytes)
 
 
 def _sizes(tables: dict[bytes, Box]) -> tuple[int, int, Optional[NDArray[Any]]]:

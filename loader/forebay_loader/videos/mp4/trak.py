@@ -1,26 +1,83 @@
-"""The boxes of one track (trak, ISO/IEC 14496-12, 8.3 to 8.7): headers, tables, edits and fragments become a ``Track``."""
+"""The boxes of one track (trak, ISO/IEC 14496-12, 8.3 to 8.7): headers, tables and edits become a ``Track``."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Optional
 
 import numpy
 from numpy.typing import NDArray
 
-from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
+from forebay_loader.videos.errors import CorruptVideo, LeftToDemuxer, UnsupportedVideo
 from forebay_loader.videos.mp4.boxes import Box, BoxCount, Counts, needed_box
-from forebay_loader.videos.mp4.edit_list import Edit, apply_edits, read_edits
 from forebay_loader.videos.mp4.sample_entry import SampleEntry, read_sample_entry
-from forebay_loader.videos.mp4.sample_table import SampleTable, check_spans, joined, read_sample_table
+from forebay_loader.videos.mp4.sample_table import SampleTable, check_spans, read_sample_table
 from forebay_loader.videos.mp4.track import Coded, Track, trusted_keys
-from forebay_loader.videos.mp4.track_run import PlacedRun, SampleDefaults, spread_runs
 
-__all__ = ["SOUND", "VIDEO", "Movie", "Trak", "handler_of", "read_movie", "read_trak", "turn_of"]
+__all__ = ["SOUND", "VIDEO", "Edit", "Movie", "Trak", "apply_edit", "handler_of", "read_edit", "read_movie", "read_trak", "turn_of"]
+
+
+# Edit lists (elst, ISO/IEC 14496-12, 8.6.6): which part of a track is shown, and when.
+#
+# An edit shows the media from ``media_time`` for its duration; media time -1 shows nothing for that long. The usual ones are an empty edit
+# that delays a track, and one edit that leaves out what a decoder or encoder needed before the first frame. What cuts a track into pieces
+# is left to FFmpeg's demuxer, and another speed is not read: a sample would have two presentation times.
+MAX_TICKS = 2**60  # sums of these and of decode times stay in 64 bits
+NORMAL_SPEED = (1, 0)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Media from tick ``begin`` to ``end`` (None: to its last) of the track is shown from tick ``shown`` on."""
+
+    begin: int
+    end: Optional[int]
+    shown: int
+
+
+def read_edit(elst: Box, timescale: int, movie_timescale: int) -> Optional[Edit]:
+    """The edit that shows something, in ticks of the track (``timescale`` a second); durations in the box are the movie's. None without
+    entries: all is shown. Raises ``CorruptVideo`` for times beyond reason and a list that shows nothing, ``UnsupportedVideo`` for another
+    speed, ``LeftToDemuxer`` for several pieces."""
+    rows = elst.rows(8, elst.number(4), ">u8,>i8,>i2,>i2" if elst.version == 1 else ">u4,>i4,>i2,>i2")
+    found: Optional[Edit] = None
+    movie_ticks = 0
+    for duration, begin, *speed in rows.tolist():
+        shown, movie_ticks = _rescaled(movie_ticks, timescale, movie_timescale), movie_ticks + duration
+        if max(begin, _rescaled(movie_ticks, timescale, movie_timescale)) > MAX_TICKS:
+            raise CorruptVideo(f"an edit shows {duration} ticks from tick {begin}")
+        if begin >= 0:
+            if tuple(speed) != NORMAL_SPEED:
+                raise UnsupportedVideo(f"an edit shows the media at speed {speed[0]}")
+            if found is not None:
+                raise LeftToDemuxer(f"cut into pieces by an edit list of {len(rows)} edits")
+            # Without a duration all that follows is shown (8.6.6.3).
+            found = Edit(begin, begin + _rescaled(duration, timescale, movie_timescale) if duration else None, shown)
+    if len(rows) and found is None:
+        raise CorruptVideo("its edit list shows nothing")
+    return found
+
+
+def _rescaled(ticks: int, timescale: int, movie_timescale: int) -> int:
+    """To the nearest tick of the track."""
+    return (ticks * timescale + movie_timescale // 2) // movie_timescale
+
+
+def apply_edit(edit: Optional[Edit], times: Counts, durations: Counts, sound: bool) -> tuple[Counts, NDArray[numpy.bool_]]:
+    """``(presentation times, shown)`` by sample, of composition times and durations in ticks of the media.
+
+    A picture is shown if it begins in an edit, sound if some of it lies in one. Each sample has a time of its own, a hidden one too.
+    """
+    if edit is None:
+        return times, numpy.ones(len(times), numpy.bool_)
+    shown = times + (numpy.maximum(durations, 1) - 1 if sound else 0) >= edit.begin
+    if edit.end is not None:
+        shown &= times < edit.end
+    return times - edit.begin + edit.shown, shown
+
 
 VIDEO, SOUND = b"vide", b"soun"
-NO_DEFAULTS = SampleDefaults(description=1)
 SELF_CONTAINED = 1  # flag of a data reference: the media is in this file
 
 
@@ -33,31 +90,25 @@ class Movie:
     length: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class Trak:
-    """A track while its file is read: fragments add their samples to those of moov, and ``track`` ends it."""
+    """A track's boxes, read; ``track`` makes of them what is decoded by."""
 
     number: int  # track_ID
     handler: bytes
-    description: int  # of its samples, from 1
     entry: SampleEntry
     timescale: int
     rotation_deg: int
     mirrored: bool
-    edits: list[Edit]
-    table: SampleTable  # of the samples in moov
-    runs: list[PlacedRun] = field(default_factory=list)
-    fault: str = ""  # why its samples cannot be read, found in a fragment
+    edit: Optional[Edit]
+    table: SampleTable
 
     def track(self, length: int) -> Track:
-        """Raises ``CorruptVideo`` for samples outside of the file's ``length`` bytes, and where none is shown, ``UnsupportedVideo`` for a
-        ``fault``."""
-        if self.fault:
-            raise UnsupportedVideo(self.fault)
-        table = joined([self.table, *spread_runs(self.runs, self.handler == SOUND, self.entry.pcm_bytes)])
+        """Raises ``CorruptVideo`` for samples outside of the file's ``length`` bytes, and where none is shown."""
+        table = self.table
         check_spans(table, length)
         times, key = table.dts + table.shifts, trusted_keys(self.entry.decoder, table.key)
-        pts, shown = apply_edits(self.edits, times, table.durations, self.handler == SOUND)
+        pts, shown = apply_edit(self.edit, times, table.durations, self.handler == SOUND)
         visible = numpy.flatnonzero(shown)
         if not len(visible):
             raise CorruptVideo(f"track {self.number} shows none of its {len(table)} samples")
@@ -73,7 +124,7 @@ class Trak:
 
     def _decode_times(self, table: SampleTable) -> Counts:
         """On the clock of the presentation times, and none later than its sample's own."""
-        moved = self.edits[0].shown - self.edits[0].begin if len(self.edits) == 1 else 0
+        moved = self.edit.shown - self.edit.begin if self.edit else 0
         return table.dts + moved + min(int(table.shifts.min(initial=0)), 0)
 
 
@@ -98,8 +149,8 @@ def read_movie(mvhd: Box, length: int) -> Movie:
     return Movie(_timescale(mvhd), _matrix(mvhd, 48 if long else 36), length)
 
 
-def read_trak(trak: Box, movie: Movie, defaults: dict[int, SampleDefaults], count: BoxCount) -> Trak:
-    """``defaults`` are those of the samples that fragments will bring, by track_ID. Raises ``CorruptVideo`` and ``UnsupportedVideo``."""
+def read_trak(trak: Box, movie: Movie, count: BoxCount) -> Trak:
+    """Raises ``CorruptVideo`` and ``UnsupportedVideo``."""
     boxes = trak.only(frozenset([b"tkhd", b"edts", b"mdia"]), count)
     mdia = needed_box(boxes, b"mdia", b"trak").only(frozenset([b"mdhd", b"hdlr", b"minf"]), count)
     minf = needed_box(mdia, b"minf", b"mdia").only(frozenset([b"dinf", b"stbl"]), count)
@@ -113,15 +164,14 @@ def read_trak(trak: Box, movie: Movie, defaults: dict[int, SampleDefaults], coun
     table, description = read_sample_table(stbl, count, movie.length, lambda number: entry_of(number).pcm_bytes)
     tkhd, timescale = needed_box(boxes, b"tkhd", b"trak"), _timescale(needed_box(mdia, b"mdhd", b"mdia"))
     number = tkhd.number(20 if tkhd.version == 1 else 12)
-    description = description or defaults.get(number, NO_DEFAULTS).description
-    entry = entry_of(description)
+    entry = entry_of(description or 1)
     _check_reference(minf.get(b"dinf"), entry.reference, count)
     edts = boxes[b"edts"].only(frozenset([b"elst"]), count) if b"edts" in boxes else {}
-    edits = read_edits(edts[b"elst"], timescale, movie.timescale) if b"elst" in edts else []
+    edit = read_edit(edts[b"elst"], timescale, movie.timescale) if b"elst" in edts else None
     rotation_deg, mirrored = turn_of(*_product(_matrix(tkhd, 52 if tkhd.version == 1 else 40), movie.matrix))
     return Trak(
-        number=number, handler=handler, description=description, entry=entry, timescale=timescale,
-        rotation_deg=rotation_deg, mirrored=mirrored, edits=edits, table=table,
+        number=number, handler=handler, entry=entry, timescale=timescale,
+        rotation_deg=rotation_deg, mirrored=mirrored, edit=edit, table=table,
     )  # fmt: skip
 
 

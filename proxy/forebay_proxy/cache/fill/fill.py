@@ -177,7 +177,8 @@ class Fill:
 
     def begun(self, entry: Entry, shard: Shard) -> None:
         """A flight of ``entry`` takes off."""
-        self._digest_check.begun(entry, shard)
+        if shard.url.scheme in self._digest_check.questions.schemes:
+            self._digest_check.questions.begun(entry, shard)
 
     def passes_by(self, entry: Entry) -> None:
         """A segment of ``entry`` passes through memory: its digest may have become impossible to compare."""

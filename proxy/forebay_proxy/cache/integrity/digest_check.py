@@ -1,28 +1,23 @@
 """Compares whole shards with the digests their origins offer.
 
 Segments land in any order and are hashed in theirs, each as soon as those before it are: read back from the page cache, in the store's read
-threads, so that at the end only the last of them is left. A reader of the last segment waits for the verdict, but never for a segment that
-is not being fetched: where a segment passed through memory, left before its turn, or was never asked for, the end is released at once,
-counted as unchecked. What is completed after that is compared all the same.
+threads, so that at the end only the last of them is left. A reader of the end waits meanwhile at the ``DigestGate``. What is completed
+after it was released is compared all the same.
 
-A digest that differs ends the version: readers inside get an error, its bytes go, and the shard is opened anew. So does a segment that
-lands again, after it had left, with other bytes. The second time in a row its readers get the error. Until a verdict the index does not
-claim the last segment, so a kill in between turns no unchecked bytes into checked ones.
-
-Origins that name digests only when they are asked (S3) are asked once a version, and not for ever.
+A digest that differs ends the version: readers inside are cut off, its bytes go, and the shard is opened anew. The second time in a row its
+readers get the error. Until a verdict the index does not claim the last segment, so a kill in between turns no unchecked bytes into checked
+ones.
 
 Not thread-safe: the event loop's only.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Protocol
 
+from forebay_proxy.cache.integrity.digest_gate import DigestGate
+from forebay_proxy.cache.integrity.digest_questions import AskableOrigins, DigestQuestions
 from forebay_proxy.cache.integrity.segment_check import Finding, SegmentCheck
 from forebay_proxy.cache.resident.digest_state import DigestState, DigestVerdict
 from forebay_proxy.cache.resident.entry import Entry
@@ -30,50 +25,30 @@ from forebay_proxy.cache.resident.facts import VersionRefuted
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.refusals import SuspectVersions
 from forebay_proxy.core.digests import Digest, first_usable
-from forebay_proxy.core.errors import DigestDiffers, ShardError, bare
+from forebay_proxy.core.errors import DigestDiffers
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.cache import DigestChecked, IntegrityFailed
-from forebay_proxy.core.shard import Shard
 from forebay_proxy.core.tasks import BackgroundTasks
-from forebay_proxy.transfer.flights import Flights
 
-__all__ = ["AskableOrigins", "DigestCheck"]
+__all__ = ["DigestCheck"]
 
 log = logging.getLogger("forebay")
 
 # Shards hashed at one time. Half the read threads, so that a reader whose bytes left the page cache never queues behind digests; no more
 # than there are cores, or they only slow each other down.
 AT_ONCE = min(4, os.cpu_count() or 1)
-# An origin that must be asked apart (S3) is asked when the body is, so its answer is nearly always here first. A reader waits this much for
-# one that is late: a retried request, or a throttled one, is no reason to stop training.
-ASKED_S = 1.0
-# Answers in a row without a digest after which an origin is asked no more: it keeps none (Ceph, older uploads), and each question is a
-# request. A bucket that mixes both goes on being asked, as one answer with a digest begins the row anew.
-SILENT_AFTER = 4
-ORIGINS_MOST = 1024  # remembered; more only when clients make up buckets
-
-
-class AskableOrigins(Protocol):
-    """Can ask an origin for the digests of a version."""
-
-    @property
-    def asked_schemes(self) -> frozenset[str]:
-        """Of the origins that name digests only when they are asked for them."""
-        ...
-
-    async def digests(self, shard: Shard, entry: Entry) -> tuple[Digest, ...]: ...
 
 
 class DigestCheck:
-    """The digests of all versions, and the readers that wait for a verdict."""
+    """The seals of all versions, and the hashing that opens them."""
 
     def __init__(
-        self, *, room: SpaceManager, flights: Flights, segment_check: SegmentCheck, asking: AskableOrigins, suspects: SuspectVersions,
+        self, *, room: SpaceManager, gate: DigestGate, segment_check: SegmentCheck, asking: AskableOrigins, suspects: SuspectVersions,
         events: Events, tasks: BackgroundTasks,
         enabled: bool = True,
     ) -> None:  # fmt: skip
         self._room = room
-        self._flights = flights
+        self._gate = gate
         self._segment_check = segment_check
         self._suspects = suspects
         self._events = events
@@ -81,9 +56,7 @@ class DigestCheck:
         self._enabled = enabled
         self._waiting: dict[str, Entry] = {}  # something of them can be hashed
         self._hashing: set[str] = set()
-        self._origins = asking
-        self._asks: set[asyncio.Task[object]] = set()
-        self._silent: dict[str, int] = {}  # by origin: answers in a row without a digest
+        self.questions = DigestQuestions(asking, room, tasks, self.digests_offered, enabled=enabled)
 
     def __repr__(self) -> str:
         return f"<DigestCheck {len(self._hashing)} hashing, {len(self._waiting)} waiting>"
@@ -107,52 +80,16 @@ class DigestCheck:
             digest_state.expect(digest)
         self.hash_ready(entry)
 
-    def begun(self, entry: Entry, shard: Shard) -> None:
-        """A flight for ``entry`` takes off: an origin that names digests only when it is asked is asked, once a version."""
-        trust = entry.trust
-        if not self._enabled or shard.url.scheme not in self._origins.asked_schemes:
-            return
-        if trust.digest_state is not None or trust.no_digest or not entry.version.identity:
-            return
-        if self._silent.get(entry.origin, 0) < SILENT_AFTER:
-            trust.digest_state = DigestState(None)
-            self._tasks.spawn(self._ask(entry, trust.digest_state, shard), "digest")
-
-    async def _ask(self, entry: Entry, digest_state: DigestState, shard: Shard) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._asks.add(task)
-        try:
-            offered = await self._origins.digests(shard, entry)
-            self._heard(entry.origin, offered)
-            self.digests_offered(entry, offered)
-        except ShardError as error:
-            log.info("shard %s: its digest could not be asked for (%s)", entry.name, error.cause)
-        finally:
-            self._asks.discard(task)
-            if digest_state.expected is None and entry.trust.digest_state is digest_state:
-                entry.trust.digest_state, entry.trust.no_digest = None, True
-                self._room.claim(entry)
-            digest_state.changed.send()
-
-    def _heard(self, origin: str, offered: tuple[Digest, ...]) -> None:
-        before = self._silent.pop(origin, 0)
-        if not offered:
-            if len(self._silent) >= ORIGINS_MOST:
-                self._silent.clear()
-            self._silent[origin] = before + 1
-
     def stop(self) -> None:
         """Shutdown: nothing more is hashed or asked for. Segments not compared are not claimed, and fetched at the next start."""
         self._enabled = False
         self._waiting.clear()
-        for task in self._asks:
-            task.cancel()
+        self.questions.stop()
 
     # What has come
 
     def segment_stored(self, entry: Entry, index: int, checksum: int) -> None:
-        """A segment has landed, for the first time or again."""
+        """A segment is stored, or a reader had all of one that had been here before."""
         digest_state = entry.trust.digest_state
         if digest_state is None:
             return
@@ -180,7 +117,7 @@ class DigestCheck:
         return length is not None and digest_state.next == entry.segments.layout.count(length)
 
     def _start(self) -> None:
-        """Begin the hashing that is needed soonest: readers that wait for a verdict, then shards that are being read, then the rest."""
+        """Begin the hashing that is needed soonest: readers at the gate, then shards that are being read, then the rest."""
         while self._waiting and len(self._hashing) < AT_ONCE:
             entry = max(
                 self._waiting.values(),
@@ -202,7 +139,7 @@ class DigestCheck:
             if goes_on:
                 self.hash_ready(entry)  # in line again, should it still be the one that is needed soonest
             elif digest_state is not None:
-                self._give_up(entry, digest_state)  # the disk is slow or failing, or worse: no reader waits for that
+                self._gate.give_up(entry, digest_state)  # the disk is slow or failing, or worse: no reader waits for that
             self._start()
 
     async def _hash_next(self, entry: Entry, digest_state: DigestState) -> bool:
@@ -213,77 +150,6 @@ class DigestCheck:
         if finding is Finding.RIGHT:
             digest_state.took(hasher, value)
         return finding in (Finding.RIGHT, Finding.GONE) or (finding.removes and not entry.segments.has(index))
-
-    # Who waits for it
-
-    def must_wait(self, entry: Entry, index: int) -> bool:
-        """Whether a reader must wait before it reads segment ``index``."""
-        digest_state = entry.trust.digest_state
-        if digest_state is None or index != entry.last_index or entry.in_use.fault is not None:
-            return False
-        if digest_state.verdict is DigestVerdict.AGREES:  # one that comes again is compared with the first one once it has landed
-            return not entry.segments.has(index) and self._comes(entry, index)
-        if digest_state.given_up or not self._can_end(entry, digest_state):
-            self._release(entry, digest_state)
-            return False
-        return True
-
-    async def passed(self, entry: Entry, index: int) -> None:
-        """Wait until ``must_wait`` no longer says so."""
-        digest_state = entry.trust.digest_state
-        assert digest_state is not None
-
-        def waits() -> bool:
-            return entry.trust.digest_state is digest_state and self.must_wait(entry, index)
-
-        digest_state.waiting += 1
-        try:
-            if digest_state.expected is None:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(ASKED_S):
-                        await self._while(lambda: digest_state.expected is None and waits(), digest_state)
-                if digest_state.expected is None and entry.trust.digest_state is digest_state:
-                    self._give_up(entry, digest_state)
-            await self._while(waits, digest_state)
-        finally:
-            digest_state.waiting -= 1
-
-    async def verdict(self, entry: Entry) -> None:
-        """Wait for what can still be compared of ``entry``; raises ``DigestDiffers``."""
-        last = entry.last_index
-        if last is not None and self.must_wait(entry, last):
-            await self.passed(entry, last)
-        if entry.in_use.fault is not None:
-            raise bare(entry.in_use.fault)
-
-    @staticmethod
-    async def _while(condition: Callable[[], bool], digest_state: DigestState) -> None:
-        while condition():
-            await digest_state.changed.wait()
-
-    def _can_end(self, entry: Entry, digest_state: DigestState) -> bool:
-        """Whether everything that is not hashed yet is here, or on its way to the disk."""
-        count = entry.segments.layout.count(entry.version.length or 0)
-        return all(entry.segments.has(index) or self._comes(entry, index) for index in range(digest_state.next, count))
-
-    def _comes(self, entry: Entry, index: int) -> bool:
-        flight = entry.in_use.stream if entry.in_use.streaming else self._flights.find(entry.key, index)
-        return flight is not None and not flight.bypass and not flight.done
-
-    def _release(self, entry: Entry, digest_state: DigestState) -> None:
-        """Nothing can be compared: the end is everybody's."""
-        if digest_state.closed:
-            digest_state.released = True
-            self._events.emit(DigestChecked(digest_state.expected.algorithm if digest_state.expected else "unknown", "unchecked"))
-            self._room.claim(entry)
-            digest_state.changed.send()
-
-    def _give_up(self, entry: Entry, digest_state: DigestState) -> None:
-        """Nobody waits for this verdict any more."""
-        digest_state.given_up = True
-        if digest_state.waiting:
-            self._release(entry, digest_state)
-        digest_state.changed.send()
 
     # How it comes out
 

@@ -11,6 +11,9 @@ There are five sources. Which one it is, is decided without I/O:
 | ``STORE`` | the segment is stored | reads the file |
 | ``SHARED`` | the segment is missing | boards the flight that brings it, or has one take off |
 
+Segments that were hashed when they were here before may come again, and be read before they have landed: they are the same bytes, or an
+error (``RepeatCheck``).
+
 What lies in the file need not come through a buffer: a ``FileStretch`` is sent from there. What must be true of a chunk once it has been
 read must be true of a stretch when it is sent, and nothing comes between the look and the sending.
 """
@@ -19,13 +22,16 @@ from __future__ import annotations
 
 from enum import Enum
 
+import xxhash
+
+from forebay_proxy.cache.integrity.digest_gate import DigestGate
 from forebay_proxy.cache.readers.reader_parts import ReaderParts
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import FellBehind, ShardError, WrongBytes, bare
 from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.transfer.flights import Flight
 
-__all__ = ["ChunkReader", "SegmentSource", "foreseen_outcome", "source_in_flight", "source_of_segment"]
+__all__ = ["ChunkReader", "RepeatCheck", "SegmentSource", "foreseen_outcome", "source_in_flight", "source_of_segment"]
 
 
 class ChunkReader:
@@ -114,6 +120,54 @@ class ChunkReader:
         if len(self._buffer) < size:
             self._buffer = bytearray(size)
         return memoryview(self._buffer)[:size]
+
+
+class RepeatCheck:
+    """One reader's part of the comparison; ``gate`` compares with the sums from before. A difference makes the entry's ``fault``."""
+
+    def __init__(self, gate: DigestGate, entry: Entry) -> None:
+        self._gate = gate
+        self._entry = entry
+        self._uncompared: dict[int, Flight] = {}
+        self._summed = -1, xxhash.xxh3_64()  # the segment of them that is being read, if from its start, and the sum of its bytes so far
+
+    def __repr__(self) -> str:
+        return f"<RepeatCheck of {self._entry.name}: segments {sorted(self._uncompared)}>"
+
+    def __bool__(self) -> bool:
+        """Whether the reader was given bytes that are not compared yet."""
+        return bool(self._uncompared)
+
+    def expect(self, index: int, flight: Flight | None) -> None:
+        """The reader is about to read segment ``index``, which ``flight`` (None: the disk) brings."""
+        if flight is not None and index not in flight.on_disk.segments and self._entry.trust.was_hashed(index):
+            self._uncompared[index] = flight
+
+    def add(self, index: int, position: int, data: bytes | memoryview) -> bool:
+        """Sum up ``data`` of segment ``index``, read at ``position``; whether that was its end, and the sum was compared.
+
+        What only passes through memory nobody else has whole.
+        """
+        if index not in self._uncompared:
+            return False
+        first, size = self._entry.segments.span(index)
+        if position == first:
+            self._summed = index, xxhash.xxh3_64()
+        of, hasher = self._summed
+        if of != index:
+            return False  # read from its middle on
+        hasher.update(data)
+        if position + len(data) != first + size:
+            return False
+        del self._uncompared[index]
+        self._gate.came_again(self._entry, index, hasher.intdigest())
+        return True
+
+    async def finish(self) -> None:
+        """Wait until what was not summed up here has landed, and so been compared; or until it will not land."""
+        for index, flight in self._uncompared.items():
+            await self._gate.compared(self._entry, index, flight)
+        self._uncompared.clear()
 
 
 class SegmentSource(Enum):

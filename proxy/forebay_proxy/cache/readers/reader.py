@@ -14,6 +14,7 @@ from typing import Protocol, cast
 
 from forebay_proxy.cache.readers.chunk_reader import (
     ChunkReader,
+    RepeatCheck,
     SegmentSource,
     foreseen_outcome,
     source_in_flight,
@@ -81,6 +82,7 @@ class ShardReader:
         self._end: int | None = 0
         self._place = ReaderPlace()
         self.chunk_reader = ChunkReader(host.parts, entry)
+        self._repeats = RepeatCheck(host.parts.gate, entry)
         self.lease = ReaderLease(host.parts, entry, shard, reader, self, sparse=sparse)
 
     def __repr__(self) -> str:
@@ -126,6 +128,10 @@ class ShardReader:
                     break
                 data = await self._next(copied)
                 stretch = data if isinstance(data, FileStretch) else None
+                if not isinstance(data, FileStretch) and self._repeats.add(self._place.segment, self.position, data):
+                    self.chunk_reader.check()
+                if self._repeats and self._end is not None and self.position + len(data) >= self._end:
+                    await self._compared()
             except CacheError as error:
                 self._go_alone(error)
                 continue
@@ -138,6 +144,7 @@ class ShardReader:
             copied = stretch.copied if stretch is not None else 0
             if not copied and not stretches():
                 copied = MOST_BYTES
+        await self._compared()
         if self.position == self.entry.shown_version.length:  # of a shard whose length was not known only the end itself can be kept back
             await self._pass_seal(self._index_of(max(0, self.position - 1)))
 
@@ -188,7 +195,8 @@ class ShardReader:
         """Readable bytes at the position, within one segment: at most one unit, and ``copied`` of a file; 0: they may be a stretch."""
         index, flight = self._place.segment, self.lease.flight
         end = self.chunk_reader.end_of(index, self._end)
-        if not copied:
+        self._repeats.expect(index, flight)
+        if not copied and not self._repeats:  # what is to be compared, we must see
             last = end if flight is None else min(end, flight.on_disk.end)
             if last - self.position >= LEAST_BYTES:
                 return FileStretch(self.chunk_reader, self._place, flight, self.position, last, self._moved, goes_on=flight is None)
@@ -200,10 +208,17 @@ class ShardReader:
 
     async def _pass_seal(self, index: int) -> None:
         """The last segment is nobody's before the whole shard has the digest its origin names."""
-        if self.entry.trust.digest_state is not None and self._host.parts.digest_check.must_wait(self.entry, index):
+        if self.entry.trust.digest_state is not None and self._host.parts.gate.must_wait(self.entry, index):
             with self._host.readers.waiting(self):
-                await self._host.parts.digest_check.passed(self.entry, index)
+                await self._host.parts.gate.passed(self.entry, index)
         self.chunk_reader.check()
+
+    async def _compared(self) -> None:
+        """Keep the last bytes until what was read from memory, of segments that had been here before, proves to be the same."""
+        if self._repeats:
+            with self._host.readers.waiting(self):
+                await self._repeats.finish()
+            self.chunk_reader.check()
 
     # Where the bytes come from
 
@@ -298,5 +313,5 @@ class ShardReader:
         self.lease.give_up()
         self.lease = ReaderLease(self._host.parts, entry, self.shard, self.reader, self, sparse=self.lease.sparse)
         self.entry, self._opened_here = entry, opened_here
-        self.chunk_reader = ChunkReader(self._host.parts, entry)
+        self.chunk_reader, self._repeats = ChunkReader(self._host.parts, entry), RepeatCheck(self._host.parts.gate, entry)
         self._place.segment = -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forebay_proxy.cache.fill.segment_flights import SegmentFlights
-from forebay_proxy.cache.integrity.digest_check import DigestCheck
+from forebay_proxy.cache.integrity.digest_gate import DigestGate
 from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.space import SegmentLeases
 from forebay_proxy.transfer.buffers import BufferBudget
@@ -20,7 +20,7 @@ class ReaderParts:
 
     segment_reader: SegmentReader
     segment_flights: SegmentFlights
-    digest_check: DigestCheck
+    gate: DigestGate
     leases: SegmentLeases
     buffers: BufferBudget
     limiters: Limiters

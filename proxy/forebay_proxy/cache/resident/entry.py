@@ -195,6 +195,10 @@ class VersionTrust:
         self.checked_jobs.add(job)
         self.checked_at = now
 
+    def was_hashed(self, index: int) -> bool:
+        """Whether a segment was hashed when it was here before; one that has the same name must be the same bytes."""
+        return self.digest_state is not None and index < self.digest_state.next
+
     @property
     def digest_pending(self) -> bool:
         """Whether the last segment still waits for the whole to be compared with its digest."""

@@ -19,6 +19,7 @@ __all__ = [
     "ReadersLeft",
     "SegmentGone",
     "SegmentMissed",
+    "SegmentRefetched",
     "SegmentSpoilt",
     "ShardCompleted",
     "VersionOutdated",
@@ -54,6 +55,15 @@ class SegmentSpoilt(Fact):
 
     entry: Entry
     index: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRefetched(Fact):
+    """A reader had all of a segment that had been here before: now it has this ``checksum``."""
+
+    entry: Entry
+    index: int
+    checksum: int
 
 
 @dataclass(frozen=True, slots=True)

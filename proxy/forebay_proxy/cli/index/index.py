@@ -80,7 +80,7 @@ def index(urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, table: str,
     alone.
 
     With --video clips are scanned as their shards are counted, in a process of their own, which needs forebay[video]; URLs may be of clips
-    too. A stopped scan goes on from PATH.partial, clips that the table knows are not looked at again, and its others stay in it. Exit code
+    too. A stopped scan goes on from there: clips that the table knows are not looked at again, and its others stay in it. Exit code
     1 when a clip cannot be read.
     """
     work, clips = _apart(named_batches(urls, lists), video=bool(table))

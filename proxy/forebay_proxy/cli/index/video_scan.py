@@ -1,7 +1,7 @@
 """The scan of clips behind ``forebay index --video``: the loader's, a process of its own, which is told each shard as it is here.
 
 It decodes, and the sidecar's side knows no decoder: what a broken clip does to one ends that process, and not the command. What it has
-found is in ``TABLE.partial``; the same command goes on from there.
+found is in the table, written once a second; the same command goes on from there.
 """
 
 from __future__ import annotations

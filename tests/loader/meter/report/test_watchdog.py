@@ -126,7 +126,8 @@ def test_what_the_kernel_says(program: str, signals: list[signal.Signals], becau
             if silent_because(made.pid, begun).startswith(because.format(made.pid)):
                 break
             time.sleep(0.01)
-        assert silent_because(made.pid, begun).startswith(because.format(made.pid))
+        else:
+            pytest.fail(silent_because(made.pid, begun))
         assert silent_because(made.pid, begun + 1) == "it has ended"
         assert silent_because(made.pid, None) == ("" if "computes" in because else because.format(made.pid))
     finally:

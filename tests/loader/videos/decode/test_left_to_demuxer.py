@@ -16,7 +16,7 @@ from support.clip_answers import sound_only  # noqa: E402 -- needs av
 from support.clips import frame_number, rendered  # noqa: E402 -- needs av
 
 from forebay_loader.base.counters import COUNTS  # noqa: E402
-from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo  # noqa: E402
+from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo, VideoError  # noqa: E402
 from forebay_loader.videos.sources.choice import source_of  # noqa: E402
 
 STSD = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd")
@@ -90,23 +90,79 @@ def test_sound_alone_in_an_mp4() -> None:
             source.frames([0])
 
 
-def test_an_edit_list_that_shows_a_part_twice() -> None:
-    """In the order in which PyAV shows it, each frame as often."""
-    clip = rendered(frames=48, gop=12)
+def with_edits(clip: bytes, *edits: tuple[int, int]) -> bytes:
+    """``clip``, of whose pictures other parts are shown: (from tick, for so many milliseconds)."""
     begin, end = places(clip, b"moov", b"trak", b"edts", b"elst")[0]
-    first = clip[begin + 16 : begin + 28]
-    twice = struct.pack(">I4sIII", end - begin + 12, b"elst", 0, 2, 0)[:16] + first + first
-    assert first
-    grown = clip
-    for path in ((b"moov",), (b"moov", b"trak"), (b"moov", b"trak", b"edts")):
-        at, stop = places(clip, *path)[0]
-        grown = patched(grown, at, ">I", stop - at + 12)
-    grown = grown[:begin] + twice + grown[end:]
-    assert places(clip, b"moov")[0][1] == len(clip)  # it lies behind the media, so no offset moves
-    there = numbers(grown)
-    assert there == [*range(48), *range(48)]
-    with source_of(grown) as source:
-        assert [frame_number(picture) for picture in source.frames(range(source.open().frames))] == there
+    rows = b"".join(struct.pack(">IiI", length_ms, begin_tick, 1 << 16) for begin_tick, length_ms in edits)
+    elst = struct.pack(">I4sII", 16 + len(rows), b"elst", 0, len(edits)) + rows
+    for at, stop in [places(clip, *path)[0] for path in ((b"moov",), (b"moov", b"trak"), (b"moov", b"trak", b"edts"))]:
+        clip = patched(clip, at, ">I", stop - at + len(elst) - (end - begin))
+    changed = clip[:begin] + elst + clip[end:]
+    assert places(changed, b"moov")[0][1] == len(changed)  # it lies behind the media, so no offset moves
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("edits", "shown"),
+    [
+        ([(0, 2000), (0, 2000)], [*range(48), *range(48)]),
+        ([(12 * 512, 500), (36 * 512, 500)], [*range(12, 24), *range(36, 48)]),
+        ([(24 * 512, 1000), (0, 500)], [*range(24, 48), *range(12)]),
+    ],
+)
+def test_pieces(edits: list[tuple[int, int]], shown: list[int]) -> None:
+    """A part shown twice, one left out, two exchanged: in the order in which PyAV shows them, each frame as often."""
+    clip = with_edits(rendered(frames=48, gop=12), *edits)
+    assert numbers(clip) == shown
+    with source_of(clip) as source:
+        assert [frame_number(picture) for picture in source.frames(range(source.open().frames))] == shown
+
+
+FRAGMENTS: dict[str, dict[str, Any]] = {
+    "of a group": {"movflags": "frag_keyframe+empty_moov", "b_frames": 2, "audio": "aac"},
+    "of a group, HEVC": {"codec": "libx265", "movflags": "frag_keyframe+empty_moov", "b_frames": 3, "audio": "aac"},
+    "of a group, AV1": {"codec": "libsvtav1", "movflags": "frag_keyframe+empty_moov", "audio": "aac"},
+    "of a frame": {"movflags": "frag_every_frame+empty_moov+default_base_moof", "b_frames": 2},
+    "of a track": {"movflags": "frag_keyframe+empty_moov+separate_moof", "b_frames": 2, "audio": "aac"},
+    "behind samples": {"movflags": "frag_keyframe", "b_frames": 2, "audio": "aac"},
+    "with edits": {"movflags": "frag_keyframe+delay_moov", "b_frames": 2, "audio": "pcm_s16le"},
+    "DASH": {"movflags": "dash", "b_frames": 2, "audio": "aac"},
+    "CMAF": {"movflags": "cmaf+frag_keyframe", "b_frames": 2, "audio": "aac"},
+    "Smooth Streaming": {"container": "ismv", "audio": "aac"},
+}
+
+
+@pytest.mark.parametrize("how", FRAGMENTS)
+def test_fragments(how: str) -> None:
+    """All frames, and one alone; times are PyAV's, from the first; sound is there where there is any."""
+    clip = rendered(**FRAGMENTS[how])
+    with av.open(io.BytesIO(clip)) as container:
+        times = [float(frame.pts * frame.time_base) for frame in container.decode(video=0)]
+    before = demuxed()
+    with source_of(clip) as source:
+        info = source.open()
+        assert list(info.times_s) == pytest.approx([time - times[0] for time in times], abs=1e-6)
+        assert [frame_number(picture) for picture in source.frames(range(info.frames))] == list(range(48)) == numbers(clip)
+        assert frame_number(source.frame(17)) == 17
+        assert (info.audio_rate_hz > 0) == ("audio" in FRAGMENTS[how])
+    assert demuxed() == before + 1
+
+
+def test_encrypted_sound_of_fragments_is_refused() -> None:
+    """FFmpeg would decode what it is without its key; the pictures are given."""
+    with source_of(rendered(**FRAGMENTS["of a group"]).replace(b"mp4a", b"enca", 1)) as source:
+        assert (source.open().frames, source.open().audio_rate_hz) == (48, 0)
+        with pytest.raises(UnsupportedVideo, match=r"its sound cannot be read: encrypted \(enca\)"):
+            source.audio(0.0, 1.0)
+
+
+def test_a_fragment_whose_frames_end_beyond_the_file() -> None:
+    """FFmpeg would give a part of the last."""
+    clip = rendered(movflags="frag_keyframe+empty_moov+default_base_moof", frames=12)
+    run = places(clip, b"moof", b"traf", b"trun")[-1]
+    grown = patched(clip, run[1] - 4 * 2, ">I", 1 << 20)
+    with source_of(grown, name="a.mp4") as source, pytest.raises(VideoError, match=r"^a\.mp4: fragmented, and FFmpeg's demuxer says"):
+        source.frames([0])
 
 
 def test_one_that_is_cut_is_no_shorter_clip() -> None:

@@ -18,9 +18,8 @@ from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.errors import CorruptVideo
 from forebay_loader.videos.metadata.clip_metadata import ClipMetadata
 from forebay_loader.videos.metadata.clip_table import ClipTable
-from forebay_loader.videos.metadata.record import ClipRecord, CorruptClipTable, packed
+from forebay_loader.videos.metadata.record import ClipRecord, CorruptClipTable
 from forebay_loader.videos.metadata.scan import ClipToScan
-from forebay_loader.videos.metadata.table_file import TableWriter
 
 INFO = steady(100)
 
@@ -40,8 +39,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def scanned(path: Path, motion: float) -> None:
-    with TableWriter(path) as writer:
-        writer.add(b"a", packed(ClipRecord("a", 9, "", steady(100, motion=array("f", [motion])))))
+    ClipTable(path).add([ClipRecord("a", 9, "", steady(100, motion=array("f", [motion])))])
 
 
 def motion(info: ClipInfo) -> float:
@@ -75,18 +73,18 @@ def test_a_name_of_odd_bytes(path: Path) -> None:
 
 
 def test_another_length_is_another_clip(path: Path) -> None:
-    """In the table, and in the journal."""
+    """Whoever measured it, and whenever."""
     scanned(path, 0.0)
     metadata = ClipMetadata(path)
-    assert motion(metadata.completed(INFO, "a", 10, flickers)) > 0.1
     assert motion(metadata.completed(INFO, "a", 9, nothing)) == 0.0
-    metadata.completed(INFO, "a", 11, flickers)
+    for clip_bytes in (10, 11):
+        assert motion(metadata.completed(INFO, "a", clip_bytes, flickers)) > 0.1
     assert counters()["video_scanned"] == 2
 
 
 @pytest.mark.parametrize("other", [steady(100, 25.0), steady(100, gop=10), steady(100, audio_rate_hz=1000), replace(INFO, width=32)])
 def test_a_clip_in_the_place_of_another(path: Path, other: ClipInfo) -> None:
-    """A shard was written anew, and a clip of its happens to be as long as the one of its name before: in the table, and in the journal."""
+    """A shard was written anew, and a clip of its happens to be as long as the one of its name before."""
 
     @contextmanager
     def looked_at() -> Iterator[PaintedSource]:
@@ -107,8 +105,8 @@ def test_sound_that_was_left_unread_is_listened_to(path: Path) -> None:
     assert max(found.audio_energy or [0.0]) > 0.1
 
 
-def test_a_scan_makes_a_table_of_it(path: Path) -> None:
-    """What was found on the way is in the journal of the scan."""
+def test_what_is_measured_is_in_the_table(path: Path) -> None:
+    """What was found on the way is known to a scan, and to another worker."""
     ClipMetadata(path).completed(INFO, "a", 9, flickers)
     done = scan_here([ClipToScan("a", 9, "", nothing)], path)
     assert (done.known, done.scanned) == (1, 0)
@@ -120,15 +118,6 @@ def test_what_cannot_be_kept_is_used_all_the_same(tmp_path: Path) -> None:
     metadata = ClipMetadata(tmp_path / "none" / "set.clips")
     assert motion(metadata.completed(INFO, "a", 9, flickers)) > 0.1
     assert motion(metadata.completed(INFO, "a", 9, nothing)) > 0.1
-
-
-def test_what_cannot_be_read_is_found_again(path: Path) -> None:
-    """A journal that belongs to another account, say: neither it nor a table beside it ends a training."""
-    scanned(path, 0.5)
-    Path(f"{path}.partial").mkdir()
-    metadata = ClipMetadata(path)
-    assert motion(metadata.completed(INFO, "a", 9, nothing)) == 0.5
-    assert motion(metadata.completed(INFO, "b", 9, flickers)) > 0.1
 
 
 def test_a_broken_clip_is_an_error_each_time(path: Path) -> None:

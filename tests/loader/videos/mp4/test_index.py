@@ -9,10 +9,10 @@ import tracemalloc
 
 import pytest
 from support.lengths import ordinarily
-from support.mp4_boxes import AVC, FTYP, PCM, HandTrack, box, film, fragment, full, mvex, reads_of, table
+from support.mp4_boxes import AVC, FTYP, PCM, HandTrack, box, film, full, reads_of, table
 
-from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo, VideoError
-from forebay_loader.videos.mp4.index import Mp4Index, read_index
+from forebay_loader.videos.errors import CorruptVideo, LeftToDemuxer, UnsupportedVideo, VideoError
+from forebay_loader.videos.mp4.index import Mp4Index, check_boxes, read_index
 
 SOUND = HandTrack(sizes=(5, 5), handler=b"soun", entries=PCM, number=2, timescale=48000, deltas=(1024, 1024))
 
@@ -35,7 +35,7 @@ def test_what_is_neither_is_not_looked_at() -> None:
 
 
 def test_behind_moov_nothing_is_read() -> None:
-    """Of a file without fragments: what follows may be anything."""
+    """What follows may be anything."""
     clip = film(after=b"\xff" * 99)
     read, spans = reads_of(clip)
     assert read_index(read, len(clip), "a.mp4").video.frames == 3
@@ -101,10 +101,30 @@ def test_every_cut_is_found() -> None:
                 index_of(clip[:cut])
 
 
-def test_a_compressed_index_is_not_read() -> None:
-    """QuickTime had one."""
-    with pytest.raises(UnsupportedVideo, match="compressed"):
-        index_of(FTYP + box(b"moov", box(b"cmov")))
+@pytest.mark.parametrize(
+    ("clip", "why"),
+    [
+        (FTYP + box(b"moov", box(b"cmov")), "compressed"),
+        (film(HandTrack(sizes=()), more=box(b"mvex")), "fragmented"),
+        (film(HandTrack(edits=[(10, 0, 1), (10, 20, 1)])), "cut into pieces by an edit list of 2 edits"),
+    ],
+)
+def test_what_is_left_to_the_demuxer(clip: bytes, why: str) -> None:
+    """With the reason."""
+    with pytest.raises(LeftToDemuxer, match=why):
+        index_of(clip)
+
+
+def test_segments_that_an_index_names_are_there() -> None:
+    """A fragmented file that was cut between two of them looks whole else."""
+    for version, more in ((0, struct.pack(">II", 0, 0)), (1, bytes(16))):
+        sidx = full(
+            b"sidx", struct.pack(">II", 1, 1000), more, struct.pack(">HH", 0, 2), struct.pack(">6I", 8, 1, 0, 8, 1, 0), version=version
+        )
+        clip = FTYP + sidx + box(b"moof") + box(b"mdat")
+        check_boxes(reads_of(clip)[0], len(clip))
+        with pytest.raises(CorruptVideo, match="cut short: its index names segments"):
+            check_boxes(reads_of(clip[:-8])[0], len(clip) - 8)
 
 
 def test_files_without_a_brand() -> None:
@@ -114,16 +134,11 @@ def test_files_without_a_brand() -> None:
 
 
 MILLION = ordinarily(100_000, of=1_000_000, what="boxes of each sort that takes long to look at")
-EMPTY = film(HandTrack(sizes=()), more=mvex((1, 1, 10, 50, 0)))
 MANY = {  # films with so many boxes of the smallest size
     "in the file": lambda count: FTYP + box(b"free") * count + film(ftyp=b""),
     "in moov": lambda count: film(more=box(b"free") * count),
     "in stbl": lambda count: film(HandTrack(more=box(b"sbgp", bytes(8)) * count)),
     "tracks": lambda count: film(more=box(b"trak") * count),
-    "fragments": lambda count: EMPTY + box(b"moof") * count,
-    "fragments with media": lambda count: EMPTY + (box(b"moof") + box(b"mdat")) * (count // 2),
-    "tracks of a fragment": lambda count: EMPTY + box(b"moof", box(b"traf", full(b"tfhd", b"\0\0\0\1")) * count),
-    "runs": lambda count: EMPTY + fragment((full(b"tfhd", b"\0\0\0\1"), full(b"trun", bytes(4)) * count), media=9),
 }
 
 

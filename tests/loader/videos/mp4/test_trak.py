@@ -1,14 +1,17 @@
-"""A track's headers: timescales, rotation, where its media is."""
+"""A track's headers: timescales, rotation, where its media is; its edit list: what is shown, and when."""
 
 from __future__ import annotations
 
 import struct
 
+import numpy
 import pytest
-from support.mp4_boxes import TURNED, HandTrack, box, film, full, patched, places, reads_of
+from support.mp4_boxes import TURNED, HandTrack, box, film, full, patched, places, reads_of, table
 
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
+from forebay_loader.videos.mp4.boxes import Box
 from forebay_loader.videos.mp4.index import Mp4Index, read_index
+from forebay_loader.videos.mp4.trak import Edit, apply_edit, read_edit
 
 
 def index_of(clip: bytes) -> Mp4Index:
@@ -100,3 +103,75 @@ def test_two_descriptions_of_which_one_is_used() -> None:
     track = HandTrack()
     video = index_of(film(HandTrack(entries=other + track.entries, descriptions=[2, 2, 2]))).video
     assert (video.codec, video.width, video.height, video.extradata) == ("avc1", 64, 48, b"\1\2\3")
+
+
+TIMES = numpy.arange(0, 100, 10)
+DURATIONS = numpy.full(10, 10)
+
+
+def elst(*rows: tuple[int, int, int], version: int = 0) -> Box:
+    data = table(b"elst", ">Qqhh" if version else ">Iihh", ((*row, 0) for row in rows), version)
+    return Box(b"elst", 0, memoryview(data)[8:])
+
+
+def shown(edit: Edit | None, sound: bool = False) -> list[tuple[int, int]]:
+    """(sample, presentation time) of what is shown."""
+    pts, visible = apply_edit(edit, TIMES, DURATIONS, sound)
+    assert len(set(pts.tolist())) == len(TIMES)
+    return [(number, int(pts[number])) for number in numpy.flatnonzero(visible)]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_an_empty_edit_delays(version: int) -> None:
+    """Durations are ticks of the movie, begins ticks of the track."""
+    edit = read_edit(elst((500, -1, 1), (2000, 1024, 1), version=version), 12800, 1000)
+    assert edit == Edit(1024, 1024 + 25600, 6400)
+
+
+def test_an_edit_without_a_duration_goes_on() -> None:
+    """8.6.6.3."""
+    assert read_edit(elst((0, 512, 1)), 12800, 1000) == Edit(512, None, 0)
+
+
+def test_no_entries_show_everything() -> None:
+    """As no list does."""
+    assert read_edit(elst(), 12800, 1000) is None
+    assert shown(None) == [(number, number * 10) for number in range(10)]
+
+
+def test_a_list_that_shows_nothing_is_refused() -> None:
+    """A track of empty edits."""
+    with pytest.raises(CorruptVideo, match="shows nothing"):
+        read_edit(elst((500, -1, 1)), 1000, 1000)
+
+
+@pytest.mark.parametrize("rate", [0, 2, -1])
+def test_another_speed_is_not_read(rate: int) -> None:
+    """Nor a picture that stands still: its sample has no one time."""
+    with pytest.raises(UnsupportedVideo, match=f"speed {rate}"):
+        read_edit(elst((500, 0, rate)), 1000, 1000)
+
+
+@pytest.mark.parametrize("row", [(0, 2**62, 1), (2**63, 0, 1), (2**63, -1, 1)])
+def test_times_beyond_reason_are_refused(row: tuple[int, int, int]) -> None:
+    """Sums of them would leave 64 bits."""
+    with pytest.raises(CorruptVideo, match="an edit shows"):
+        read_edit(elst(row, (5, 0, 1), version=1), 1000, 1000)
+
+
+def test_a_count_of_edits_that_the_box_has_no_room_for() -> None:
+    """Is refused before rows are made."""
+    data = bytearray(table(b"elst", ">Iihh", [(1, 0, 1, 0)]))
+    struct.pack_into(">I", data, 12, 2**31)
+    with pytest.raises(CorruptVideo, match="rows of 12 bytes"):
+        read_edit(Box(b"elst", 0, memoryview(bytes(data))[8:]), 1000, 1000)
+
+
+def test_pictures_outside_are_hidden() -> None:
+    """One that begins in the edit is shown whole, one that began before it is not."""
+    assert shown(Edit(15, 45, 100)) == [(2, 105), (3, 115), (4, 125)]
+
+
+def test_sound_is_shown_where_some_of_it_is() -> None:
+    """Its first unit begins before: what of it is heard is for whoever decodes."""
+    assert shown(Edit(15, 45, 0), sound=True) == [(1, -5), (2, 5), (3, 15), (4, 25)]

@@ -7,17 +7,21 @@ import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import xxhash
 from support.house import LAYOUT, SEGMENT, World, building, data_of, shard_of
 
 from forebay_proxy.cache.readers.chunk_reader import (
     ChunkReader,
+    RepeatCheck,
     SegmentSource,
     foreseen_outcome,
     source_in_flight,
     source_of_segment,
 )
+from forebay_proxy.cache.resident.digest_state import DigestState
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import FellBehind, OriginError, ShardChanged, WrongBytes
 from forebay_proxy.core.facts.requests import RequestOutcome
@@ -193,6 +197,70 @@ async def test_wrong_bytes_end_who_was_given_some(tmp_path: Path) -> None:
         chunks.found_wrong(1)
         with pytest.raises(WrongBytes, match=f"bytes {SEGMENT} to {2 * SEGMENT - 1} were found wrong"):
             chunks.check()
+
+
+class Gate:
+    """Hears what is compared."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[int, int]] = []
+        self.awaited: list[int] = []
+
+    def came_again(self, entry: Entry, index: int, value: int) -> None:
+        self.heard.append((index, value))
+
+    async def compared(self, entry: Entry, index: int, flight: Flight) -> None:
+        self.awaited.append(index)
+
+
+def made(*, hashed: int = 2) -> tuple[Any, RepeatCheck]:
+    """A check of an entry of which the first ``hashed`` segments were here before."""
+    entry = Entry("k" * 64, shard_of("https://o/a.tar"), Version('etag:"1"', Pin(PinKind.ETAG, '"1"'), LENGTH), LAYOUT, ranged=True)
+    entry.trust.digest_state = DigestState(None)
+    entry.trust.digest_state.sums.extend([1] * hashed)
+    gate: Any = Gate()
+    return gate, RepeatCheck(gate, entry)
+
+
+def flight(*landed: int) -> Flight:
+    flying = Flight(0, LENGTH, 0.0)
+    flying.on_disk.segments.update(landed)
+    return flying
+
+
+def test_the_sum_of_a_whole_segment_is_compared() -> None:
+    """However it was cut into chunks."""
+    gate, check = made()
+    check.expect(1, flight())
+    assert [check.add(1, SEGMENT, LAST[:4]), check.add(1, SEGMENT + 4, LAST[4:])] == [False, True]
+    assert gate.heard == [(1, xxhash.xxh3_64_intdigest(LAST))]
+    assert not check
+
+
+async def test_one_read_from_its_middle_is_waited_for() -> None:
+    """Nobody has its sum before it has landed; the first segment is no exception."""
+    gate, check = made()
+    check.expect(0, flight())
+    assert not check.add(0, SEGMENT - 4, LAST[:4])
+    assert (bool(check), gate.heard) == (True, [])
+    await check.finish()
+    assert (bool(check), gate.awaited) == (False, [0])
+
+
+def test_what_has_landed_was_compared() -> None:
+    """And so was what is read from the disk."""
+    gate, check = made()
+    check.expect(1, flight(1))
+    check.expect(1, None)
+    assert not check
+    assert not check.add(1, SEGMENT, LAST)
+    assert gate.heard == []
+
+
+def test_what_was_never_here_is_not_compared() -> None:
+    _, check = made(hashed=1)
+    check.expect(1, flight())
+    assert not check
 
 
 def entry_of(*, ranged: bool = True, stored: tuple[int, ...] = ()) -> Entry:

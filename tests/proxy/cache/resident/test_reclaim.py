@@ -48,7 +48,7 @@ async def test_a_claim_is_withdrawn_before_its_bytes_are_freed(tmp_path: Path, m
     order: list[str] = []
     async with building(tmp_path / "c", segments=2) as world:
         await stored(world, A, 2)
-        commit, punch = world.store._index._database.commit, file_io.punch
+        commit, punch = world.store._index.commit, file_io.punch
 
         def noted_commit(changes: Any) -> None:
             order.append("commit")
@@ -58,7 +58,7 @@ async def test_a_claim_is_withdrawn_before_its_bytes_are_freed(tmp_path: Path, m
             order.append("punch")
             punch(*args)
 
-        monkeypatch.setattr(world.store._index._database, "commit", noted_commit)
+        monkeypatch.setattr(world.store._index, "commit", noted_commit)
         monkeypatch.setattr(file_io, "punch", noted_punch)
         grant = world.room.reserve(SEGMENT)
         await world.reclaimer.clear(grant)
