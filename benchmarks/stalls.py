@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / part) for part in ("tests", "proxy", "loader", "benchmarks")]
 
 from figures import Figure, as_json, at_least, at_most, lines  # noqa: E402
-from support.bad_disk import bad_disk, delay  # noqa: E402
+from support.disks import bad_disk, delay  # noqa: E402
 from support.scripted_origin import ScriptedOrigin, in_a_thread  # noqa: E402
 from support.sidecar import Sidecar, environment, running  # noqa: E402
 from support.tars import tar_shard  # noqa: E402

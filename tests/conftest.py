@@ -22,10 +22,10 @@ from typing import Any
 
 import hypothesis
 import pytest
-from support.huge_pages import collapse
 from support.lengths import LEFT, examples
 from support.pool import Measured, grouped, processor_s
-from support.zygote import allow_zygotes, close_zygotes
+from support.zygote import allow_zygotes, close_zygotes, fork_workers
+from support.zygote_program import collapse
 
 # The machine is shared: how long an example takes says nothing about the code.
 hypothesis.settings.register_profile("shared machine", deadline=None, max_examples=examples(100))
@@ -265,8 +265,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
-    from support.warm_pool import fork_workers  # noqa: PLC0415 -- which needs xdist's own parts
-
     fork_workers(config)
 
 

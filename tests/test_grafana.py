@@ -6,18 +6,22 @@ import importlib.util
 import json
 import math
 import re
-import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.live_sidecar import EVERYTHING, SHARD_BYTES, busy_metrics, live_sidecar
-from support.prometheus import Prometheus, needs_prometheus, needs_promtool, promtool, running_prometheus
-from support.sidecar import wait_until
+from support.prometheus import (
+    EVERYTHING,
+    Prometheus,
+    busy_metrics,
+    needs_prometheus,
+    needs_promtool,
+    promtool,
+    running_prometheus,
+)
 
 from forebay_proxy.telemetry.prometheus.metric_catalog import METRICS
 from forebay_proxy.telemetry.prometheus.metrics import Metrics
@@ -26,7 +30,6 @@ GRAFANA = Path(__file__).parents[1] / "grafana"
 ALERTS = GRAFANA / "alerts.yml"
 DASHBOARD: dict[str, Any] = json.loads((GRAFANA / "forebay.json").read_text(encoding="utf-8"))
 PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-ROWS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] == "row"]
 ALERT_NAMES = ["CacheOverBound", "TrainingStalls", "SamplesSkipped", "WrongBytes", "OriginErrors", "CacheDiskDown"]
 QUERIES: list[tuple[str, str]] = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
 
@@ -36,7 +39,6 @@ _FROM_PROMETHEUS = {"job", "instance", "exported_job", "le"}
 needs_builder = pytest.mark.skipif(
     importlib.util.find_spec("grafana_foundation_sdk") is None, reason="grafana-foundation-sdk is not installed: see grafana/README.md"
 )
-needs_service = pytest.mark.skipif(importlib.util.find_spec("forebay_proxy.app.service") is None, reason="this build has no sidecar")
 
 
 def _plain(query: str) -> str:
@@ -60,29 +62,6 @@ def test_the_committed_dashboard_is_current() -> None:
     """Nobody edits the JSON by hand, nobody forgets to rebuild it."""
     done = subprocess.run([sys.executable, GRAFANA / "make_dashboard.py", "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-@needs_builder
-def test_a_stale_dashboard_is_noticed(tmp_path: Path) -> None:
-    """--check fails on one changed byte and says what to do."""
-    for name in ("make_dashboard.py", "charts.py"):
-        shutil.copy(GRAFANA / name, tmp_path)
-    (tmp_path / "forebay.json").write_text(json.dumps(DASHBOARD | {"title": "mine"}), encoding="utf-8")
-    done = subprocess.run([sys.executable, tmp_path / "make_dashboard.py", "--check"], capture_output=True, text=True, check=False)
-    assert (done.returncode, "run `python grafana/make_dashboard.py`" in done.stderr) == (1, True)
-
-
-def test_one_row_a_question() -> None:
-    """Six rows, in the order a person asks."""
-    assert [row["title"] for row in sorted(ROWS, key=lambda row: row["gridPos"]["y"])] == [
-        "Is training waiting?", "Is the cache any use?", "Do plans pay?", "Is the origin the reason?",
-        "Is something broken?", "Is the process well?",
-    ]  # fmt: skip
-
-
-def test_variables() -> None:
-    """A person chooses the data source, the scrape job and the sidecar."""
-    assert [variable["name"] for variable in DASHBOARD["templating"]["list"]] == ["datasource", "job", "instance"]
 
 
 def test_panels_fill_the_grid_without_overlap() -> None:
@@ -204,35 +183,3 @@ def test_a_busy_origin_with_errors_would_alert(busy: Prometheus) -> None:
 
 
 # What must show something after one shard was read twice from a real sidecar; the rest needs faults, plans or evictions.
-_ALWAYS_SHOWN = {
-    "Reader wait", "Time to first byte", "Readers", "Hit bytes", "Requests by result", "Disk against its bound",
-    "Bytes: origin against readers", "Origin requests in the air", "Responses aborted", "Refused", "Disk state",
-    "Disk errors and integrity", "Memory", "File descriptors", "Event loop lag, p99", "CPU", "Free disk",
-}  # fmt: skip
-
-
-@needs_prometheus
-@needs_service
-def test_a_live_sidecar_answers_every_query(tmp_path: Path) -> None:
-    """The real process, the real Prometheus, one shard read twice: every query succeeds, and every panel that can show something does."""
-    with live_sidecar(tmp_path) as sidecar, running_prometheus(tmp_path, sidecar.target, ALERTS) as prometheus:
-        prometheus.wait_for("forebay_build_info")
-        assert sidecar.read() == sidecar.read() == sidecar.shard.read_bytes()
-        shown = "rate(forebay_hit_bytes_total[30s]) > 0 and on () (increase(forebay_event_loop_lag_seconds_count[30s]) > 0)"
-
-        def read_and_shown() -> object:
-            """On a busy machine scrapes are missed, and what was read before them is no rate after 30 s: it is read again."""
-            reads.append(sidecar.read())
-            time.sleep(1)
-            return prometheus.query(shown) or None
-
-        reads = list[bytes]()
-        wait_until(read_and_shown)
-        assert set(reads) == {sidecar.shard.read_bytes()}
-        answers = {(title, query): prometheus.query(_plain(query)) for title, query in QUERIES}
-        for rule in prometheus.rules():
-            assert not rule.get("lastError"), rule
-            assert rule["state"] != "firing", rule
-        prometheus.wait_for(f"sum(forebay_request_bytes_total) == {(2 + len(reads)) * SHARD_BYTES}")
-    empty = {title for (title, _), answer in answers.items() if title in _ALWAYS_SHOWN and not answer}
-    assert not empty

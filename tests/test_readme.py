@@ -11,7 +11,8 @@ from support.cli import verbs as all_verbs
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = [ROOT / "README.md", ROOT / "docs" / "slow.md", ROOT / "docs" / "recipes.md", ROOT / "docs" / "settings.md"]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OF_VERBS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("slow", "recipes", "settings", "security"))]
 FOREIGN = {
     "--sort", "--dereference", "--hard-dereference",  # of GNU tar
     "--nproc-per-node", "--nnodes", "--nodes", "--ntasks-per-node", "--gpus-per-node",
@@ -63,7 +64,7 @@ def test_every_verb_named_exists() -> None:
 def test_every_flag_named_exists() -> None:
     """Flags in prose and examples are settings or options of a verb."""
     known = {flag for command in all_verbs().values() for flag in _flags_of(command)}
-    for page in PAGES:
+    for page in OF_VERBS:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")))
         assert named - known - FOREIGN == set(), page.name
 

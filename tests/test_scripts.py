@@ -35,16 +35,6 @@ def test_a_stage_that_hangs_is_cut_and_named() -> None:
     assert re.search(r"^  fails +\d+ s  FAILED \(1\)$", done.stderr, re.MULTILINE)
 
 
-def test_what_runs_beside_is_cut_too() -> None:
-    """Its output is shown all the same, and that of another beside it."""
-    begin = 'stage_beside long bash -c "echo begun; sleep 60"; stage_beside wrong bash -c "echo no; exit 3"; stage_beside right true'
-    done = bash(f"{begin}; stage short true; await_beside; report_stages", FOREBAY_STAGE_S="2")
-    assert (done.returncode, done.stdout) == (1, "begun\nno\n")
-    assert re.search(r"^  long +2 s  CUT", done.stderr, re.MULTILINE)
-    assert re.search(r"^  wrong +[01] s  FAILED \(3\)$", done.stderr, re.MULTILINE)
-    assert re.search(r"^  right +[01] s  ok$", done.stderr, re.MULTILINE)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_everything(tmp_path: Path, number: int) -> None:
     """The stage, what runs beside it, and what those have started."""
@@ -56,15 +46,6 @@ def test_an_interrupt_ends_everything(tmp_path: Path, number: int) -> None:
         running.send_signal(number)
         assert running.wait(60) == 128 + number
     wait_until(lambda: all(process_start_time(int(file.read_text())) is None for file in files))
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="the sidecar's Pythons are 3.11 to 3.13")
-def test_the_first_line_names_the_python() -> None:
-    """The interpreter itself, not that of an environment made from it; said once."""
-    done = bash("choose_python; choose_python; echo $chosen", PYTHON=sys.executable)
-    version = ".".join(map(str, sys.version_info[:3]))
-    base = getattr(sys, "_base_executable", sys.executable)
-    assert (done.stderr, done.stdout) == (f"forebay: with Python {version}, {base}\n", f"{base}\n")
 
 
 def test_an_environment_of_another_python_is_made_anew(tmp_path: Path) -> None:
@@ -112,54 +93,6 @@ def test_what_a_test_leaves_running_is_told_and_ended(tmp_path: Path, pool: tupl
     left = int((tmp_path / "left").read_text())
     assert f"processes left behind, now killed: {left} (sleep 600)" in done.stderr
     wait_until(lambda: process_start_time(left) is None)
-
-
-@needs_pool
-def test_the_tests_of_a_file_run_in_one_worker(tmp_path: Path) -> None:
-    """So that its fixtures are made once: a data set, a server, eight disks in trouble."""
-    writes = "import os, pathlib\n\n@pytest.mark.parametrize('n', range(20))\ndef test_writes(n):\n"
-    writes += "    with pathlib.Path(__file__).with_name('workers').open('a') as told:\n        print(os.getpid(), file=told)\n"
-    done = pool_of(tmp_path, "import pytest\n" + writes, "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
-    assert done.returncode == 0, done.stdout
-    assert len(set((tmp_path / "workers").read_text().split())) == 1
-
-
-TELLS_SLOWLY = """
-import pytest, time
-
-@pytest.mark.timeout(1)
-def test_tells_slowly(request):
-    request.node.repr_failure = lambda *told, **how: time.sleep(2) or "the reason"
-    assert False
-
-def test_next():
-    pass
-"""
-
-
-def test_a_limit_that_runs_out_while_a_failure_is_told_ends_no_run(tmp_path: Path) -> None:
-    done = pool_of(tmp_path, TELLS_SLOWLY)
-    assert "the reason" in done.stdout
-    assert "1 failed, 1 passed" in done.stdout
-
-
-WAITS_AGAIN = """
-import pytest, subprocess
-
-@pytest.mark.timeout(1)
-def test_waits_again():
-    with subprocess.Popen(["sleep", "600"]) as process:
-        process.wait()
-
-def test_next():
-    pass
-"""
-
-
-def test_a_test_that_waits_again_when_its_limit_has_run_out_ends(tmp_path: Path) -> None:
-    """The end of a ``with`` waits for the process without a limit, and the run waited with it until its stage was cut."""
-    done = pool_of(tmp_path, WAITS_AGAIN)
-    assert "1 failed, 1 passed" in done.stdout
 
 
 @needs_pool

@@ -34,21 +34,6 @@ def _is_call_back(value: ast.expr, methods: set[str]) -> bool:
     return isinstance(value, ast.Lambda)
 
 
-def test_what_counts_as_one() -> None:
-    """A method or a lambda set on somebody else, and a do-nothing default that waits for one; not a value, nor what is one's own."""
-    found = late_slots(
-        "class House:\n"
-        "    def __init__(self, cache):\n"
-        "        self.gone: Callable[[], None] = lambda: None\n"
-        "        cache.fill.landed = self.landed\n"
-        "        cache.left = lambda: None\n"
-        "        self.cache, self.own = cache, self.landed\n"
-        "        cache.size = self.size\n"
-        "    def landed(self): ...\n"
-    )
-    assert [line for line, _ in found] == [3, 4, 5]
-
-
 def test_callbacks_are_given_when_an_object_is_built() -> None:
     """Or the fact goes to ``Events``, which any number may hear; ``app/composition.py`` says who."""
     found = {

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from support.fresh_loader import fresh_loader  # noqa: F401
 from support.s3_servers import rados_gateway  # noqa: F401
 from support.scripted_origin import ScriptedOrigin
+
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.meter.report.meter_thread import THREAD
+from forebay_loader.samples.index_client import INDEXES
+from forebay_loader.transport.fd_endpoint import DOORS
+from forebay_loader.transport.http import close_idle
+
+
+@pytest.fixture
+def fresh_loader(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A loader of the job ``job`` that remembers nothing of other tests; what it opens is closed with the test."""
+    COUNTS.reset()
+    DOORS.forget()
+    INDEXES.forget()
+    monkeypatch.setenv("FOREBAY_JOB", "job")
+    monkeypatch.setattr(THREAD, "_pid", os.getpid())  # it would outlive its test
+    yield
+    DOORS.forget()
+    close_idle()
 
 
 def pytest_configure(config: pytest.Config) -> None:

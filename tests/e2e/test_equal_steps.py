@@ -61,9 +61,3 @@ def test_the_second_epoch_drops_nothing(urls: list[str], tmp_path: Path) -> None
             assert len(keys) - len(ALL) <= 3
         else:
             assert len(set(keys)) == len(keys)
-
-
-def test_a_world_of_one_is_not_asked(urls: list[str]) -> None:
-    """Every batch, by shards, and no index is looked for."""
-    found = [sample["__key__"] for sample in fb.WebLoader(fb.WebDataset(urls, shardshuffle=False), batch_size=None, num_workers=2)]
-    assert sorted(found) == ALL

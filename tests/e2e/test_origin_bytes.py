@@ -11,8 +11,6 @@ from far_set import SEGMENT_BYTES, FarSet, stamp
 from plan_bytes import MOST_OVER, Case, measured, recorded_case
 from support.lengths import ordinarily
 
-from forebay_proxy.core import segments
-
 SHARDS = FarSet(64, seed=1)
 
 
@@ -29,11 +27,6 @@ def test_an_epoch_fetches_what_the_cache_does_not_hold() -> None:
     assert outcome.fetched >= outcome.set_bytes - outcome.capacity_bytes, "fewer than any policy can: something was not counted"
     assert outcome.fetched <= outcome.bound * (1 + MOST_OVER) + 2 * SEGMENT_BYTES * case.readers
     assert outcome.fetched < 0.8 * outcome.lru
-
-
-def test_a_segment_of_the_far_set_is_one_of_the_product() -> None:
-    """Stamps stand at the ends of the slices that are fetched and stored."""
-    assert SEGMENT_BYTES == segments.SEGMENT_BYTES
 
 
 def test_any_slice_of_a_far_shard_is_that_of_the_whole() -> None:

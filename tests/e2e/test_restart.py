@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from support.kills import checksums
-from support.readers import Got, make_shard, read
+from support.readers import make_shard, read
 from support.scripted_origin import ScriptedOrigin
 from support.sidecar import forebay, running, start, wait_until
 
 from forebay_proxy.core.segments import SEGMENT_BYTES
 
 SIZE = 5 * SEGMENT_BYTES + 54_321
-LIVES = 4
 
 
 @pytest.fixture
@@ -64,32 +62,6 @@ async def test_claimed_segments_survive(place: Path, origin: ScriptedOrigin, sha
     assert (got.whole, got.count) == (True, SIZE)
     assert fetched == SIZE - found["stored_bytes"]
     print(f"{how}: {broken.count} bytes read, {kept} segments claimed; afterwards {fetched} of {SIZE} bytes fetched")
-
-
-async def test_killed_again_and_again(place: Path, origin: ScriptedOrigin) -> None:
-    """Each life claims a little and is killed at a random moment after it: no wrong byte is ever read, and what is here only grows."""
-    size = 4 * LIVES * SEGMENT_BYTES + 54_321
-    shard = make_shard(place / "b.tar", size, 2)
-    rng, kept = random.Random(11), list[int]()
-    for _ in range(LIVES):
-        hold_from(origin, shard, 3, "/b.tar")  # what a life can get; the rest hangs, however many ranges are in the air
-        with running(place, "--cache-size", "500MB", allow=[origin.base]) as sidecar:
-            kept.append(sum(shard["segments"] for shard in sidecar.shards().values()))
-            reading = asyncio.create_task(asyncio.to_thread(read, sidecar.proxied(origin.url("/b.tar")), shard))
-            await asyncio.to_thread(wait_until, lambda: claimed(place / "cache") > kept[-1])
-            await asyncio.sleep(rng.uniform(0.0, 0.1))
-            await asyncio.to_thread(sidecar.kill)
-            got = (await asyncio.gather(reading, return_exceptions=True))[0]
-            assert isinstance(got, ConnectionError) or (isinstance(got, Got) and not got.whole), got
-    origin.put("/b.tar", shard.read_bytes())
-    with running(place, "--cache-size", "500MB", allow=[origin.base]) as sidecar:
-        kept.append(sum(shard["segments"] for shard in sidecar.shards().values()))
-        got = await asyncio.to_thread(read, sidecar.proxied(origin.url("/b.tar")), shard)
-        fetched = sidecar.status()["bytes"]["origin"]
-    assert (got.whole, got.count) == (True, size)
-    assert kept == sorted(set(kept)), "every life kept what the ones before it claimed, and added something"
-    assert fetched <= size - (kept[-1] - 1) * SEGMENT_BYTES, "and nothing of that was fetched again"
-    print(f"segments found at each start: {kept}")
 
 
 async def test_what_is_not_ours_stays(place: Path, origin: ScriptedOrigin, shard: Path) -> None:

@@ -13,13 +13,12 @@ from typing import Any
 import numpy
 import pytest
 from support import torch_video_train
-from support.clip_answers import pictures_of
-from support.clip_shards import numbered_clips
-from support.clips import frame_number, rendered
+from support.clips import frame_number, pictures_of, rendered
 from support.fake_proxy import FakeServer
 from support.lengths import ordinarily
 from support.other_python import clean_environment, other_python
 from support.sidecar import Sidecar, running, small_segments, wait_until
+from support.tarmaking import numbered_clips
 from support.warm_python import warm_workers
 
 import forebay_loader as fb

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 from support.lengths import ordinarily
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-from video import Compared, farthest
+from video import Compared
 from video_clips import long_clip
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,10 +45,6 @@ def broken(compared: Compared, pictures: tuple[Any, ...]) -> list[str]:
     return [figure.what for figure in compared.judged("k", pictures) if not figure.ok]
 
 
-def test_the_same_frames_break_nothing(pictures: tuple[Any, ...]) -> None:
-    assert broken(Compared([*pictures], [*pictures], [*pictures]), pictures) == []
-
-
 def test_another_keyframe_is_seen(pictures: tuple[Any, ...]) -> None:
     """Ours, OpenCV's, and that the two differ."""
     one, two = pictures[:2]
@@ -64,14 +57,3 @@ def test_one_wrong_pixel_is_seen(pictures: tuple[Any, ...]) -> None:
     one = pictures[0].copy()
     one[3, 4, 1] ^= 1
     assert broken(Compared([one], [pictures[0]], [pictures[0]]), pictures) == ["k: frames that are not those of the file, bit for bit"]
-
-
-def test_pictures_of_other_sizes_are_far_apart() -> None:
-    assert farthest([numpy.zeros((2, 2, 3), numpy.uint8)], [numpy.zeros((2, 3, 3), numpy.uint8)]) == math.inf
-
-
-def test_no_group_of_a_long_clip_follows_its_own_kind(tmp_path: Path) -> None:
-    """So a frame of the group before is another picture."""
-    groups = long_clip(tmp_path / "a.mp4", 200_000, gop=2, width=128, height=96).groups
-    assert len(groups) > 5
-    assert all(one != two for one, two in pairwise(groups))

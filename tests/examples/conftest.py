@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support import demo_trainers
+from support.warm_python import python_program
+
+_started = subprocess.Popen
+
+
+def begin(command: Sequence[str], **how: Any) -> subprocess.Popen[Any]:
+    """``subprocess.Popen``, but that a trainer of the demo is forked from a process that has imported what it needs."""
+    if "demo.train" not in command:
+        return _started(command, **how)
+    return python_program(command[1:], how.pop("env"), Path.cwd(), **how)
+
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,4 +35,4 @@ def importable() -> Iterator[None]:
 @pytest.fixture
 def warm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainers that have imported torch and webdataset."""
-    monkeypatch.setattr(subprocess, "Popen", demo_trainers.begin)
+    monkeypatch.setattr(subprocess, "Popen", begin)

@@ -33,14 +33,6 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-async def test_whole_file(origin: Origin, http: aiohttp.ClientSession) -> None:
-    """A plain GET gives every byte, with a length and a strong ETag."""
-    async with http.get(origin.url("a.tar")) as answer:
-        assert await answer.read() == CONTENT
-        assert answer.headers["Content-Length"] == str(len(CONTENT))
-        assert answer.headers["ETag"].startswith('"')
-
-
 @pytest.mark.parametrize(
     ("asked", "first", "stop"),
     [("bytes=0-0", 0, 1), ("bytes=100-199", 100, 200), ("bytes=1048000-", 1048000, 1048576), ("bytes=-10", 1048566, 1048576)],
@@ -131,8 +123,3 @@ async def test_framings_without_a_length(directory: Path, http: aiohttp.ClientSe
     ):
         assert (answer.status, answer.content_length) == (200, None)
         assert await answer.read() == CONTENT
-
-
-async def test_pattern_keeps_its_braces(origin: Origin) -> None:
-    """A URL of a pattern is a pattern."""
-    assert origin.url("x-{000..009}.tar").endswith("/x-{000..009}.tar")

@@ -26,18 +26,6 @@ def members(path: Path) -> dict[str, bytes]:
         return {member.name: file.read() for member in tar if (file := tar.extractfile(member))}
 
 
-def test_originals_are_photographs() -> None:
-    """Every original is a JPEG of at least a quarter of a megapixel."""
-    try:
-        pictures = shards.photographs()
-    except shards.NoPhotographs as missing:
-        pytest.skip(str(missing))
-    for path in pictures:
-        with Image.open(path) as image:
-            assert image.format == "JPEG"
-            assert image.width * image.height > 250_000
-
-
 def test_every_sample_has_a_picture_and_a_class(built: shards.Built) -> None:
     """A sample is a JPEG and the number of its class."""
     for name in built.names:
@@ -69,10 +57,3 @@ def test_cut_at_a_boundary_reads_as_a_shorter_shard(built: shards.Built, tmp_pat
     offset, before = shards.member_boundary(source, 0.5)
     (tmp_path / "short.tar").write_bytes(source.read_bytes()[:offset])
     assert shards.sample_names(tmp_path / "short.tar") == shards.sample_names(source)[:before]
-
-
-def test_missing_photographs_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the packages the error says what to install."""
-    monkeypatch.setattr(shards, "_find", lambda package, name: None)
-    with pytest.raises(shards.NoPhotographs, match="scikit-image"):
-        shards.photographs()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +12,6 @@ import numpy
 import pytest
 from support.lengths import LONG, ordinarily
 from support.other_python import clean_environment
-from support.stuck_programs import run_in_time
 from support.verbs import verb
 from support.warm_python import warm_workers
 
@@ -59,7 +59,9 @@ def told_by_the_example(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     environ = {**clean_environment(place / "run"), "PYTHONPATH": os.pathsep.join(sys.path)}
     try:
         if LONG:
-            done = run_in_time([sys.executable, "-W", "ignore", *arguments], environ, LIMIT_S)
+            done = subprocess.run(
+                [sys.executable, "-W", "ignore", *arguments], env=environ, capture_output=True, text=True, timeout=LIMIT_S, check=False
+            )
             assert done.returncode == 0, done.stderr[-3000:]
             return done.stdout
         monkeypatch.setenv("XDG_RUNTIME_DIR", environ["XDG_RUNTIME_DIR"])

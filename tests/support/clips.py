@@ -8,6 +8,7 @@ H.264 (libx264), HEVC (libx265), AV1 (libsvtav1), MPEG-4 part 2, VP9 and Motion 
 
 from __future__ import annotations
 
+import io
 import math
 import tempfile
 from collections.abc import Iterator
@@ -16,11 +17,13 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy
 
-__all__ = ["ClipOrder", "frame_number", "painted", "rendered"]
+__all__ = ["ClipOrder", "frame_number", "painted", "pictures_of", "rendered", "sound_of", "sound_only"]
+
 
 BITS = 12
 CELLS = 16  # in a row; their height is a sixth of the picture's, and a decoded frame of another size has them in the same places
@@ -171,3 +174,34 @@ def _sounds(order: ClipOrder, layout: str, length: int) -> Iterator[av.AudioFram
         frame = av.AudioFrame.from_ndarray(tones.astype(numpy.float32), format="fltp", layout=layout)
         frame.sample_rate, frame.pts, frame.time_base = order.audio_rate_hz, begin, Fraction(1, order.audio_rate_hz)
         yield frame
+
+
+# What PyAV itself gives of a clip, decoded from its begin to its end: what ours is compared with.
+@lru_cache(maxsize=32)
+def pictures_of(data: bytes) -> list[Any]:
+    """Every frame as ``height x width x 3`` uint8, as coded."""
+    with av.open(io.BytesIO(data)) as container:
+        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+
+
+@lru_cache(maxsize=32)
+def sound_of(data: bytes) -> tuple[Any, int]:
+    """(``channels x samples``, samples a second), in the decoder's own numbers where it is planar."""
+    with av.open(io.BytesIO(data)) as container:
+        frames = list(container.decode(audio=0))
+    parts = [
+        frame.to_ndarray() if frame.format.is_planar else frame.to_ndarray().reshape(-1, len(frame.layout.channels)).T for frame in frames
+    ]
+    return numpy.concatenate(parts, axis=1), frames[0].sample_rate
+
+
+def sound_only() -> bytes:
+    """A clip without a picture: Opus in Ogg."""
+    made = io.BytesIO()
+    with av.open(made, "w", format="ogg") as container:
+        stream = container.add_stream("libopus", rate=48_000, layout="mono")
+        frame = av.AudioFrame(format="flt", layout="mono", samples=960)
+        frame.sample_rate = 48_000
+        for packet in [*stream.encode(frame), *stream.encode(None)]:
+            container.mux(packet)
+    return made.getvalue()

@@ -19,9 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from support.bad_disk import HANG, BadDisk, bad_disk, delay
 from support.disk_sampler import Sampled, sampling
-from support.disks import file_system, inside, within
+from support.disks import HANG, BadDisk, bad_disk, delay, file_system, inside, within
 from support.nginx import Nginx
 from support.readers import make_shard, many, read, spans
 from support.sidecar import Sidecar, running, small_segments, wait_until

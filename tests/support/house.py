@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from support.fake_origin import FakeOrigin, FakeOrigins
-from support.ramp import ramp
+from support.scripted_answers import ramp
 
 from forebay_proxy.app.cache_rooms import Surroundings
 from forebay_proxy.app.composition import CacheParts, build_cache
@@ -53,7 +53,8 @@ from forebay_proxy.transfer.limiter import Limiters
 from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
-__all__ = ["LAYOUT", "SEGMENT", "FakeClock", "World", "building", "data_of", "reader", "shard_of", "until"]
+__all__ = ["LAYOUT", "SEGMENT", "FakeClock", "World", "building", "data_of", "failing", "reader", "shard_of", "stored", "until"]
+
 
 SEGMENT = 1 << 16  # of what is built here, where a test does not name another: hundreds of them cost nothing
 LAYOUT = SegmentLayout(SEGMENT)
@@ -337,3 +338,24 @@ async def building(
     finally:
         await store.aclose()
     assert _descriptors() <= descriptors  # fewer where what an earlier test left was collected meanwhile
+
+
+def failing(code: int, times: int = 10**9) -> Callable[..., Any]:
+    """A leaf of the disk that fails the first ``times``, then does nothing."""
+    left = [times]
+
+    def leaf(*args: object) -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise OSError(code, os.strerror(code))
+
+    return leaf
+
+
+async def stored(world: World, name: str, segments: int, seed: int = 0) -> bytes:
+    """A shard that is here whole."""
+    data = data_of(segments * SEGMENT, seed)
+    world.origin.put(name, data)
+    assert await world.get(name) == data
+    await world.quiet()
+    return data

@@ -1,16 +1,20 @@
-"""The sample index of a tar in memory, and what webdataset reads of it."""
+"""A tar in memory as the loader gets it: its sample index, its descriptor, and what webdataset reads of it."""
 
 from __future__ import annotations
 
 import io
+import os
 from typing import Any
 
 import pytest
 
+from forebay_loader.stream.shard_descriptor import Descriptor
+from forebay_proxy.wire.protocol.fd import FdAnswer
 from forebay_proxy.wire.tar.sample_index import IndexBuilder, SampleIndex, decode, encode
 from forebay_proxy.wire.tar.scan import scan
 
-__all__ = ["URL", "by_webdataset", "indexed"]
+__all__ = ["URL", "by_webdataset", "indexed", "passed"]
+
 
 URL = "s3://b/a.tar"
 
@@ -28,3 +32,10 @@ def by_webdataset(tar: bytes, **files: Any) -> list[dict[str, Any]]:
     tariterators = pytest.importorskip("webdataset.tariterators")
     files = tariterators.tar_file_expander([{"url": URL, "stream": io.BytesIO(tar)}], **files)
     return [sample for sample in tariterators.group_by_keys(files) if sample]
+
+
+def passed(content: bytes, go_on: Any = None) -> Descriptor:
+    """``content`` as a shard that is here as a file; there is no lease on it."""
+    file = os.memfd_create("passed")
+    os.write(file, content)
+    return Descriptor(None, 0, file, FdAnswer(200, len(content), '"v1"'), "https://o/shard.tar", go_on)

@@ -1,4 +1,4 @@
-"""Small workloads to replay: shards of a few segments, told by number."""
+"""Small workloads to replay, of shards told by number; and what readers open next."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.core.shard import Shard
+from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
 from forebay_proxy.simulate.workload import ALL, ReaderEpoch, Workload
 from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
-__all__ = ["name_of", "shards", "small"]
+__all__ = ["name_of", "nearest", "shards", "small"]
 
 
 def name_of(number: int) -> str:
@@ -31,3 +32,13 @@ def small(orders: Sequence[Sequence[Sequence[int]]], *, segments: int = 1, ahead
         for number, epochs in enumerate(orders)
     }
     return Workload(readers, {shard.name: segments * SEGMENT_BYTES for shard in known}, ahead)
+
+
+def nearest(plans: PlanRegistry) -> list[tuple[float, ReaderPlan, Shard]]:
+    """(when needed, by which plan, shard), nearest need first; of equals the plan that was there first."""
+    ahead = [
+        (plan.need_at(index), order, index, plan)
+        for order, plan in enumerate(plans.all())
+        for index in range(plan.position, len(plan))
+    ]  # fmt: skip
+    return [(need, plan, plans.shard_at(plan, index)) for need, _, index, plan in sorted(ahead, key=lambda one: one[:3])]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import support.service_models  # noqa: F401
+import support.s3_servers  # noqa: F401 -- clients that read their descriptions once
 
 from forebay_proxy.core.events import Event, Events
 from forebay_proxy.core.shard import ByteRange, Pin, Shard

@@ -20,10 +20,24 @@ from typing import Any
 
 import boto3
 import pytest
-import support.service_models  # noqa: F401
 from botocore.config import Config
+from botocore.loaders import Loader
 
 __all__ = ["S3Server", "moto", "rados_gateway"]
+
+
+# botocore's descriptions of services, read once in a process: reading them is most of making a client, and tests make hundreds.
+_READ: dict[Any, Any] = {}
+_began = Loader.__init__
+
+
+def _begin_sharing(loader: Loader, *given: Any, **how: Any) -> None:
+    _began(loader, *given, **how)
+    loader._cache = _READ
+
+
+Loader.__init__ = _begin_sharing
+
 
 _PROGRAMS = ("radosgw", "radosgw-admin", "ceph-mon", "ceph-osd", "ceph", "ceph-authtool", "monmaptool")
 _MOTO = """

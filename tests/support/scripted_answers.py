@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
-__all__ = ["Answer", "Body", "Call", "Change", "Fault", "Reply", "Seen", "Served"]
+__all__ = ["Answer", "Body", "Call", "Change", "Fault", "Reply", "Seen", "Served", "ramp"]
+
 
 Body = bytes | Callable[[int, int], bytes]  # or slices on demand: (first, end) -> bytes, with `size`
 
@@ -199,3 +201,21 @@ def _decide(reply: Reply, seen: Seen) -> tuple[int, int, int, list[tuple[str, st
 def _validators(reply: Reply) -> list[tuple[str, str]]:
     pairs = (("ETag", reply.etag), ("Last-Modified", reply.last_modified))
     return [(name, value) for name, value in pairs if value is not None]
+
+
+# Bytes whose value follows from their offset, so that any slice can be checked alone. Pure.
+_BLOCK = 1 << 16
+
+
+def ramp(count: int, start: int = 0) -> bytes:
+    """``count`` bytes from offset ``start``; byte i is the exclusive or of the four lowest bytes of i."""
+    end = start + count
+    blocks = range(start // _BLOCK, -(-end // _BLOCK))
+    joined = b"".join(_block(number & 0xFF ^ (number >> 8) & 0xFF) for number in blocks)
+    skip = start % _BLOCK
+    return joined[skip : skip + count]
+
+
+@lru_cache(maxsize=256)
+def _block(mask: int) -> bytes:
+    return bytes((i & 0xFF) ^ (i >> 8) ^ mask for i in range(_BLOCK))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from forebay_proxy.wire.tar.sample_name import is_twin
 
-__all__ = ["END", "archives", "hand_header", "names", "padded", "pax_block", "shards", "written"]
+__all__ = ["END", "archives", "hand_header", "names", "numbered_clips", "padded", "pax_block", "shard_of_samples", "shards", "written"]
+
 
 END = bytes(1024)
 FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
@@ -140,3 +142,16 @@ def archives() -> st.SearchStrategy[bytes]:
 def shards() -> st.SearchStrategy[list[bytes]]:
     """A few shards; keys meet at their borders."""
     return st.lists(archives(), min_size=1, max_size=3)
+
+
+def shard_of_samples(*samples: dict[str, bytes], first: int = 0) -> bytes:
+    """A tar of ``samples``, by suffix; their keys are numbers from ``first``, of four digits."""
+    return written(
+        [(f"{number:04}.{suffix}", content) for number, sample in enumerate(samples, first) for suffix, content in sample.items()]
+    )
+
+
+def numbered_clips(clips: Sequence[bytes], first: int = 0) -> bytes:
+    """A tar of a sample for each of ``clips``: ``mp4``, and ``json`` with its ``number``."""
+    samples = [{"mp4": clip, "json": json.dumps({"number": number}).encode()} for number, clip in enumerate(clips, first)]
+    return shard_of_samples(*samples, first=first)

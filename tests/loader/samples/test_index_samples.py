@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.indexes import URL, by_webdataset, indexed
+from support.indexes import URL, by_webdataset, indexed, passed
 from support.lengths import examples
-from support.passed import passed
 from support.tarmaking import archives, written
 
 from forebay_loader.samples.byte_window import Flowing, Whole

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.passed import passed
+from support.indexes import passed
 from support.tarmaking import END, hand_header, padded, pax_block, written
 
 from forebay_loader.base.counters import counters

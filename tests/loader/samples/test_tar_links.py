@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.indexes import indexed
+from support.indexes import indexed, passed
 from support.lengths import examples
-from support.passed import passed
 from webdataset import tariterators
 
 import forebay_loader as fb

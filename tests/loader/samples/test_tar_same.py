@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from support.indexes import passed
 from support.lengths import examples
-from support.passed import passed
 from support.tarmaking import END, archives, hand_header, pax_block, shards, written
 from webdataset import tariterators
 

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from support.passed import passed
+from support.indexes import passed
 from support.tarmaking import written
 
 from forebay_loader.base.counters import counters

@@ -13,8 +13,7 @@ from typing import Any
 import av
 import numpy
 import pytest
-from support.clip_answers import pictures_of, sound_only
-from support.clips import frame_number, rendered
+from support.clips import frame_number, pictures_of, rendered, sound_only
 from support.lengths import ordinarily
 from support.mp4_boxes import FTYP, HandTrack, box, film, patched, places
 from support.remuxing import remuxed

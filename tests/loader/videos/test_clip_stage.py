@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy
 import pytest
-from support.clip_answers import sound_only
-from support.clips import frame_number, rendered
+from support.clips import frame_number, rendered, sound_only
 from support.painted_source import scan_here
 from support.remuxing import remuxed
 

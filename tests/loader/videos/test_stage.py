@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy
 import pytest
-from support.clip_shards import shard_of_samples
 from support.clips import frame_number, rendered
 from support.fake_proxy import FakeServer
 from support.lengths import ordinarily
+from support.tarmaking import shard_of_samples
 
 import forebay_loader as fb
 

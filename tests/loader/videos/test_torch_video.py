@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy
 import pytest
-from support.clip_answers import pictures_of, sound_of
-from support.clips import rendered
+from support.clips import pictures_of, rendered, sound_of
 
 import forebay_loader as fb
 from forebay_loader.videos import torch_video as module

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.house import SEGMENT, World, building, data_of
-from support.shelves import stored
+from support.house import SEGMENT, World, building, data_of, stored
 
 from forebay_proxy.background import disk_monitor
 from forebay_proxy.core.errors import DiskFailed

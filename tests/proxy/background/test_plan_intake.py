@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.house import FakeClock, reader
-from support.planned import nearest
+from support.replays import nearest
 
 from forebay_proxy.background.plan_intake import TURN_S, PlanIntake
 from forebay_proxy.core.events import Events

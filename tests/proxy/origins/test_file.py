@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.ramp import ramp
+from support.scripted_answers import ramp
 
 from forebay_proxy.core.errors import (
     InvalidShard,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support.faults import Surplus
 from support.netns import lonely_network
-from support.ramp import ramp
+from support.scripted_answers import ramp
 from support.scripted_origin import ScriptedOrigin
 from support.tls import Authority
 

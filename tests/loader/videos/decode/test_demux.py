@@ -7,8 +7,7 @@ import io
 import av
 import numpy
 import pytest
-from support.clip_answers import pictures_of
-from support.clips import frame_number, rendered
+from support.clips import frame_number, pictures_of, rendered
 from support.remuxing import joined, remuxed
 
 from forebay_loader.videos.decode.clip_timer import ClipTimer

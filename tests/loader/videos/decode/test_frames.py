@@ -9,8 +9,7 @@ from typing import Any
 import av
 import numpy
 import pytest
-from support.clip_answers import pictures_of
-from support.clips import frame_number, rendered
+from support.clips import frame_number, pictures_of, rendered
 from support.h264_sps import without_usability_information
 from support.remuxing import joined, remuxed
 

@@ -12,8 +12,7 @@ from support.mp4_boxes import box, patched, places
 
 av = pytest.importorskip("av", reason="the extra `video` is not installed")
 
-from support.clip_answers import sound_only  # noqa: E402 -- needs av
-from support.clips import frame_number, rendered  # noqa: E402 -- needs av
+from support.clips import frame_number, rendered, sound_only  # noqa: E402 -- needs av
 
 from forebay_loader.base.counters import COUNTS  # noqa: E402
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo, VideoError  # noqa: E402

@@ -7,12 +7,9 @@ from typing import Any
 
 import numpy
 import pytest
-from support.clip_answers import pictures_of
-from support.clips import frame_number, rendered
+from support.clips import frame_number, pictures_of, rendered
 from support.h264_sps import without_usability_information
-from support.ogm import as_ogm
-from support.remuxing import remuxed
-from support.vfw import as_vfw
+from support.remuxing import as_ogm, as_vfw, remuxed
 
 from forebay_loader.videos.decode.demux import shown_at
 from forebay_loader.videos.sources.choice import source_of

@@ -11,8 +11,7 @@ from typing import Any
 import av
 import numpy
 import pytest
-from support.clip_answers import pictures_of
-from support.clips import frame_number, rendered
+from support.clips import frame_number, pictures_of, rendered
 
 from forebay_loader.videos.decode.pictures import Pictures
 from forebay_loader.videos.errors import UnsupportedVideo

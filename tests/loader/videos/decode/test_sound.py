@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy
 import pytest
-from support.clip_answers import sound_of
-from support.clips import rendered
+from support.clips import rendered, sound_of
 from support.remuxing import joined, remuxed
 
 from forebay_loader.base.counters import COUNTS

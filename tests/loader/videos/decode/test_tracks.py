@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.clip_answers import sound_only
-from support.clips import frame_number, rendered
+from support.clips import frame_number, rendered, sound_only
 
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo, VideoError
 from forebay_loader.videos.sources.choice import source_of

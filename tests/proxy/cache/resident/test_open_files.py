@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, World, building, data_of
-from support.shelves import stored
+from support.house import SEGMENT, World, building, data_of, stored
 
 from forebay_proxy.cache.resident import open_files
 from forebay_proxy.core.errors import CacheError, DiskFailed

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.house import SEGMENT, building, data_of, shard_of, until
-from support.shelves import failing, stored
+from support.house import SEGMENT, building, data_of, failing, shard_of, stored, until
 
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import STUCK_S

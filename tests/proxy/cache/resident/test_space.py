@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, building, data_of, reader, shard_of
-from support.shelves import stored
+from support.house import SEGMENT, building, data_of, reader, shard_of, stored
 
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import CacheChanged, EntryLeft

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from support.ramp import ramp
+from support.scripted_answers import ramp
 from support.scripted_origin import ScriptedOrigin
 
 from forebay_proxy.core.errors import ShardForbidden

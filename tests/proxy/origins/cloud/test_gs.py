@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.gcs import Gcs, account_file
-from support.ramp import ramp
+from support.scripted_answers import ramp
 from support.scripted_origin import ScriptedOrigin
 
 from forebay_proxy.core.errors import (

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.hub import Hub
-from support.ramp import ramp
+from support.scripted_answers import ramp
 from support.scripted_origin import ScriptedOrigin
 
 from forebay_proxy.core.errors import (

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.ramp import ramp
 from support.s3_origin import S3Client, s3_client, s3_shard
 from support.s3_servers import S3Server
+from support.scripted_answers import ramp
 from support.scripted_origin import ScriptedOrigin
 
 from forebay_proxy.core.errors import (

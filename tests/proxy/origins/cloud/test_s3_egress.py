@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from support.netns import lonely_network
-from support.ramp import ramp
 from support.s3_origin import s3_client, s3_shard
+from support.scripted_answers import ramp
 from support.scripted_origin import ScriptedOrigin
 from support.tinyproxy import tinyproxy
 from support.tls import Authority

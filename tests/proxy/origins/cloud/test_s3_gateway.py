@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from support.ramp import ramp
 from support.s3_origin import S3Client, s3_client, s3_shard
 from support.s3_servers import S3Server
+from support.scripted_answers import ramp
 
 from forebay_proxy.core.errors import ShardForbidden
 from forebay_proxy.core.shard import ByteRange, PinKind

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from support.netns import lonely_network
-from support.ramp import ramp
+from support.scripted_answers import ramp
 from support.scripted_origin import ScriptedOrigin
 
 from forebay_proxy.core.errors import OriginRefused

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from support.netns import lonely_network
-from support.ramp import ramp
+from support.scripted_answers import ramp
 from support.scripted_origin import ScriptedOrigin
 from support.tinyproxy import TinyProxy, tinyproxy
 from support.tls import Authority

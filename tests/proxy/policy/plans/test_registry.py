@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.house import FakeClock, need_at, reader, shard_of
 from support.lengths import examples
-from support.planned import nearest
+from support.replays import nearest
 
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans import reader_plan
