@@ -78,13 +78,13 @@ async def test_what_the_loader_reads_is_a_tar(tmp_path: Path, origin: ScriptedOr
 
 
 async def test_what_is_amiss_is_told(tmp_path: Path, origin: ScriptedOrigin, sidecar: Sidecar) -> None:
-    """Halves of samples, by ``check``, ``index`` and ``doctor``; Git LFS's text; an ETag of encoded bytes; a command's path."""
+    """Halves of samples, by ``check`` and ``index``; Git LFS's text; an ETag of encoded bytes; a command's path."""
     torn = written([(f"{number}.{end}", b"x") for end in "ab" for number in range(4)])
     origin.put("/torn.tar", torn)
     origin.put("/lfs.tar", b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n")
     origin.put("/enc.tar", gzip.compress(torn), etag='"e1"', headers=(("Content-Encoding", "gzip"),))
     url = origin.url("/torn.tar")
-    for verb in (["index", url, "--sizes", ""], ["check", url], ["doctor", url, "--ranks", "1", "--workers", "1"]):
+    for verb in (["index", url, "--sizes", ""], ["check", url]):
         done = await asyncio.to_thread(forebay, tmp_path, *verb, FOREBAY_URL=sidecar.url)
         assert "4 of its samples have a key that came before" in " ".join((done.stdout + done.stderr).split()), verb
     lfs = (await check(tmp_path, sidecar, origin.url("/lfs.tar"))).stdout

@@ -46,9 +46,9 @@ def batches(rank: int, urls: str) -> list[int]:
 def test_steps_and_losses_are_those_of_real_loaders(
     place: Path, origin: FakeServer, sidecar: Sidecar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted by the sidecar's own indexes: steps of each rank, and what lies behind the step at which the first of them ends."""
+    """Counted by ``forebay index``: steps of each rank, and what lies behind the step at which the first of them ends."""
     urls = f"{origin.url}/{{0..{len(COUNTS) - 1}}}.tar"
-    assert forebay(place, "index", urls, "--sizes", "", "--quiet").returncode == 0
+    assert forebay(place, "index", urls, "--quiet").returncode == 0
     done = forebay(
         place, "doctor", urls, "--ranks", str(RANKS), "--workers", str(WORKERS), "--batch", str(BATCH), "--shard-size", "1MB", "--json"
     )
@@ -57,6 +57,6 @@ def test_steps_and_losses_are_those_of_real_loaders(
     plain, voted = ways["shards, as webdataset splits"], ways["shards, equal steps by a vote"]
     monkeypatch.setenv("FOREBAY_URL", sidecar.url)
     taken = [batches(rank, urls) for rank in range(RANKS)]
-    assert (told["counted_by"], told["samples"]) == ("the sidecar's sample indexes", sum(COUNTS))
+    assert (told["counted_by"], told["samples"]) == ("sizes.json", sum(COUNTS))
     assert (plain["least_steps"], plain["most_steps"]) == tuple(sorted(map(len, taken)))
     assert voted["lost"] == sum(COUNTS) - sum(sum(steps[: voted["most_steps"]]) for steps in taken) > 0

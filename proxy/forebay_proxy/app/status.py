@@ -52,33 +52,12 @@ class ServiceInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class _SidecarStart:
-    """Which sidecar this is, and since when: on its clock, and as people read times."""
-
-    instance: str
-    monotonic_s: float
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Listening:
     """What is known once it listens. ``fd_path``: where descriptors are passed now."""
 
     info: ServiceInfo | None
     settings: dict[str, dict[str, Any]]
     fd_path: Callable[[], Path | None]
-
-
-@dataclass(frozen=True, slots=True)
-class _ReportSources:
-    """Who counts and keeps what happened."""
-
-    counters: Counters
-    board: OriginBoard
-    recent_errors: RecentErrors
-    sets: Callable[[], list[dict[str, object]]]
-    troubles: Callable[[], list[str]]
-    meters: Callable[[], list[dict[str, Any]]]
 
 
 class StatusReport:
@@ -106,12 +85,14 @@ class StatusReport:
         self._announced = announced
         self._limiters = limiters
         self._disk_monitor = disk_monitor
-        self._sources = _ReportSources(counters, board, recent_errors, sets, troubles, meters)
+        self._counters, self._board, self._recent_errors = counters, board, recent_errors
+        self._sets, self._troubles, self._meters = sets, troubles, meters
         self._clock = clock
         self._peak = PeakBytes(clock=clock)
-        self._start = _SidecarStart(instance, clock(), time.time())
+        self._instance = instance
+        self._began_s, self._started_at = clock(), time.time()  # on its clock, and as people read times
         self._answered = 0
-        self._listening = _Listening(None, {}, _nowhere)
+        self._listening = _Listening(None, {}, lambda: None)
 
     def introduce(self, info: ServiceInfo, settings: Settings, fd_path: Callable[[], Path | None]) -> None:
         """Once it listens; ``fd_path``: where descriptors are passed now."""
@@ -130,7 +111,7 @@ class StatusReport:
 
     def readers_lately(self) -> int:
         """Asked once a second: how many there are, or one if somebody has read since: a small warm shard takes milliseconds."""
-        before, self._answered = self._answered, self._sources.counters.answered
+        before, self._answered = self._answered, self._counters.answered
         return self.readers or int(self._answered > before)
 
     def usage(self) -> Usage:
@@ -171,20 +152,20 @@ class StatusReport:
     def status(self) -> dict[str, Any]:
         """``/v1/status``, less what the server knows itself (state, url, socket); plans as in ``/v1/plans``, the first ones."""
         info, waits = self._listening.info, self._cache.readers.waits
-        usage, plans, meters = self.usage(), self._announced.page(), self._sources.meters()
+        usage, plans, meters = self.usage(), self._announced.page(), self._meters()
         said = verdict(
-            waits, self._sources.board, readers=usage.readers, disk_state=usage.disk_state, disk_reason=self._cache.disk.reason,
-            in_flight=usage.origins, refused=self._sources.recent_errors.lately(), meters=meters,
+            waits, self._board, readers=usage.readers, disk_state=usage.disk_state, disk_reason=self._cache.disk.reason,
+            in_flight=usage.origins, refused=self._recent_errors.lately(), meters=meters,
         )  # fmt: skip
         return {
             "verdict": said,
             "forebay": VERSION,
-            "instance": self._start.instance,
+            "instance": self._instance,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "log": log_path(),
-            "started_at": self._start.at,
-            "uptime_s": self._clock() - self._start.monotonic_s,
+            "started_at": self._started_at,
+            "uptime_s": self._clock() - self._began_s,
             "tasks": len(asyncio.all_tasks()),
             "fd_socket": _text(self._listening.fd_path()),
             "cache_dir": str(info.cache_dir) if info else None,
@@ -207,19 +188,19 @@ class StatusReport:
                 "disk_state": usage.disk_state,
                 "disk_reason": self._cache.disk.reason,
             },
-            **self._sources.counters.snapshot(),
+            **self._counters.snapshot(),
             "waited_share": waits.share(),
-            "recent_errors": self._sources.recent_errors.rows(),
-            "origins": self._sources.board.rows(usage.origins),
+            "recent_errors": self._recent_errors.rows(),
+            "origins": self._board.rows(usage.origins),
             "readers": [*self._opening_rows(), *(self._reader_row(reading) for reading in self._cache.readers)],
             "plans": plans["plans"],
             "plans_total": plans["total"],
-            "sets": self._sources.sets(),
+            "sets": self._sets(),
             "meters": meters,
             "leads": {job: {"bytes": least, "seconds": usage.lead_s[job]} for job, least in usage.lead_bytes.items()},
             "settings": self._listening.settings,
             "chosen": list(info.chosen) if info else [],
-            "troubles": self._sources.troubles(),
+            "troubles": self._troubles(),
             "notices": [text for text in info.notices if text not in info.chosen] if info else [],
         }
 
@@ -233,7 +214,7 @@ class StatusReport:
                     "position_bytes": 0,
                     "length_bytes": None,
                     "waited_s": self._cache.readers.waits.seconds(wait),
-                    "waiting_for": why(wait, self._sources.board),
+                    "waiting_for": why(wait, self._board),
                 }
 
     def _reader_row(self, reading: ShardReader) -> dict[str, object]:
@@ -244,20 +225,16 @@ class StatusReport:
             "position_bytes": reading.position,
             "length_bytes": reading.entry.shown_version.length,
             "waited_s": reading.tally.waited_s + (self._cache.readers.waits.seconds(wait) if wait else 0.0),
-            "waiting_for": why(wait, self._sources.board) if wait else "",
+            "waiting_for": why(wait, self._board) if wait else "",
         }
 
     def announced(self, job: str | None = None, after: ReaderName | None = None, limit: int = MOST_ROWS) -> dict[str, Any]:
         """``/v1/plans``: see ``PlanStatus.page``."""
-        return {"instance": self._start.instance, **self._announced.page(job, after, limit)}
+        return {"instance": self._instance, **self._announced.page(job, after, limit)}
 
 
 def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
-
-
-def _nowhere() -> None:
-    """No descriptors are passed before it listens."""
 
 
 class MeterStatus:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass
 
@@ -11,9 +10,8 @@ from forebay_proxy.app.plan_status import PlanStatus
 from forebay_proxy.app.startup import Start
 from forebay_proxy.app.status import MeterStatus, StatusReport
 from forebay_proxy.core.errors import ConfigError
-from forebay_proxy.core.facts.requests import RequestDone
 from forebay_proxy.store.store import Store
-from forebay_proxy.telemetry.access_log import AccessLog, log_request
+from forebay_proxy.telemetry.access_log import AccessLog
 from forebay_proxy.telemetry.counters import Counters, PlanAdherence
 from forebay_proxy.telemetry.meter_board import MeterBoard
 from forebay_proxy.telemetry.origin_board import OriginBoard
@@ -22,8 +20,6 @@ from forebay_proxy.telemetry.troubles import RecentErrors, Troubles
 from forebay_proxy.wire.protocol.version import VERSION
 
 __all__ = ["TelemetryParts", "begin_access_log"]
-
-log = logging.getLogger("forebay")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +48,6 @@ class TelemetryParts:
         )  # fmt: skip
         for part in (parts.counters, parts.adherence, parts.metrics, parts.board, parts.recent_errors):
             events.listen(part.listen, part.kinds)
-        if log.isEnabledFor(logging.DEBUG):  # else nobody reads it
-            events.on(RequestDone, log_request)
         return parts
 
     def report_on(self, cache: CacheParts, start: Start) -> StatusReport:

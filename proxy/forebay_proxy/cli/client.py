@@ -146,12 +146,6 @@ class SidecarClient:
         with self._answer("PUT", path, body, _TIMEOUT_S, {"Content-Type": content_type, **dict(headers)}) as answer:
             answer.read()
 
-    def length(self, target: str, headers: tuple[tuple[str, str], ...] = ()) -> int | None:
-        """Bytes of the shard at ``target``, None where its origin tells none; nothing of it is fetched. Raises ``SidecarRefused``."""
-        with self._answer("HEAD", target, None, _ORIGIN_S, dict(headers), target) as answer:
-            told = answer.headers.get("Content-Length", "")
-        return int(told) if told.isascii() and told.isdigit() else None
-
     def _events(self, path: str, body: bytes, headers: Mapping[str, str], *, done: str) -> Iterator[Table]:
         """The lines of an answer. Raises ``SidecarUnreachable`` where they stop before the event "end": a cut looks like one to us."""
         event: Table = {}

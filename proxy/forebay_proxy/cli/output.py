@@ -56,32 +56,18 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def plain_table(rows: list[tuple[str, ...]]) -> list[str]:
-    """Rows as aligned columns without any decoration, for logs and pipes."""
-    if not rows:
-        return []
+def plain_table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Rows as aligned columns without any decoration."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def show_table(rows: Sequence[tuple[str, ...]]) -> None:
+    """On stdout, the heading first where there is one."""
+    for line in plain_table(rows):
+        say(line)
 
 
 def wrapped(text: str) -> list[str]:
     """Between words on a terminal; elsewhere one line."""
     return wrap(text, max(20, get_terminal_size().columns)) if is_terminal() else [text]
-
-
-def show_table(rows: Sequence[tuple[str, ...]]) -> None:
-    """The first row is the heading, empty where there is none. On a terminal that is too narrow aligned columns: a table breaks words."""
-    lines = plain_table([row for row in rows if any(row)])
-    if not is_terminal() or max(map(len, lines)) > get_terminal_size().columns:
-        for line in lines:
-            say(line)
-        return
-    from rich.console import Console  # noqa: PLC0415  # a tenth of a second that most verbs need not wait for
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table(show_header=any(rows[0]), box=None, pad_edge=False)
-    for name in rows[0]:
-        table.add_column(name)
-    for row in rows[1:]:
-        table.add_row(*row)
-    Console().print(table)

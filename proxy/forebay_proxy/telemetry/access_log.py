@@ -1,4 +1,4 @@
-"""What is written of each request: the access log, one JSON line for each answer about a shard, and a line at ``--log-level debug``.
+"""The access log: one JSON line for each answer about a shard.
 
 The event loop only puts answers into a queue. The thread of a ``QueueListener`` makes lines of them and writes them, so a slow disk delays
 no reader. Lines that the disk cannot take are dropped and counted. ``forebay plan --replay`` reads the file. The file may be moved away at
@@ -53,7 +53,7 @@ from forebay_proxy.core.facts.requests import AccessLogged, LeaseEnded, RequestD
 from forebay_proxy.core.shard import shown
 from forebay_proxy.core.tasks import settle
 
-__all__ = ["AccessLog", "line_of", "log_request"]
+__all__ = ["AccessLog", "line_of"]
 
 log = logging.getLogger("forebay")
 
@@ -247,18 +247,3 @@ def line_of(began_at: float, done: RequestDone, served: Served, key: bytes) -> s
         "cut": served.cut or None,
     }
     return json.dumps(line)
-
-
-def log_request(event: RequestDone) -> None:
-    """A listener: at ``--log-level debug``, one line a request."""
-    if not log.isEnabledFor(logging.DEBUG):
-        return
-    served = event.served
-    what = f"shard {shown(served.shard)}" if served else "no shard"
-    who = f" for {served.reader}" if served and served.reader else ""
-    how = f", {event.outcome.value}" if event.outcome else ""
-    waited = f", waited {served.waited_s:.3f} s" if served and served.waited_s >= 0.001 else ""
-    cut = f", cut: {served.cut}" if served and served.cut else ""
-    log.debug(
-        "%s %d %s%s%s: %d bytes in %.3f s%s%s", event.method, event.code, what, who, how, event.bytes_sent, event.seconds, waited, cut
-    )

@@ -19,7 +19,7 @@ from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.events import Event, Events
 from forebay_proxy.core.facts.requests import AccessLogged, RequestDone, RequestOutcome, Served
 from forebay_proxy.telemetry import access_log as module
-from forebay_proxy.telemetry.access_log import AccessLog, line_of, log_request
+from forebay_proxy.telemetry.access_log import AccessLog, line_of
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 READER = ReaderName("job", "0", "1", "7.1")
@@ -255,19 +255,3 @@ async def test_logrotate_may_move_it_or_cut_it(tmp_path: Path) -> None:
             assert [json.loads(line)["shard"] for line in path.read_text().splitlines()] == [f"s3://b/{count}.tar"]
             change()
     assert json.loads(old.read_text())["shard"] == "s3://b/1.tar"
-
-
-def test_a_request_is_one_debug_line_without_its_query(caplog: pytest.LogCaptureFixture) -> None:
-    """Who, what, how, how much, how long; nothing above debug."""
-    served = Served("https://o/a.tar?sig=S3CRET", READER, None, 100, None, 0.25, "", began_at=0.0)
-    ended = RequestDone("GET", 200, RequestOutcome.MISS, 100, 0.3, 0.5, served=served)
-    caplog.set_level(logging.INFO, "forebay")
-    log_request(ended)
-    assert caplog.messages == []
-    caplog.set_level(logging.DEBUG, "forebay")
-    log_request(ended)
-    log_request(RequestDone("GET", 404, None, 0, 0.1, 0.1))
-    assert caplog.messages == [
-        f"GET 200 shard https://o/a.tar for {READER}, miss: 100 bytes in 0.500 s, waited 0.250 s",
-        "GET 404 no shard: 0 bytes in 0.100 s",
-    ]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from forebay_proxy.cli.doctor.epoch_shares import EpochShare, Readers
@@ -51,7 +51,6 @@ class SetFacts:
     """What is known of a set. ``names`` of its shards as listed; ``counts``: samples of each, None where not known, and ``counted_by``.
 
     ``lengths``: bytes of those shards that were asked, and ``measured_by``; ``cache_bytes``: what the cache may hold, 0 where nobody said.
-    ``broken``: shards of which no sample can be counted, and why; ``torn``: what is amiss with samples. Both by the names of shards.
     """
 
     names: Sequence[str]
@@ -60,8 +59,6 @@ class SetFacts:
     lengths: Sequence[int] = ()
     measured_by: str = ""
     cache_bytes: int = 0
-    broken: Mapping[str, str] = field(default_factory=dict)
-    torn: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def known(self) -> list[int]:
@@ -69,11 +66,10 @@ class SetFacts:
 
     @property
     def all_counts(self) -> list[int]:
-        """Of all shards: broken ones have none, others that are not known as many as the mean. Empty where none is known."""
+        """Of all shards: those that are not known have as many as the mean. Empty where none is known."""
         known = self.known
         mean = round(sum(known) / len(known)) if known else 0
-        names = zip(self.names, self.counts, strict=True)
-        return [(0 if name in self.broken else mean) if count is None else count for name, count in names] if known else []
+        return [mean if count is None else count for count in self.counts] if known else []
 
     @property
     def total_bytes(self) -> int:
@@ -84,9 +80,7 @@ def findings(facts: SetFacts, readers: Readers, shares: Sequence[EpochShare]) ->
     """One a rule, in the order in which a person would mend them. ``shares``: of ``epoch_shares``, empty where nothing is counted."""
     return [
         *_listed(facts),
-        *_broken(facts),
         *_samples(facts),
-        *_whole(facts),
         _per_worker(facts, readers),
         *_even(readers, shares),
         _bytes(facts),
@@ -99,16 +93,6 @@ def _listed(facts: SetFacts) -> Iterator[RuleFinding]:
     if twice:
         text = f"{many(len(twice), 'shard')} listed more than once: {_some(twice)}"
         yield RuleFinding("list", Level.ADVICE, text, "their samples come as often in each epoch; name each once unless that is meant")
-
-
-def _broken(facts: SetFacts) -> Iterator[RuleFinding]:
-    """A row for each of the first: their causes differ."""
-    step = "fetch or write it again, or leave it out ('forebay check' reads one); it counts as 0 samples here"
-    for at, (name, why) in enumerate(facts.broken.items()):
-        if at == _NAMED:
-            yield RuleFinding("broken shards", Level.FAULT, f"and {len(facts.broken) - _NAMED} more: {_some(list(facts.broken)[_NAMED:])}")
-            return
-        yield RuleFinding("broken shard", Level.FAULT, why if name in why else f"{name}: {why}", step)
 
 
 def _samples(facts: SetFacts) -> Iterator[RuleFinding]:
@@ -125,7 +109,7 @@ def _samples(facts: SetFacts) -> Iterator[RuleFinding]:
         yield RuleFinding("samples a shard", Level.ADVICE, f"{text}: the largest has {uneven:.2f} times the mean", step)
     else:
         yield RuleFinding("samples a shard", Level.OK, text)
-    unknown = [name for name, count in zip(facts.names, facts.counts, strict=True) if count is None and name not in facts.broken]
+    unknown = [name for name, count in zip(facts.names, facts.counts, strict=True) if count is None]
     if unknown:
         text = f"{many(len(unknown), 'shard')} taken for the mean: {_some(unknown)}"
         yield RuleFinding("not counted", Level.UNKNOWN, text, "'forebay index' with these URLs counts them")
@@ -133,14 +117,6 @@ def _samples(facts: SetFacts) -> Iterator[RuleFinding]:
     if empty:
         text = f"{many(len(empty), 'shard')} without a sample: {_some(empty)}"
         yield RuleFinding("empty shards", Level.FAULT, text, "leave them out: a worker that gets only such shards raises, or ends at once")
-
-
-def _whole(facts: SetFacts) -> Iterator[RuleFinding]:
-    if facts.torn:
-        first, amiss = next(iter(facts.torn.items()))
-        said, _, step = amiss.partition("; ")
-        text = f"samples of {many(len(facts.torn), 'shard')} are not whole: {_some(list(facts.torn))}. {first}: {said}"
-        yield RuleFinding("whole samples", Level.FAULT, text, step)
 
 
 def _per_worker(facts: SetFacts, readers: Readers) -> RuleFinding:

@@ -24,7 +24,6 @@ def show_estimate(estimate: Estimate, shards: int, how: str) -> None:
     """The figures, then the verdict."""
     run = estimate.run
     show_table([
-        ("", ""),
         ("working set", f"{format_size(run.dataset_bytes)} in {many(shards, 'shard')} ({how})"),
         ("cache", format_size(run.cache_bytes)),
         ("trainer", f"takes {format_rate(run.rate_bytes_s)}, with {many(run.workers, 'reader')} (--workers)"),

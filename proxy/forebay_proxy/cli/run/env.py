@@ -9,7 +9,7 @@ import click
 
 from forebay_proxy.cli.locate import locate
 from forebay_proxy.cli.options import url_option
-from forebay_proxy.cli.output import is_terminal, notice, plain_table, say
+from forebay_proxy.cli.output import is_terminal, notice, say, show_table
 from forebay_proxy.cli.run.check import check_rows
 from forebay_proxy.cli.run.environment import rewrite_variables, traps
 from forebay_proxy.core.quantities import format_size
@@ -40,8 +40,7 @@ def env(shell: str, check: str | None, url: str | None) -> int:
     sidecar = locate(url, os.environ)
     base = sidecar.address if sidecar.address.startswith("http") else str(sidecar.status()["url"])
     if check is not None:
-        for line in plain_table(check_rows(check, base, os.environ)):
-            say(line)
+        show_table(check_rows(check, base, os.environ))
         return 0
     for text in traps(os.environ):
         notice(text)

@@ -11,7 +11,7 @@ import click
 
 from forebay_proxy.cli.locate import locate
 from forebay_proxy.cli.options import json_option, url_option
-from forebay_proxy.cli.output import many, notice, plain_table, say, say_json
+from forebay_proxy.cli.output import many, notice, say_json, show_table
 from forebay_proxy.cli.sources import shown_argument, understood
 from forebay_proxy.core.quantities import format_duration, format_size
 
@@ -37,8 +37,7 @@ def ls(pattern: str | None, as_json: bool, url: str | None) -> int:
     if as_json:
         say_json({"shards": shards})
         return 0
-    for line in plain_table([("stored", "of", "segments", "readers", "opened", "shard"), *map(_row, shards)] if shards else []):
-        say(line)
+    show_table([("stored", "of", "segments", "readers", "opened", "shard"), *map(_row, shards)] if shards else [])
     if pattern is not None and not shards:
         notice(f"nothing that is stored matches {shown_argument(pattern)}")
         return 0

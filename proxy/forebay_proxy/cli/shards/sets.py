@@ -8,7 +8,7 @@ import click
 
 from forebay_proxy.cli.locate import locate
 from forebay_proxy.cli.options import json_option, url_option
-from forebay_proxy.cli.output import notice, plain_table, say, say_json
+from forebay_proxy.cli.output import notice, say, say_json, show_table
 from forebay_proxy.cli.sidecars.status_report import failure_lines
 
 __all__ = ["sets"]
@@ -34,8 +34,7 @@ def ls(as_json: bool, url: str | None) -> int:
     if as_json:
         say_json(found)
     elif found:
-        for line in plain_table([("shards", "here", "state", "set"), *(_row(each) for each in found)]):
-            say(line)
+        show_table([("shards", "here", "state", "set"), *(_row(each) for each in found)])
         for each in found:
             for line in failure_lines(each):
                 notice(f"{each['set']}: {line}")

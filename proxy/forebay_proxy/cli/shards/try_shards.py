@@ -21,7 +21,7 @@ import xxhash
 
 from forebay_proxy.cli.client import SidecarClient
 from forebay_proxy.cli.options import config_option, json_option, load_settings
-from forebay_proxy.cli.output import many, notice, plain_table, say, say_json
+from forebay_proxy.cli.output import many, notice, say, say_json, show_table
 from forebay_proxy.cli.run.join import JoinRequest, join
 from forebay_proxy.cli.seams import Seams
 from forebay_proxy.cli.sources import understood
@@ -211,8 +211,7 @@ def _rate(count: int, seconds: float) -> float:
 def _show(passes: Sequence[_Pass], pieces: Sequence[Piece], total: int) -> None:
     rows: list[tuple[str, ...]] = [("", "seconds", "speed", "from the origin")]
     rows += [(one.name, f"{one.seconds:.2f}", format_rate(one.bytes_s), format_size(one.origin_bytes)) for one in passes]
-    for line in plain_table(rows):
-        say(line)
+    show_table(rows)
     part = "" if all(piece.whole for piece in pieces) else ", the last in part"
     same = "the same bytes each time" if all(one.same for one in passes) else "NOT the same bytes each time: did a shard change meanwhile?"
     say(f"{many(len(pieces), 'shard')}{part}, {format_size(total)}: {same}")

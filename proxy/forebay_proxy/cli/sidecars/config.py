@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from forebay_proxy.cli.locate import locate
 from forebay_proxy.cli.options import config_option, json_option, load_settings, settings_options, url_option
-from forebay_proxy.cli.output import notice, plain_table, say, say_json
+from forebay_proxy.cli.output import notice, say, say_json, show_table
 from forebay_proxy.config.fields import env_name
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.config.settings_text import as_json as as_json_values
@@ -52,8 +52,7 @@ def show(config: Path | None, as_json: bool, running: bool, url: str | None, **f
         say_json(as_json_values(settings))
         return 0
     rows = [(name, _shown(settings, name), settings.source_of(name), env_name(name)) for name in Settings.model_fields]
-    for line in plain_table([("setting", "value", "from", "variable"), *rows]):
-        say(line)
+    show_table([("setting", "value", "from", "variable"), *rows])
     _say_heeded()
     return 0
 
@@ -64,8 +63,7 @@ def _show_running(found: Mapping[str, Any], mine: Settings, *, as_json: bool) ->
         return 0
     own = as_json_values(mine)
     rows = [(name, _told(name, each["value"]), each["source"], _yours(name, each["value"], own)) for name, each in found.items()]
-    for line in plain_table([("setting of the sidecar", "value", "from", "differs from yours"), *rows]):
-        say(line)
+    show_table([("setting of the sidecar", "value", "from", "differs from yours"), *rows])
     return 0
 
 
@@ -86,8 +84,7 @@ def _say_heeded() -> None:
 
     if found := heeded(os.environ):
         say("")
-        for line in plain_table([("variable of others", "value"), *found]):
-            say(line)
+        show_table([("variable of others", "value"), *found])
 
 
 def _shown(settings: Settings, name: str) -> str:

@@ -10,7 +10,7 @@ import click
 from forebay_proxy.cli.client import SidecarClient
 from forebay_proxy.cli.locate import token_of
 from forebay_proxy.cli.options import json_option
-from forebay_proxy.cli.output import notice, plain_table, say, say_json
+from forebay_proxy.cli.output import notice, say_json, show_table
 from forebay_proxy.core.errors import ForebayError
 from forebay_proxy.core.quantities import format_duration, format_size
 from forebay_proxy.node.runfile import RunDirectory, RunFile
@@ -37,8 +37,7 @@ def ps(as_json: bool) -> int:
     if not found:
         notice("no sidecar of yours runs on this node")
         return 0
-    for line in plain_table([("sidecar", "pid", "up", "started by", "cache", "readers", "directory"), *(_row(*each) for each in found)]):
-        say(line)
+    show_table([("sidecar", "pid", "up", "started by", "cache", "readers", "directory"), *(_row(*each) for each in found)])
     return 0
 
 

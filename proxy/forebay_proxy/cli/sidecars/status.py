@@ -7,9 +7,7 @@ import time
 from typing import Any
 
 import click
-from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from forebay_proxy.cli.client import SidecarClient
@@ -20,7 +18,7 @@ from forebay_proxy.cli.sidecars.status_report import error_rows, origin_rows, pl
 
 __all__ = ["status"]
 
-_READERS_SHOWN = 20  # a screen; --json has them all
+_ROWS_SHOWN = 20  # a screen; a pipe and --json have them all
 
 
 @click.command()
@@ -50,10 +48,8 @@ def status(as_json: bool, watch: bool, interval: float, url: str | None) -> int:
 def _show(found: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         say_json(found)
-    elif is_terminal():
-        Console().print(_screen(found))
     else:
-        for line in _plain(found):
+        for line in _lines(found):
             say(line)
 
 
@@ -68,38 +64,15 @@ def _watch(sidecar: SidecarClient, interval: float, *, as_json: bool) -> int:
             live.update(_screen(sidecar.status()), refresh=True)
 
 
-def _plain(found: dict[str, Any]) -> list[str]:
+def _screen(found: dict[str, Any]) -> Text:
+    return Text("\n".join(_lines(found)), no_wrap=True, overflow="ellipsis")
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    """All of it; for who watches a terminal, the first rows of each table."""
     lines = plain_table(status_rows(found))
-    for rows in _tables(found):
-        lines += ["", *plain_table(rows)] if rows else []
+    for rows in (rank_rows(found), origin_rows(found), error_rows(found), reader_rows(found), plan_rows(found)):
+        shown = rows[: _ROWS_SHOWN + 1] if is_terminal() else rows
+        lines += ["", *plain_table(shown)] if shown else []
+        lines += [f"and {len(rows) - len(shown)} more"] if len(rows) > len(shown) else []
     return lines
-
-
-def _tables(found: dict[str, Any]) -> tuple[list[tuple[str, ...]], ...]:
-    return rank_rows(found), origin_rows(found), error_rows(found), reader_rows(found), plan_rows(found)
-
-
-def _screen(found: dict[str, Any]) -> Group:
-    parts: list[Table | Text] = [_grid(status_rows(found), found["state"] == "ready")]
-    for rows in _tables(found):
-        if rows:
-            parts += [Text(), _columns(rows)]
-    return Group(*parts)
-
-
-def _grid(rows: list[tuple[str, ...]], healthy: bool) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    for name, text in rows:
-        style = {"sidecar": "green" if healthy else "yellow", "notice": "yellow", "trouble": "yellow"}.get(name, "")
-        grid.add_row(Text(name, style="bold"), Text(text, style=style))
-    return grid
-
-
-def _columns(rows: list[tuple[str, ...]]) -> Table:
-    heading, *rest = rows
-    table = Table(*heading, box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for row in rest[:_READERS_SHOWN]:
-        table.add_row(*map(Text, row))
-    if len(rest) > _READERS_SHOWN:
-        table.add_row(Text(f"and {len(rest) - _READERS_SHOWN} more"))
-    return table

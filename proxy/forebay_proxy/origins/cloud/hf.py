@@ -38,7 +38,7 @@ from forebay_proxy.origins.response import OriginResponse, content_length, error
 from forebay_proxy.wire.urls.hf_url import RepoFile, repo_file
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 
-__all__ = ["HUB", "HfOrigin", "hub_endpoint"]
+__all__ = ["HfOrigin", "hub_endpoint"]
 
 HUB = "https://huggingface.co"
 # Longer than any link is signed for: what ends a link is its own date or a refusal. Openings ask the hub in any case.

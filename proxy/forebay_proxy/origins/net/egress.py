@@ -10,7 +10,7 @@ from forebay_proxy.core.request_loop import LoopGuard
 from forebay_proxy.origins.net.proxies import Proxies
 from forebay_proxy.origins.net.trust import Trust
 
-__all__ = ["HEEDED", "Egress", "heeded"]
+__all__ = ["Egress", "heeded"]
 
 # Variables that many programs read to reach servers; proxies' in both spellings. No settings of ours: their meaning is fixed.
 HEEDED = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "AWS_CA_BUNDLE")

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 from forebay_proxy.background.verifier import RATE_BYTES_S
 from forebay_proxy.core.errors import InvalidRequest
 
-__all__ = ["COMMAND_BODY_BYTES", "MAX_ORIGINS", "MAX_PATTERNS", "parse_origins", "parse_patterns", "parse_rate", "parse_set"]
+__all__ = ["COMMAND_BODY_BYTES", "MAX_ORIGINS", "parse_origins", "parse_patterns", "parse_rate", "parse_set"]
 
 COMMAND_BODY_BYTES = 1024 * 1024  # an evict list; a pattern says the same in a hundred bytes
 MAX_PATTERNS = 10_000

@@ -27,7 +27,7 @@ from typing import Protocol
 from forebay_proxy.core.errors import ForebayError
 from forebay_proxy.server.net.peers import Peer, Where
 
-__all__ = ["MOST_CONNECTIONS", "MOST_STRANGERS", "Access", "AccessQuestion", "AccessRefused", "ConnectionLimit", "ConnectionPlace"]
+__all__ = ["MOST_CONNECTIONS", "Access", "AccessQuestion", "AccessRefused", "ConnectionLimit", "ConnectionPlace"]
 
 _OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 _OWNERS_PATHS = frozenset({"/v1/allow"})  # who may start a sidecar may widen it; --allow-uid and the token let others read, no more

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from collections.abc import Sequence
@@ -10,9 +9,6 @@ from pathlib import Path
 
 import pytest
 from support.cli import invoke
-from support.fake_sidecar import FakeSidecar
-from support.sidecar import running
-from support.tars import shard_files
 
 from forebay_proxy.cli.seams import Seams
 from forebay_proxy.config.settings import Settings
@@ -27,8 +23,8 @@ KNOWN = ("--samples", "100", "--shard-size", "200MB")
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No sidecar of this machine's."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    """No sizes.json of this machine's."""
+    monkeypatch.chdir(tmp_path)
 
 
 def squeezed(line: str) -> str:
@@ -57,11 +53,11 @@ def test_a_broken_rule_is_a_one() -> None:
 
 def test_sizes_json_counts(tmp_path: Path) -> None:
     """By file name; shards that it does not name are taken for the mean, and that is said."""
-    sizes = tmp_path / "sizes.json"
-    sizes.write_text(json.dumps({f"{number:03d}.tar": 90 + number for number in range(40)}))
-    told = json.loads(invoke("doctor", PATTERN, *RUN, "--sizes", str(sizes), "--shard-size", "1GB", "--json").stdout)
+    (tmp_path / "sizes.json").write_text(json.dumps({f"{number:03d}.tar": 90 + number for number in range(40)}))
+    told = json.loads(invoke("doctor", PATTERN, *RUN, "--shard-size", "1GB", "--json").stdout)
+    assert told == json.loads(invoke("doctor", PATTERN, *RUN, "--sizes", "sizes.json", "--shard-size", "1GB", "--json").stdout)
     assert (told["counted"], told["least_samples"], told["most_samples"], told["shards"]) == (40, 90, 129, 80)
-    assert told["counted_by"] == f"{sizes}, 40 of 80 shards"
+    assert told["counted_by"] == "sizes.json, 40 of 80 shards"
     assert "40 shards taken for the mean: s3://b/040.tar, s3://b/041.tar, s3://b/042.tar and 37 more" in [
         rule["text"] for rule in told["rules"]
     ]
@@ -96,49 +92,9 @@ def test_an_origin_that_refuses_is_a_row() -> None:
 def test_nothing_counted_is_said_with_the_next_step() -> None:
     """What needs no counts is looked at; the table is left out."""
     done = invoke("doctor", PATTERN, *RUN, "--shard-size", "200MB")
-    assert "not counted: no sidecar runs on this node" in done.stdout
+    assert "not counted: no sizes.json is here" in done.stdout
     assert "'forebay index' with these URLs counts them" in done.stdout
     assert "an epoch, shared out by" not in done.stdout
-
-
-def test_a_sidecar_without_indexes_is_asked_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not for each of a set that was never counted."""
-    with FakeSidecar() as fake:
-        monkeypatch.setenv("FOREBAY_URL", fake.url)
-        done = invoke("doctor", PATTERN, *RUN, "--shard-size", "200MB")
-        assert sum(path.startswith("/v1/index/s3/b/") for path in fake.paths()) == 16
-    assert "the sidecar's sample indexes know none of these shards" in done.stdout
-    assert "8.0 GB hold 40 of 80 shards" in done.stdout
-
-
-def test_the_running_sidecar_is_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may read what this shell's settings do not allow, and its disk has less than it was told to take: shards that cannot be read, of
-    any kind, are named with what is wrong, and not taken for the mean; those of which nothing is here are named too, and are no fault."""
-    data = tmp_path / "data"
-    data.mkdir()
-    files = [Path(name) for name in shard_files(data, [6, 6, 6, 0])]
-    files[1].write_bytes(files[1].read_bytes()[:5000])
-    (data / "004.tar").write_bytes(b"<html>no such page</html>" * 100)
-    zipped = data / "006.tar.gz"
-    zipped.write_bytes(gzip.compress(files[0].read_bytes()))
-    urls = [f"file://{data}/{number:03d}.tar" for number in range(6)]
-    with running(tmp_path, "--cache-size", "10PB", "--file-root", str(data)) as sidecar:
-        monkeypatch.setenv("FOREBAY_URL", sidecar.url)
-        invoke("warm", *urls, f"file://{zipped}")
-        done = invoke("doctor", *urls[:3], "--ranks", "2", "--workers", "1", "--json")
-        told = {rule["rule"]: rule for rule in json.loads(done.stdout)["rules"]}
-        assert done.exit_code == 1
-        assert (told["broken shard"]["level"], "001.tar" in told["broken shard"]["text"]) == ("fault", True)
-        assert "not counted" not in told
-        assert "0 to 12 where shards are split" in told["steps a rank"]["text"]
-        assert "asked of the sidecar" in told["bytes a shard"]["text"]
-        assert "PB" not in told["cache"]["text"]
-        everything = json.loads(invoke("doctor", *urls, "--ranks", "2", "--workers", "1", "--json").stdout)["rules"]
-        named = " ".join(rule["text"] for rule in everything if rule["level"] == "fault")
-        assert [number for number in range(6) if f"{number:03d}.tar" in named] == [1, 3, 5]
-        assert [rule["text"] for rule in everything if rule["rule"] == "not counted"] == [f"1 shard taken for the mean: {urls[4]}"]
-        fine = json.loads(invoke("doctor", f"file://{zipped}", "--ranks", "1", "--workers", "1", "--json").stdout)["rules"]
-        assert not [rule for rule in fine if rule["level"] == "fault"]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +105,6 @@ def test_the_running_sidecar_is_asked_first(tmp_path: Path, monkeypatch: pytest.
         ((PATTERN, *RUN, "--sizes", "/no/such.json"), "/no/such.json is not there"),
         ((PATTERN, *RUN, "--sizes", "x", "--samples", "5"), "say the same thing"),
         ((PATTERN, *RUN, "--cache-size", "75%"), "write how many bytes, as 500GB"),
-        ((PATTERN, *RUN, "--url", "http://127.0.0.1:9"), "no sidecar answers at http://127.0.0.1:9"),
     ],
 )
 def test_what_is_wrong_is_said(arguments: tuple[str, ...], said: str) -> None:
