@@ -12,11 +12,11 @@ from itertools import chain, islice
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
 
 from forebay_loader.base.notices import log
-from forebay_loader.base.profile_range import profiled
 from forebay_loader.batches.batch_join import ALIKE, BatchJoin
 from forebay_loader.batches.ladder_controller import LadderController, StepsWindow
 from forebay_loader.batches.pad import PadCollation
 from forebay_loader.loading.ladder_vote import LadderVote
+from forebay_loader.meter.profile_ranges import profiled
 
 __all__ = ["BatchLadder"]
 

@@ -18,9 +18,9 @@ from typing import Any, Iterator, NamedTuple, Optional
 
 from forebay_loader.base.errors import StepsError
 from forebay_loader.base.notices import log
-from forebay_loader.base.profile_range import profiled
 from forebay_loader.loading.rank_agreement import Agreement
 from forebay_loader.loading.vote_group import LAST_WORD_S, VoteGroup
+from forebay_loader.meter.profile_ranges import profiled
 
 __all__ = ["DONE", "GOES_ON", "StepVote", "VoteResult", "failed_rank", "failure_of", "group_is_up"]
 

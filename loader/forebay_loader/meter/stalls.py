@@ -15,11 +15,10 @@ from typing import Any, Callable, Iterable, Iterator
 
 from forebay_loader.base.activity import activities
 from forebay_loader.base.notices import notice_once
-from forebay_loader.base.profile_range import is_profiled, profiled
-from forebay_loader.meter.batch_mark import BatchMark
 from forebay_loader.meter.clock.loader_pass import LoaderCall
 from forebay_loader.meter.clock.stall_clock import CLOCK, NO_BATCH
-from forebay_loader.meter.process_page import begin_in_worker
+from forebay_loader.meter.process_page import BatchMark, begin_in_worker
+from forebay_loader.meter.profile_ranges import is_profiled, profiled
 from forebay_loader.meter.report.meter_thread import THREAD
 from forebay_loader.meter.report.own_totals import Postfix
 from forebay_loader.meter.totals import StallTotals
@@ -175,7 +174,7 @@ def _marked(stock: Callable[..., None]) -> Callable[..., None]:
         try:
             install()  # what was imported since
             CLOCK.created(loader, self)
-            self._collate_fn = BatchMark(self._collate_fn, begin_in_worker)
+            self._collate_fn = BatchMark(self._collate_fn, self._num_workers)
         except Exception as error:
             _fail(error)
 

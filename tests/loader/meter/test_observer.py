@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
 import sys
 import threading
@@ -13,8 +12,7 @@ from types import FrameType
 import pytest
 
 from forebay_loader.base.activity import DISK, ORIGIN, UNTOLD, Activity
-from forebay_loader.meter.batch_mark import MADE
-from forebay_loader.meter.observer import FIRST_LOOKS, UNTOLD_S, Observer, frame_of
+from forebay_loader.meter.observer import FIRST_LOOKS, MADE, UNTOLD_S, Observer, frame_of
 from forebay_loader.meter.page import PAGE_BYTES, MeterPage, PageWriter
 
 MS = 1_000_000
@@ -38,10 +36,7 @@ class Watched:
     """An observer without its thread, and the page it writes."""
 
     def __init__(self) -> None:
-        file = os.memfd_create("page")
-        os.truncate(file, PAGE_BYTES)
-        self.page = MeterPage(file, writable=True)
-        os.close(file)
+        self.page = MeterPage(bytearray(PAGE_BYTES))
         self.activity = Activity()
         self.observer = Observer(PageWriter(self.page, pid=1, start_time=1, worker=0, now_ns=0), lambda: None, now_ns=0)
 
@@ -61,7 +56,6 @@ def watched() -> Iterator[Watched]:
     MADE.renew()
     made = Watched()
     yield made
-    made.page.close()
     MADE.renew()
 
 
