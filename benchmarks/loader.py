@@ -15,7 +15,6 @@ What the rows read:
 - forebay, warm: a worker's first reading of shards that the sidecar has, and has indexed; http: the same with the descriptors turned off.
 - forebay, indexed: ``IndexedShards`` from its first sample to its last, a worker's second time.
 - forebay, cold: shards the sidecar has never seen. Before it memory is touched as in serve.py: no other row stores anything.
-- pil pipeline: ``shuffle.decode("pil").to_tuple.batched``; decoding alone: only that, of JPEGs held in memory.
 """
 
 from __future__ import annotations
@@ -45,13 +44,12 @@ from serve import touch_memory  # noqa: E402
 from support.other_python import clean_environment  # noqa: E402
 from support.sidecar import running  # noqa: E402
 
-PARTS = ("10", "10-alone", "10-three", "100", "decoded")
+PARTS = ("10", "10-alone", "10-three", "100")
 SHARDS = 4
 WDS_CURL, WDS_FILE = "webdataset, curl", "webdataset, file"
 WARM, HTTP, INDEXED, COLD = "forebay, warm", "forebay, warm, http", "forebay, indexed", "forebay, cold"
 WDS_CURL_WALL, COLD_CPU = "webdataset, curl, wall", "forebay, cold, worker's cpu"
 ALONE, THREE = "10 KB, one file a sample", "10 KB, three files a sample"
-STOCK_PIL, OUR_PIL, DECODING = "webdataset, pil pipeline", "forebay, pil pipeline", "decoding alone"
 
 
 class Contender:
@@ -164,19 +162,6 @@ class Run:
             if self.bench.clock != "wall":
                 self.bench.add(size, COLD_CPU, found)
 
-    def fluent(self, size: str, made: Made, rounds: int) -> None:
-        """The rows of decoded samples."""
-        urls = self.urls(made)
-        rows = {
-            STOCK_PIL: (self.contender("webdataset-pil"), [f"pipe:curl -s -f {url}" for url in urls]),
-            OUR_PIL: (self.contender("forebay-pil"), urls),
-            DECODING: (self.contender("decoding"), [str(path) for path in made.shards]),
-        }
-        for number in range(rounds):
-            say(f"{size}, decoded: round {number + 1} of {rounds}")
-            for row, (contender, given) in rows.items():
-                self.bench.add(f"{size}, decoded", row, contender.passes(given)[-1])
-
 
 def figures(run: Run) -> Iterator[Figure]:
     """Everything the run found, each with its limit."""
@@ -211,14 +196,6 @@ def _told(what: str, value: float, _: float, unit: str) -> Figure:
     return Figure(what, value, unit)
 
 
-def decoded(bench: Bench, size: str) -> Iterator[Figure]:
-    times = bench.ratio(f"{size}, decoded: {OUR_PIL}", f"{size}, decoded: {STOCK_PIL}")
-    near = bench.ratio(f"{size}, decoded: {OUR_PIL}", f"{size}, decoded: {DECODING}")
-    yield Figure(f"{size}, decoded: {OUR_PIL} / {STOCK_PIL}", times, "times")
-    limit = "at least 0.9, or 2 of the line above"
-    yield Figure(f"{size}, decoded: {OUR_PIL} / {DECODING}", near, "times", limit, times >= 2 or near >= 0.9)
-
-
 @contextmanager
 def folder(parent: Path | None) -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="forebay-loader-", dir=parent))
@@ -237,16 +214,10 @@ def measure(given: argparse.Namespace, directory: Path) -> list[Figure]:
         alone = make_set(run.files / "10kb-alone", 10, given.samples, SHARDS, classes=False)
         three = make_set(run.files / "10kb-three", 10, given.samples, SHARDS, texts=True)
         large = make_set(run.files / "100kb", 100, max(given.samples // 10, SHARDS), SHARDS)
-        few = make_set(run.files / "few", 10, max(given.samples // 4, SHARDS), SHARDS)
         for size, part, made in (("10 KB", "10", small), (ALONE, "10-alone", alone), (THREE, "10-three", three), ("100 KB", "100", large)):
             if part in given.part:
                 run.raw(size, made, given.rounds)
-        if "decoded" in given.part:
-            run.fluent("10 KB", few, given.rounds)
-        found = list(figures(run))
-        if "decoded" in given.part:
-            found += decoded(run.bench, "10 KB")
-        return found
+        return list(figures(run))
 
 
 def say(text: str) -> None:

@@ -40,42 +40,7 @@ def indexed() -> Open:
     return IndexedShards
 
 
-def baseline() -> Open:
-    """webdataset as the fluent pipeline that people train with."""
-    import webdataset as wds
-
-    return lambda urls: _fluent(wds.WebDataset(urls, shardshuffle=False, empty_check=False))
-
-
-def forebay_pil() -> Open:
-    import forebay_loader as fb
-
-    return lambda urls: _fluent(fb.WebDataset(urls, shardshuffle=False))
-
-
-def decoding() -> Open:
-    """Nothing but the decoding of the same pictures and their batches, from memory: what no loader can be faster than."""
-    import webdataset as wds
-
-    held: dict[str, list[Any]] = {}
-
-    def opened(urls: list[str]) -> Iterable[Any]:
-        samples = held.setdefault(urls[0], list(wds.WebDataset(urls, shardshuffle=False, empty_check=False)))
-        decode = wds.autodecode.ImageHandler("pil")
-        return ([decode(".jpg", sample["jpg"]) for sample in samples[at : at + 64]] for at in range(0, len(samples), 64))
-
-    return opened
-
-
-def _fluent(data: Any) -> Iterable[Any]:
-    return (pictures for pictures, _ in data.shuffle(1000, initial=100).decode("pil").to_tuple("jpg", "cls").batched(64))
-
-
-WAYS = {
-    "webdataset": webdataset, "forebay": forebay, "forebay-indexed": indexed,
-    "webdataset-pil": baseline, "forebay-pil": forebay_pil,
-    "decoding": decoding,
-}  # fmt: skip
+WAYS = {"webdataset": webdataset, "forebay": forebay, "forebay-indexed": indexed}
 
 
 class Clock:
@@ -95,15 +60,6 @@ def read(samples: Iterable[Any]) -> dict[str, Any]:
     for sample in samples:
         count += 1
         size += len(sample["jpg"])
-    return {**begun.spent(), "samples": count, "bytes": size}
-
-
-def pictures(batches: Iterable[Any]) -> dict[str, Any]:
-    count = size = 0
-    begun = Clock()
-    for batch in batches:
-        count += len(batch)
-        size += sum(picture.width * picture.height for picture in batch)
     return {**begun.spent(), "samples": count, "bytes": size}
 
 
@@ -148,14 +104,6 @@ def in_child(work: Callable[[], list[dict[str, Any]]]) -> str:
     return line or "null"
 
 
-def look_of(name: str, request: dict[str, Any]) -> Callable[[Iterable[Any]], dict[str, Any]]:
-    if name.endswith("pil") or name == "decoding":
-        return pictures
-    if request.get("check"):
-        return check
-    return read
-
-
 def main() -> None:
     name = sys.argv[1]
     way = WAYS[name]()
@@ -163,7 +111,7 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         data = way(request["urls"])
-        print(in_child(partial(answer, data, look_of(name, request), request["passes"])), flush=True)
+        print(in_child(partial(answer, data, check if request.get("check") else read, request["passes"])), flush=True)
 
 
 if __name__ == "__main__":

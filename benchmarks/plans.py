@@ -1,12 +1,10 @@
 """What plans are worth: real sidecars between emulated trainers and an origin as far away as one likes (far_origin.py).
 
-    python benchmarks/plans.py [bytes] [stall] [half] [jobs] [after] [replay] [--quick] [--json] [--seed 1]
+    python benchmarks/plans.py [bytes] [stall] [jobs] [replay] [--quick] [--json] [--seed 1]
 
 bytes    origin bytes of an epoch against D - (C - W), the least that any policy can fetch; LRU over the same reads beside it
 stall    how busy an emulated accelerator is kept where the origin gives a tenth more than is needed
-half     how long an epoch takes where it gives half of what is needed, and the cache holds half of the set
 jobs     two jobs over one set, the second half an epoch later
-after    a job after another one that has ended: its origin bytes against D - C, measured with sets of one folder
 replay   ``forebay plan --replay`` over a recorded run of ``bytes``
 
 Without a name all of them run (below 20 minutes on two processors; ``--quick`` below 2). Exit code 1 if a limit is broken. Every segment is
@@ -22,9 +20,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / part) for part in ("tests", "proxy", "benchmarks")]
 
-import plan_after  # noqa: E402
 import plan_bytes  # noqa: E402
-import plan_half  # noqa: E402
 import plan_jobs  # noqa: E402
 import plan_replay  # noqa: E402
 import plan_stall  # noqa: E402
@@ -56,24 +52,10 @@ def stall(given: argparse.Namespace) -> list[Figure]:
     return plan_stall.figures(trial)
 
 
-def half(given: argparse.Namespace) -> list[Figure]:
-    # At 128 shards the order of a shuffle alone costs up to 9 %, and two segments a reader are 4 % of what is fetched.
-    shards = FarSet(given.shards or (256 if given.quick else 1024), given.seed)
-    trial = plan_stall.Trial(shards, given.seed, given.need_mb, workers=2, epochs=given.epochs or 1)
-    say(f"half: {shards.bytes / 2**20:.0f} MiB with a cache of half of it")
-    return plan_half.figures(trial)
-
-
 def jobs(given: argparse.Namespace) -> list[Figure]:
     shards = FarSet(64 if given.quick else 192, given.seed)
     say(f"jobs: {shards.bytes / 2**20:.0f} MiB")
     return plan_jobs.figures(shards, given.seed, given.need_mb / 2, workers=4)
-
-
-def after(given: argparse.Namespace) -> list[Figure]:
-    shards = FarSet(64 if given.quick else 160, given.seed)
-    say(f"after: two sets of {shards.bytes / 2**21:.0f} MiB in one folder, a cache of half of one")
-    return plan_after.figures(shards, given.seed)
 
 
 def replay(given: argparse.Namespace) -> list[Figure]:
@@ -85,9 +67,7 @@ def replay(given: argparse.Namespace) -> list[Figure]:
 PARTS: dict[str, Callable[[argparse.Namespace], list[Figure]]] = {
     "bytes": origin_bytes,
     "stall": stall,
-    "half": half,
     "jobs": jobs,
-    "after": after,
     "replay": replay,
 }
 
@@ -103,11 +83,11 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--shards", type=int, help="of the set of `bytes` (default: 256, quick 128) and of `half` (1024, quick 256)")
-    parser.add_argument("--epochs", type=int, help="of `bytes` (default: 5, quick 3), `replay` (4, quick 2) and `half` (1)")
+    parser.add_argument("--shards", type=int, help="of the set of `bytes` (default: 256, quick 128)")
+    parser.add_argument("--epochs", type=int, help="of `bytes` (default: 5, quick 3) and `replay` (4, quick 2)")
     parser.add_argument("--case", help="only the cases of `bytes` with this in their name")
     parser.add_argument(
-        "--need-mb", type=float, default=NEED_MB, help=f"the accelerator of `stall` and `half` takes so many MB/s (default: {NEED_MB:g})"
+        "--need-mb", type=float, default=NEED_MB, help=f"the accelerator of `stall` takes so many MB/s (default: {NEED_MB:g})"
     )
     given = parser.parse_args()
     unknown = set(given.parts) - set(PARTS)

@@ -20,9 +20,9 @@ from forebay_loader.base.counters import counters
 from forebay_loader.base.errors import ProxyUnreachable, ShardChanged, ShardReadError
 from forebay_loader.samples import tar
 from forebay_loader.samples.index_client import counts_of, index_of, source_in
+from forebay_loader.samples.index_samples import indexed_samples
 from forebay_loader.samples.indexed_shard import IndexedShard
 from forebay_loader.samples.indexed_shards import IndexedShards
-from forebay_loader.samples.indexed_stream import indexed_samples
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.webdataset_openers import open_source
 from forebay_proxy.cli.sidecars.status_report import status_rows

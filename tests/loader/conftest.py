@@ -20,9 +20,9 @@ from forebay_loader.identity.reader_name import CLAIMS
 from forebay_loader.meter.report.meter_thread import THREAD
 from forebay_loader.stream import webdataset_openers
 from forebay_loader.stream.wait_notices import SAID
+from forebay_loader.transport.endpoint import INSTANCES
 from forebay_loader.transport.http import close_idle
 from forebay_loader.transport.hung_sidecar import HUNG
-from forebay_loader.transport.sidecar_instances import INSTANCES
 from forebay_loader.transport.source_timeout import DEAD
 
 

@@ -1,4 +1,4 @@
-"""``forebay`` whose sidecars cut shards otherwise than the product does: for programs that tests start."""
+"""``forebay`` whose sidecars cut shards otherwise than the product does, and try a failed disk sooner: for programs that tests start."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from forebay_proxy.cli import main as command
 from forebay_proxy.cli.seams import Seams
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.segments import SegmentLayout
+from forebay_proxy.store import health
 
 __all__ = ["main", "seams_with"]
+
+DISK_PAUSE_S = 15.0  # longer than a case lasts; the product's is a minute, which each test would wait for
 
 
 def seams_with(program: Sequence[str] = (), segment_bytes: int | None = None) -> Seams:
@@ -22,6 +25,7 @@ def seams_with(program: Sequence[str] = (), segment_bytes: int | None = None) ->
     if segment_bytes is None:
         return seams
     layout = SegmentLayout(segment_bytes)
+    health.PAUSE_S = DISK_PAUSE_S
 
     def serve(settings: Settings, announce: Callable[[ServiceInfo], None]) -> int:
         return run_service(settings, announce=announce, layout=layout)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from multiprocessing import context, parent_process, reduction
 from typing import Any, Iterator, Optional
 
-__all__ = ["SharedPart", "nameless_file", "training_pid"]
+__all__ = ["SharedPart", "lives", "nameless_file", "training_pid"]
 
 _PAGE_BYTES = 4096
 
@@ -114,3 +114,14 @@ def training_pid() -> int:
     parent = parent_process()
     in_worker = data is not None and data.get_worker_info() is not None
     return parent.pid if in_worker and parent is not None and parent.pid is not None else os.getpid()
+
+
+def lives(pid: int) -> bool:
+    """Also where it is somebody else's, or has ended and its parent has not asked for it yet."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is somebody's
+        return True
+    return True

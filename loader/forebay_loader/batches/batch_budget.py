@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Iterator, NamedTuple, Optional
+from typing import Generic, Iterator, NamedTuple, Optional, TypeVar
 
 from forebay_loader.base.argument_types import whole
 
-__all__ = ["BatchBudget", "BatchLoad", "SampleSize"]
+__all__ = ["BatchBudget", "BatchLoad", "BudgetBuckets", "SampleSize"]
+
+T = TypeVar("T")
 
 
 class SampleSize(NamedTuple):
@@ -111,3 +113,46 @@ class BatchBudget:
         if self.pad_to == "edge" and bucketed and bucket < len(self.buckets):
             longest = self.buckets[bucket]  # what is longer than the last edge has no edge, and is padded to the longest
         return samples * longest
+
+
+class BudgetBuckets(Generic[T]):
+    """What waits for a batch. Items are anything: a sample, its key.
+
+    A sample waits in the bucket of its length until no other fits in. One that does not fit itself begins the next batch, and those that
+    wait leave as one. So each bucket keeps the order of arrival, the same samples give the same batches, and one batch a bucket waits.
+    """
+
+    def __init__(self, budget: BatchBudget) -> None:
+        self._budget = budget
+        self._arrived = 0
+        self._waits: dict[int, list[tuple[int, T]]] = {}  # by bucket, each with the number of its arrival
+        self._loads: dict[int, BatchLoad] = {}
+
+    def add(self, item: T, size: SampleSize) -> list[list[T]]:
+        """The batches that are whole now: none, one, or two where an item that alone is over the budget follows others of its bucket."""
+        bucket = self._budget.bucket_of(size)
+        self._arrived += 1
+        made = []
+        if not self._budget.fits(self._loads.get(bucket, BatchLoad()).plus(size), bucket):
+            made += self._take(bucket)
+        self._waits.setdefault(bucket, []).append((self._arrived, item))
+        self._loads[bucket] = load = self._loads.get(bucket, BatchLoad()).plus(size)
+        if self._budget.is_full(load, bucket):
+            made += self._take(bucket)
+        return made
+
+    def flush(self) -> list[list[T]]:
+        """The batches that are left at the end, one of each bucket in which something waits; the longest waiting first."""
+        buckets = sorted(self._waits, key=lambda bucket: self._waits[bucket][0][0])
+        return [batch for bucket in buckets for batch in self._take(bucket)]
+
+    @property
+    def waiting(self) -> list[T]:
+        """What waits, in the order of arrival: given to fresh buckets in this order, it waits there in the same way."""
+        waits = [each for bucket in self._waits.values() for each in bucket]
+        return [item for _, item in sorted(waits, key=lambda each: each[0])]
+
+    def _take(self, bucket: int) -> list[list[T]]:
+        self._loads.pop(bucket, None)
+        waited = self._waits.pop(bucket, [])
+        return [[item for _, item in waited]] if waited else []

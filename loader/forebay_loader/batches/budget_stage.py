@@ -6,9 +6,8 @@ from array import array
 from itertools import chain
 from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 
-from forebay_loader.base.shown_shard import shown_shard
-from forebay_loader.batches.batch_budget import BatchBudget
-from forebay_loader.batches.budget_buckets import BudgetBuckets
+from forebay_loader.base.shown_text import shown_shard
+from forebay_loader.batches.batch_budget import BatchBudget, BudgetBuckets
 from forebay_loader.batches.pad import PadCollation
 from forebay_loader.batches.sample_size import Length, SampleSizes, named_sample
 from forebay_loader.resume.cursor import Again, Made, cursor_here

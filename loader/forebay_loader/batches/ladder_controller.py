@@ -1,12 +1,10 @@
 """Which batch size of a ladder: decided from what windows of steps took. Pure: figures in, a move or none out; no clock, no chance.
 
-A step costs something whatever its size (kernel launches, the optimizer, an all-reduce) and something for each sample. Where the first part
-dominates, a larger batch gives more samples a second. How large it is shows at two sizes at least, so the first rung above is tried: once
-two sizes are known, a line through them says what the next one would give, and it is tried only where that pays. What was tried has to show
-its gain. What was grown is given back, a rung at a time, where the trainer waits for data and the size below would give as much: then data
-is the limit, and a larger batch is only a larger batch. A size that was given back is not tried again for a time, which doubles.
-
-The ladder's first size is the user's: there is no rung below. Where a step ran out of memory, there is none above either.
+Where a step costs something whatever its size (kernel launches, the optimizer, an all-reduce), a larger batch gives more samples a second.
+How much shows only when it is tried. So the next size is tried while the trainer hardly waits for data, and kept if it gives a tenth more.
+It is given back where the trainer waits for data and the size below would give as much. A size that was given back is tried again after a
+time, which doubles. The first size is the user's: there is none below. After a step ran out of memory, its size and those above are not
+used again.
 """
 
 from __future__ import annotations
@@ -14,14 +12,16 @@ from __future__ import annotations
 from statistics import median_high, median_low
 from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
-from forebay_loader.batches.ladder_rules import LadderRules
-from forebay_loader.batches.step_cost import StepCost, fitted
-
 __all__ = ["LadderController", "LadderMove", "StepsWindow"]
 
 FORMAT = 1
+LEAST_GAIN = 0.10  # more samples a second than the size below, or a trial is over: larger batches are no end in themselves
+KEPT_GAIN = 0.05  # what a size must give while the trainer waits; below LEAST_GAIN, or noise would turn decisions round
+CALM_STALL = 0.10  # of the time: a trainer that waits longer than this for data tries nothing
+HIGH_STALL = 0.05  # of the time: a trainer that waits longer than this gives back a size that data does not pay for
+WINDOWS = 2  # that must say the same: one pause for a checkpoint says nothing
 KEPT = 3  # windows of which the middle one counts
-DRIFT = 1.25  # a step that takes so many times as long as once at this size is another step: what was known of other sizes is void
+FIRST_HOLD, LAST_HOLD = 8, 256  # windows for which a size that was given back is not tried; twice as many each time
 LONG_KEPT = 4  # times its hold: a size that was kept so long begins with the shortest hold again
 
 
@@ -51,13 +51,6 @@ class LadderMove(NamedTuple):
     why: str
 
 
-class _Measured(NamedTuple):
-    """Seconds of a step of one size: when it was first measured, and last."""
-
-    first_s: float
-    last_s: float
-
-
 class _Hold(NamedTuple):
     """A size is not tried before this window; how long that was."""
 
@@ -68,26 +61,20 @@ class _Hold(NamedTuple):
 class LadderController:
     """``ladder``: sizes that ascend, the user's first. ``rung`` counts them from 0."""
 
-    def __init__(self, ladder: Sequence[int], rules: LadderRules = LadderRules()) -> None:  # noqa: B008  # frozen
+    def __init__(self, ladder: Sequence[int]) -> None:
         self.ladder = tuple(ladder)
         self.rung = 0
         self.ceiling = len(self.ladder) - 1
-        self._rules = rules
         self._seen = 0  # windows
         self._settled = False  # the first window at a size is not counted: allocators and autotuners get used to it
         self._recent: list[StepsWindow] = []
-        self._measured: dict[int, _Measured] = {}  # by rung
+        self._step_s: dict[int, float] = {}  # by rung
         self._holds: dict[int, _Hold] = {}
-        self._bar: Optional[float] = None  # the gain that this size, which is on trial, must show
+        self._on_trial = False
 
     @property
     def size(self) -> int:
         return self.ladder[self.rung]
-
-    @property
-    def cost(self) -> Optional[StepCost]:
-        """What is known of a step; None before two sizes were measured."""
-        return fitted({self.ladder[rung]: one.last_s for rung, one in self._measured.items()})
 
     def decide(self, window: StepsWindow) -> Optional[LadderMove]:
         """What follows from one more ``window`` at this size; None where nothing does."""
@@ -100,9 +87,9 @@ class LadderController:
             self._settled = True
             return None
         self._recent = [*self._recent, window][-KEPT:]
-        if len(self._recent) < self._rules.windows:
+        if len(self._recent) < WINDOWS:
             return None
-        self._measure()
+        self._step_s[self.rung] = median_low(window.step_s for window in self._recent)
         return self._back() or self._on()
 
     def limit(self, ceiling: int) -> None:
@@ -122,9 +109,9 @@ class LadderController:
             "rung": self.rung,
             "ceiling": self.ceiling,
             "seen": self._seen,
-            "measured": [[rung, *one] for rung, one in sorted(self._measured.items())],
+            "measured": sorted(self._step_s.items()),
             "holds": [[rung, *one] for rung, one in sorted(self._holds.items())],
-            "bar": self._bar,
+            "on_trial": self._on_trial,
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -134,67 +121,45 @@ class LadderController:
         if tuple(state_dict["ladder"]) != self.ladder:
             raise ValueError(f"the state is of the ladder {tuple(state_dict['ladder'])}, and this one is {self.ladder}: give the same")
         self._go(int(state_dict["rung"]), "")
-        self.ceiling, self._seen, self._bar = int(state_dict["ceiling"]), int(state_dict["seen"]), state_dict["bar"]
-        self._measured = {int(rung): _Measured(*seconds) for rung, *seconds in state_dict["measured"]}
+        self.ceiling, self._seen = int(state_dict["ceiling"]), int(state_dict["seen"])
+        self._on_trial = bool(state_dict.get("on_trial"))
+        self._step_s = {int(rung): float(seconds[-1]) for rung, *seconds in state_dict["measured"]}
         self._holds = {int(rung): _Hold(*hold) for rung, *hold in state_dict["holds"]}
 
     def _go(self, rung: int, why: str) -> LadderMove:
-        self.rung, self._recent, self._settled, self._bar = rung, [], False, None
+        self.rung, self._recent, self._settled, self._on_trial = rung, [], False, False
         return LadderMove(self.size, why)
 
-    def _measure(self) -> None:
-        step_s = median_low(window.step_s for window in self._recent)
-        known = self._measured.get(self.rung)
-        if known is not None and not 1 / DRIFT < step_s / known.first_s < DRIFT:
-            self._measured.clear()
-            known = None
-        self._measured[self.rung] = _Measured(step_s if known is None else known.first_s, step_s)
-
     def _back(self) -> Optional[LadderMove]:
-        if self.rung == 0:
+        """Down, where this size does not give what it must."""
+        stalled = self._least_stall() > HIGH_STALL
+        if self.rung == 0 or not (self._on_trial or stalled):
             return None
-        stalled = all(stall > self._rules.high_stall for stall in self._stalls())
-        bar = self._bar if self._bar is not None else self._rules.kept_gain if stalled else None
-        if bar is None:
-            return None
-        gain = self._rate() / self._rate_below() - 1
-        if gain >= bar:
-            self._bar = None
+        gain, needed = self._rate() / self._rate_below() - 1, LEAST_GAIN if self._on_trial else KEPT_GAIN
+        if gain >= needed:
+            self._on_trial = False
             return None
         self._hold()
-        below = self.ladder[self.rung - 1]
+        size, below = self.size, self.ladder[self.rung - 1]
+        why = f"{size} gives {_percent(gain)} more samples a second than {below}, and {_percent(needed)} were asked for"
         if stalled:
-            waits = _percent(min(self._stalls()))
+            waits = _percent(self._least_stall())
             why = f"the trainer waits for data {waits} of the time, and {below} would give about as many samples a second"
-            return self._go(self.rung - 1, why)
-        why = f"{self.size} gives {_percent(gain)} more samples a second than {below}, and {_percent(bar)} were asked for"
         return self._go(self.rung - 1, why)
 
     def _on(self) -> Optional[LadderMove]:
+        """Up, to try."""
         above = self.rung + 1
         if above > self.ceiling or self._seen < self._holds.get(above, _Hold(0, 0)).until:
             return None
-        if any(stall > self._rules.calm_stall for stall in self._stalls()):
+        if any(window.stall > CALM_STALL for window in self._recent[-WINDOWS:]):
             return None
-        gain, why = self._promised(above)
-        if gain is not None and gain < self._rules.least_gain:
-            return None
-        move = self._go(above, why)
-        self._bar = self._rules.least_gain if gain is None else self._rules.kept_gain
+        move = self._go(above, f"trying whether {self.ladder[above]} gives more samples a second than {self.size}")
+        self._on_trial = True
         return move
 
-    def _promised(self, above: int) -> tuple[Optional[float], str]:
-        """How many more samples a second the rung above should give; None where only trying it can tell."""
-        here, there, cost = self._measured[self.rung].last_s, self._measured.get(above), self.cost
-        if cost is None:
-            return None, f"what a step of {self.size} costs whatever its size is not known: trying {self.ladder[above]} tells"
-        there_s = cost.step_s(self.ladder[above]) if there is None else there.last_s
-        gain = self.ladder[above] / there_s / (self.size / here) - 1
-        share = _percent(cost.fixed_share(self.size))
-        return gain, f"{share} of a step of {1e3 * here:.3g} ms do not depend on its size: {_percent(gain)} more samples a second expected"
-
-    def _stalls(self) -> list[float]:
-        return [window.stall for window in self._recent[-self._rules.windows :]]
+    def _least_stall(self) -> float:
+        return min(window.stall for window in self._recent[-WINDOWS:])
 
     def _rate(self) -> float:
         """Samples a second, waiting included."""
@@ -202,15 +167,14 @@ class LadderController:
 
     def _rate_below(self) -> float:
         """What the rung below would give if it waited for nothing. Not known, it is as much as here: the side of smaller batches."""
-        below = self._measured.get(self.rung - 1)
-        here = self.size / self._measured[self.rung].last_s
-        return here if below is None else self.ladder[self.rung - 1] / below.last_s
+        below = self._step_s.get(self.rung - 1)
+        return self.size / self._step_s[self.rung] if below is None else self.ladder[self.rung - 1] / below
 
     def _hold(self) -> None:
         """Do not try this rung for a time."""
         last = self._holds.get(self.rung)
         again = last is not None and self._seen <= last.until + LONG_KEPT * last.windows
-        windows = min(2 * last.windows, self._rules.last_hold) if again and last is not None else self._rules.first_hold
+        windows = min(2 * last.windows, LAST_HOLD) if again and last is not None else FIRST_HOLD
         self._holds[self.rung] = _Hold(self._seen + windows, windows)
 
 

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Mapping as MappingABC
 from typing import Any, Callable, Mapping, Optional, Union
 
-from forebay_loader.base.shown_shard import shown_shard
+from forebay_loader.base.shown_text import shown_shard
 from forebay_loader.batches.batch_budget import BatchBudget, SampleSize
 
 __all__ = ["Length", "SampleSizes", "bytes_of", "named_sample"]

@@ -11,7 +11,7 @@ from webdataset.compat import FluidInterface
 from webdataset.pipeline import DataPipeline
 
 from forebay_loader.base.epoch_stage import EpochDecoder, EpochStage
-from forebay_loader.base.shown_shard import shown_shard
+from forebay_loader.base.shown_text import shown_shard
 from forebay_loader.meter.skips.recorded_handler import RecordedHandler, passes_over
 from forebay_loader.meter.skips.skip_pass import current
 from forebay_loader.videos.errors import VideoError

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
 
 from forebay_loader.base.epoch_stage import EpochStage
-from forebay_loader.base.shown_shard import shown_shard
+from forebay_loader.base.shown_text import shown_shard
 from forebay_loader.dataset.sample_shares import SharedOut
 from forebay_loader.dataset.shard_entry import indexed_shard
 from forebay_loader.dataset.shards_ahead import ShardsAhead

@@ -9,8 +9,8 @@ from forebay_loader.base.errors import LoaderError
 from forebay_loader.base.timeouts import Limits
 from forebay_loader.resume.begun_shards import version_of
 from forebay_loader.samples.index_client import source_in
+from forebay_loader.samples.index_samples import indexed_samples
 from forebay_loader.samples.indexed_shard import IndexedShard
-from forebay_loader.samples.indexed_stream import indexed_samples
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.shard_stream import ShardStream
 

@@ -6,24 +6,80 @@ Each is a plain stage, so that a user's own splitter can replace it. All stages 
 from __future__ import annotations
 
 import os
+import random
 import sys
 import threading
 from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import chain, islice
-from typing import Any, Iterable, Iterator, Optional, Sequence
+from hashlib import blake2b
+from itertools import chain, count, islice
+from typing import Any, Iterable, Iterator, NamedTuple, Optional, Sequence
 
 from forebay_loader.base.epoch_stage import EpochStage
 from forebay_loader.base.notices import notice_once
-from forebay_loader.dataset.order import Part, epoch_order, resampled_order, worker_part
 from forebay_loader.identity.world import World, here_worker
 from forebay_loader.meter.skips.skip_pass import current
 from forebay_loader.plan.epochs import Epochs
 from forebay_loader.plan.known_lists import lists_shards, passes_shards_on
-from forebay_loader.resume.begun_shards import LISTED
+from forebay_loader.resume.begun_shards import LISTED, ROUNDS
 from forebay_loader.resume.cursor import Cursor, cursor_here
 
-__all__ = ["FairShare", "NodeSplit", "ShardList", "ShardOrder", "WorkerSplit"]
+__all__ = [
+    "EmptyPasses",
+    "FairShare",
+    "NodeSplit",
+    "Part",
+    "ShardList",
+    "ShardOrder",
+    "WorkerSplit",
+    "epoch_order",
+    "resampled_order",
+    "split",
+    "worker_part",
+]
+
+
+class Part(NamedTuple):
+    """What one worker reads: these shards, of each every ``stripes``-th sample beginning with number ``stripe``."""
+
+    shards: list[int]
+    stripe: int = 0
+    stripes: int = 1
+
+
+def epoch_order(n: int, seed: int, epoch: int, turn: int = 0) -> list[int]:
+    """A permutation of ``range(n)``; ``turn`` counts the passes within one epoch (``with_epoch`` may need several)."""
+    order = list(range(n))
+    random.Random(_key(seed, epoch, turn)).shuffle(order)  # noqa: S311  # a text as seed: the same on every machine, and no two alike
+    return order
+
+
+def resampled_order(n: int, seed: int, epoch: int, turn: int = 0, *, first: int = 0, step: int = 1) -> Iterator[int]:
+    """Endless draws from ``range(n)``, with replacement: of one common sequence those at ``first``, ``first + step``, …
+
+    Each draw is made from its place alone, so a worker makes its own and skips nobody else's.
+    """
+    key = _key(seed, epoch, turn).encode()
+    for place in count(first, step):
+        yield int.from_bytes(blake2b(b"%s/%d" % (key, place), digest_size=8).digest(), "big") % n  # uneven by n in 2**64
+
+
+def split(order: Sequence[int], rank: int, size: int) -> list[int]:
+    """Every ``size``-th beginning with ``rank``, as webdataset splits."""
+    return list(order[rank::size])
+
+
+def worker_part(shards: Sequence[int], worker: int, workers: int) -> Part:
+    """The part of one worker in what its rank reads. Fewer shards than workers: they share one, sample by sample, so that none is idle."""
+    if workers <= len(shards) or not shards:
+        return Part(split(shards, worker, workers))
+    at = worker % len(shards)
+    return Part([shards[at]], worker // len(shards), len(range(at, workers, len(shards))))
+
+
+def _key(seed: int, epoch: int, turn: int) -> str:
+    return f"{seed}/{epoch}/{turn}" if turn else f"{seed}/{epoch}"
+
 
 Item = dict[str, Any]
 _NOTHING = object()
@@ -214,3 +270,35 @@ def _is_done(cursor: Cursor, ordinal: int) -> bool:
     ranges = cursor.done.get(shard, ())
     at = bisect_right(ranges, (number, _LAST)) - 1
     return at >= 0 and ranges[at][0] <= number < ranges[at][1]
+
+
+LEFT_OUT = 2000  # samples, where stages leave out what is read
+DRAWS = 30  # as often as one sample of an rsample's should have come: that none did has a probability of e**-30
+
+
+class EmptyPasses:
+    """Passes in a row that gave nothing. ``places`` share the shards of each out among them, ``listed`` are those, if that is known, and of
+    the samples ``rsample`` takes a ``share``."""
+
+    def __init__(self, places: int, listed: Optional[int] = None, share: float = 1.0) -> None:
+        self._enough = ROUNDS * max(1, places if listed is None else min(places, listed))
+        self._samples = max(LEFT_OUT, DRAWS / share) if share > 0 else LEFT_OUT
+        self._passes = 0
+        self._left_out = 0
+
+    def __repr__(self) -> str:
+        return f"<EmptyPasses, {self._passes} of {self._enough}>"
+
+    def gave(self) -> None:
+        """A pass gave something."""
+        self._passes = self._left_out = 0
+
+    def over(self, read: int = 0) -> bool:
+        """One more pass gave nothing, of ``read`` samples that no handler passed over. Whether it was the last to try: the log says so."""
+        self._passes += 1
+        self._left_out += max(0, read)
+        if self._passes < self._enough or 0 < self._left_out < self._samples:
+            return False
+        what = f"{self._left_out} samples were read, and stages left all of them out" if self._left_out else "there was none"
+        notice_once("empty-passes", f"{self._passes} passes in a row gave no sample ({what}): this worker or rank ends")
+        return True

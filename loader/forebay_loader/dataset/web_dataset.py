@@ -22,17 +22,16 @@ from forebay_loader.base.notices import notice_once
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.dataset.arguments import Arguments, with_positional
 from forebay_loader.dataset.decode_stage import DecodeStage
-from forebay_loader.dataset.empty_passes import EmptyPasses
 from forebay_loader.dataset.local_copies import tell_unused
-from forebay_loader.dataset.memo_pipeline import MemoPipeline
 from forebay_loader.dataset.resume import Resumed, SampleShuffle, StreamPosition, made_of, undetermined, untold_class, untold_of
 from forebay_loader.dataset.samples_again import PassAgain
-from forebay_loader.dataset.shard_list import FairShare, NodeSplit, ShardList, ShardOrder, WorkerSplit
+from forebay_loader.dataset.shard_list import EmptyPasses, FairShare, NodeSplit, ShardList, ShardOrder, WorkerSplit
 from forebay_loader.dataset.stages import ShardOpenings, TarSamples
 from forebay_loader.dataset.webdataset_compat import POSITIONAL, file_cache, group_of, listed, node_stage, stock_source
 from forebay_loader.dataset.with_length import with_length
 from forebay_loader.identity.reader_name import ensure_job
 from forebay_loader.identity.world import World, here_worker, in_worker, take_role
+from forebay_loader.memos.stage import folded
 from forebay_loader.meter.profile_ranges import staged
 from forebay_loader.meter.skips.recorded_handler import Handler
 from forebay_loader.meter.skips.skip_pass import SkipWatch, current, making
@@ -52,7 +51,7 @@ __all__ = ["WebDataset"]
 _STAGES = (FairShare, NodeSplit, SampleShuffle, ShardList, TarSamples, WorkerSplit)
 
 
-class WebDataset(MemoPipeline, compat.WebDataset):
+class WebDataset(compat.WebDataset):
     """``wds.WebDataset(urls, …)`` whose shards come through the sidecar. Samples keep the original ``__url__``.
 
     Example::
@@ -257,6 +256,12 @@ class WebDataset(MemoPipeline, compat.WebDataset):
     def listed(self, batchsize: int, partial: bool = True) -> Any:
         """Lists of ``batchsize`` samples, without collation; the last may be shorter if ``partial``."""
         return self.compose(batched(batchsize, collation_fn=None, partial=partial))  # 0.2.86's own raises, 1.0.2's forgets ``partial``
+
+    def compose(self, *args: Any) -> Any:
+        """webdataset's: the same pipeline with these stages behind its own. ``fb.memo(…)`` is put around the stage before it."""
+        made = super().compose(*args)
+        made.pipeline = folded(made.pipeline, getattr(self, "_handler", None))
+        return made
 
     def with_length(self, n: int, silent: bool = False) -> Any:
         """``len()`` of this data set is ``n`` from now on; what it yields does not change. It can still be pickled."""

@@ -2,30 +2,31 @@
 
 Chained in front of any URL of https, http, s3, gs or hf, or by itself: ``forebay://https/host/a.tar``, the sidecar's own path, which is
 also the name of a file here. Reading alone, in ranges, each of the version that was opened and no other (``If-Match``). What is read
-from the start on comes as one stream, which the sidecar fetches ahead of; ``announce`` tells it what will be opened next. Listings come
-from the store itself, by the file system that fsspec has for it.
-
-Without a sidecar the same file system reads instead, with a warning; while one hangs too, which is waited for where that fails.
+from the start on comes as one stream, which the sidecar fetches ahead of. Listings come from the store itself, by the file system that
+fsspec has for it. Where no sidecar is, or one stays away, the same file system reads instead, with a warning.
 """
 
 from __future__ import annotations
 
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
-from typing import Any, Callable, Iterable, Optional, TypeVar, Union
+from typing import Any, Callable, Iterable, NoReturn, Optional, TypeVar, Union
 
-from fsspec.spec import AbstractFileSystem
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
+from forebay_loader.base.counters import COUNTS
+from forebay_loader.base.errors import ProxyUnreachable, ShardReadError
+from forebay_loader.base.notices import notice_once
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
-from forebay_loader.files.announced_files import AnnouncedFiles
-from forebay_loader.files.either_way import either, is_there, say_past
-from forebay_loader.files.pinned_reads import PinnedReads
-from forebay_loader.files.shard_file import ForebayFile
 from forebay_loader.files.target import PROTOCOL, Target, file_name
-from forebay_loader.identity.reader_name import CLAIMS
+from forebay_loader.stream.range_reads import open_range, read_range, shard_version
+from forebay_loader.transport.body import Unanswered
+from forebay_loader.transport.endpoint import find_endpoint, unnamed
+from forebay_loader.transport.http import Reply
+from forebay_loader.transport.source_timeout import DEAD
 from forebay_proxy.wire.commands.sources import Source
 
-__all__ = ["ForebayFileSystem"]
+__all__ = ["ForebayFile", "ForebayFileSystem"]
 
 try:
     from fsspec.implementations.chained import ChainedFileSystem
@@ -59,8 +60,7 @@ class ForebayFileSystem(ChainedFileSystem):
         self.target_protocol = target_protocol
         self.target_options = dict(target_options or {})
         self._target = Target(target_protocol, self.target_options, fo or "")
-        self._reads = PinnedReads(limits)
-        self._plan: Optional[AnnouncedFiles] = None
+        self._limits = limits
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
@@ -72,8 +72,8 @@ class ForebayFileSystem(ChainedFileSystem):
         """Name, size, ETag and mtime, as the sidecar has them of the origin."""
         return self._asked(path, self._info, lambda fs, target: {**fs.info(target, **options), "name": self._target.source(path)[0]})
 
-    def _info(self, name: str, source: Source, alone: bool) -> dict[str, Any]:
-        version = self._reads.version(source, alone)
+    def _info(self, name: str, source: Source) -> dict[str, Any]:
+        version = shard_version(source, self._limits)
         found: dict[str, Any] = {"name": name, "size": version.length, "type": "file", "ETag": version.etag}
         if version.modified:
             found.update(LastModified=version.modified, mtime=parsedate_to_datetime(version.modified).timestamp())
@@ -129,53 +129,134 @@ class ForebayFileSystem(ChainedFileSystem):
             raise NotImplementedError(f"Forebay only reads: mode {mode!r}")
         size = block_size if isinstance(block_size, int) and block_size > 0 else BLOCK_BYTES
 
-        def through(name: str, source: Source, alone: bool) -> ForebayFile:
-            return ForebayFile(
-                self, self._reads, self._target, name, source, alone, block_size=size, cache_options=cache_options, **options
-            )
+        def through(name: str, source: Source) -> ForebayFile:
+            return ForebayFile(self, name, source, self._limits, block_size=size, cache_options=cache_options, **options)
 
         return self._asked(path, through, lambda fs, target: fs.open(target, mode))
 
     def cat_file(self, path: str, start: Optional[int] = None, end: Optional[int] = None, **options: Any) -> bytes:
         """Bytes ``start`` to ``end`` (as in a slice) of one version."""
 
-        def through(_: str, source: Source, alone: bool) -> bytes:
-            reader = CLAIMS.opening(source.text)
-            version = self._reads.version(source, alone)
+        def through(_: str, source: Source) -> bytes:
+            version = shard_version(source, self._limits)
             begin, past, _step = slice(start, end).indices(version.length)
             pieces = range(begin, max(begin, past), BLOCK_BYTES)
-            try:
-                return b"".join(self._reads.range(source, version, reader, at, min(BLOCK_BYTES, past - at), alone) for at in pieces)
-            finally:
-                self.opened(source)
+            return b"".join(read_range(source, at, min(BLOCK_BYTES, past - at), version.etag, self._limits) for at in pieces)
 
         return self._asked(path, through, lambda fs, target: fs.cat_file(target, start, end, **options))
 
-    def cat(self, path: Any, recursive: bool = False, on_error: str = "raise", **options: Any) -> Any:
-        """As any file system's; of several files the sidecar hears before the first is read."""
-        if isinstance(path, list):
-            self.announce(path)
-        return super().cat(path, recursive=recursive, on_error=on_error, **options)
+    def past(self, path: str, etag: str, first: int, size: int, length: int) -> bytes:
+        """Bytes of the version ``etag`` from the store itself. Raises ``ProxyUnreachable`` where the store has another."""
+        fs, target = self._target.store(path)
+        there = fs.info(target)
+        if there.get("ETag") != etag or there.get("size") != length:
+            raise ProxyUnreachable("its store has another version by now, or does not say which")
+        data = bytes(fs.cat_file(target, first, first + size))
+        if len(data) != size:
+            raise ShardReadError(f"{path}: {len(data)} of {size} bytes came from its store")
+        return data
 
-    def announce(self, paths: Iterable[str]) -> None:
-        """Tell the sidecar that these files will be opened, in this order: it fetches them ahead. It replaces what was told before."""
-        sources = [self._target.source(path)[1] for path in paths]
-        if self._plan is not None:
-            self._plan.leave()
-        self._plan = AnnouncedFiles(sources) if sources else None
-
-    def opened(self, source: Source) -> None:
-        """A file of it has been read: what was announced goes on behind it."""
-        if self._plan is not None and self._plan.opened(source):
-            self._plan = None
-
-    def _asked(self, path: str, through: Callable[[str, Source, bool], T], past: Callable[[Any, Any], T]) -> T:
+    def _asked(self, path: str, through: Callable[[str, Source], T], past: Callable[[Any, Any], T]) -> T:
         """Call ``through`` for the sidecar; where no sidecar runs or answers, call ``past`` for the target's own file system."""
         name, source = self._target.source(path)
-        if is_there():
-            return either(lambda alone: through(name, source, alone), lambda _: past(*self._target.store(path)))
-        say_past()
+        if find_endpoint() is None:
+            say_past(unnamed())
+        elif DEAD.known():
+            say_past("the sidecar does not answer")
+        else:
+            try:
+                return through(name, source)
+            except ProxyUnreachable as error:
+                say_past(error)
+                DEAD.found()
+            except ShardReadError as error:
+                _raise_as_of_files(error)
         return past(*self._target.store(path))
 
     def _named(self, fs: Any, target: str) -> str:
         return str(file_name(fs.unstrip_protocol(target)))
+
+
+class ForebayFile(AbstractBufferedFile):
+    """One version of a shard, open for reading. Reads in order, from the start or from another place, share one stream."""
+
+    def __init__(self, fs: ForebayFileSystem, name: str, source: Source, limits: Limits, **options: Any) -> None:
+        self._source = source
+        self._limits = limits
+        self._etag, length, _ = shard_version(source, limits)
+        self._stream: Optional[Reply] = None
+        self._at = 0  # where the last piece ended
+        super().__init__(fs, name, "rb", size=length, **options)
+        self.details = {"name": name, "size": self.size, "type": "file", "ETag": self._etag}
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        """Bytes ``start`` to ``end``, exclusive. Raises ``OSError``."""
+        end = min(end, self.size)
+        if end <= start:
+            return b""
+        parts, at = [], start
+        try:
+            for piece in self._pieces(start, end):
+                parts.append(piece)
+                at += len(piece)
+        except Unanswered:
+            self._leave_stream()
+        except BaseException:
+            self._leave_stream()
+            raise
+        COUNTS.add("bytes_proxy", at - start)
+        if at < end:  # in order no more, or broken off: what is missing, and a stream again from there on
+            parts.append(self._read(at, end - at))
+        self._at = end
+        return b"".join(parts)
+
+    def _pieces(self, start: int, end: int) -> Iterable[bytes]:
+        if start != self._at:
+            self._leave_stream()
+            return
+        if self._stream is None:
+            self._stream = open_range(self._source, start, self.size - start, self._etag, self._limits)
+        left = end - start
+        while left and (data := self._stream.body.read(left)):
+            left -= len(data)
+            yield data
+        if end == self.size:
+            self._leave_stream()
+
+    def _read(self, first: int, size: int) -> bytes:
+        """One range by itself; past the sidecar where that is gone for good, if the store has the very same version."""
+        try:
+            return read_range(self._source, first, size, self._etag, self._limits)
+        except ProxyUnreachable as error:
+            say_past(error)
+            DEAD.found()
+            why = f"{error}; past the sidecar"
+        try:
+            return bytes(self.fs.past(self.path, self._etag, first, size, self.size))
+        except Exception as error:  # whatever a store's library raises, or that there is none
+            raise ProxyUnreachable(f"{why}: {type(error).__name__}: {error}") from error
+
+    def close(self) -> None:
+        """Leave the shard."""
+        if not self.closed:
+            self._leave_stream()
+        super().close()
+
+    def _leave_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.body.close()
+
+
+def say_past(why: object) -> None:
+    """Say once that fsspec's own file system reads."""
+    notice_once("fs-direct", f"fsspec reads past Forebay: {why}")
+
+
+def _raise_as_of_files(error: ShardReadError) -> NoReturn:
+    """Raises what a status means to who opens files."""
+    if error.status in (404, 410):
+        raise FileNotFoundError(str(error)) from error
+    if error.status in (401, 403):
+        raise PermissionError(str(error)) from error
+    raise error

@@ -7,22 +7,31 @@ decides are taken here, at the one place that sees both sides of a step: until a
 
 from __future__ import annotations
 
+import importlib
 import time
+from collections.abc import Mapping as MappingABC
+from hashlib import blake2b
 from itertools import chain, islice
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
 
+from forebay_loader.base.errors import StepsError
 from forebay_loader.base.notices import log
-from forebay_loader.batches.batch_join import ALIKE, BatchJoin
 from forebay_loader.batches.ladder_controller import LadderController, StepsWindow
-from forebay_loader.batches.pad import PadCollation
-from forebay_loader.loading.ladder_vote import LadderVote
+from forebay_loader.batches.pad import Field, PadCollation, common_dtype
+from forebay_loader.loading.step_vote import StepVote
 from forebay_loader.meter.profile_ranges import profiled
 
-__all__ = ["BatchLadder"]
+__all__ = ["BatchJoin", "BatchLadder"]
 
 FORMAT = 1
 EARLY = 2  # steps, after which an error would lose training
 MOST_DECISIONS = 100  # that are remembered
+_NO_WORD = 1 << 40  # of a rank that leaves a number to rank 0, where the least counts
+_ALIKE = (
+    "Batches must be alike but for their first axis: where each is padded to its longest sample, let fb.padded do it (collate=, "
+    "collation_fn= or collate_fn=), which pads on; or pad all to one length, or leave batch_ladder out"
+)
+_SAMPLES = "samples"  # the layout of what has one entry a sample; a list of layouts is of columns by place, a dict by name
 
 
 class BatchLadder:
@@ -47,14 +56,14 @@ class BatchLadder:
         self._steps = 0
         self._given = 0  # batches of the user's size, in the iteration that was begun last
         self._window = StepsWindow()
-        self._vote: Optional[LadderVote] = None
-        self._apart = False  # another rank has left this iteration: nothing is decided until all begin the next
+        self._ballot: Optional[StepVote] = None
+        self._first: Any = None  # a copy of the first batch of all, until the second one is there
 
     def __repr__(self) -> str:
         return f"<BatchLadder {self.size} of {self._controller.ladder}, {self._steps} steps>"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_vote": None}
+        return {**self.__dict__, "_ballot": None, "_first": None}
 
     @property
     def size(self) -> int:
@@ -70,7 +79,7 @@ class BatchLadder:
         if controller.rung == 0:
             raise RuntimeError(f"a step ran out of memory at {self.size} samples, the first size of batch_ladder: make that one smaller")
         controller.limit(controller.rung - 1)
-        if self._vote is None:
+        if self._ballot is None:
             self._adopt(controller.ceiling, "a step ran out of memory")
         return controller.ladder[controller.ceiling]
 
@@ -92,25 +101,22 @@ class BatchLadder:
         self._steps, self._window = int(state_dict["steps"]), StepsWindow()
         self.decisions = [dict(one) for one in state_dict["decisions"]]
 
-    def climb(
-        self, batches: Iterable[Any], vote: Callable[[], Optional[LadderVote]], padding: Optional[PadCollation] = None
-    ) -> Iterator[Any]:
-        """The samples of ``batches`` in batches of the size that is decided on; the last may be smaller. ``vote`` is asked for once.
+    def climb(self, batches: Iterable[Any], ballot: Optional[StepVote] = None, padding: Optional[PadCollation] = None) -> Iterator[Any]:
+        """The samples of ``batches`` in batches of the size that is decided on; the last may be smaller.
 
-        ``padding``: what has padded them. ``ValueError`` for batches that cannot be put together.
+        ``ballot``: on which the ranks vote on every one of ``batches``; None for one rank. ``padding``: what has padded them. Raises
+        ``ValueError`` for batches that cannot be put together, ``StepsError`` where ranks were given different ladders.
         """
         source = iter(batches)
         try:
             first = list(islice(source, 1))  # before the ranks speak of sizes: it is there that they find each other
-            if self._vote is None:
-                self._vote = vote()
-            self._begin()
+            self._ballot, self._given = ballot, 0
+            if ballot is not None:
+                self._begin(ballot)
             again = chain(first, source)
             del first  # a batch is not kept beyond its step
             yield from self._climb(again, BatchJoin(self._controller.ladder[0], padding))
         finally:
-            if self._vote is not None and not self._apart:
-                self._vote.leave()
             if hasattr(source, "close"):
                 source.close()  # now: it tells the other ranks
 
@@ -144,69 +150,67 @@ class BatchLadder:
         """One batch; ``parts``, from the user's own size on, where they do not go together and no other rank has to take as many steps."""
         join.look(parts[0])
         if len(parts) == 1:
-            self._check(join, parts[0])
+            self._try_early(join, parts[0])
             return parts[:]
         try:
             with profiled("forebay.collate"):
                 return [join(parts)]
         except ValueError as error:
-            if self._vote is not None or self._steps < EARLY:
+            if self._ballot is not None or self._steps < EARLY:
                 raise
-            self._grow_no_more(str(error))
+            self._controller.limit(0)
+            log.warning("batch size stays at %d from step %d on: %s", self._controller.ladder[0], self._steps, error)
             self._adopt(0, "batches do not fit together")
             self._tell()
             return parts[:]
 
-    def _check(self, join: BatchJoin, batch: Any) -> None:
-        """Batches that cannot be put together are an error before anything was trained, and later the end of growing, not of the run."""
-        grows = self._controller.rung == 0 < self._controller.ceiling
-        differs = join.differs(batch) if grows else ""
-        if differs and self._steps < EARLY:
-            raise ValueError(f"batch_ladder puts batches together, and these do not fit: {differs}. {ALIKE}")
-        if differs:
-            self._grow_no_more(f"{differs}. {ALIKE}")
+    def _try_early(self, join: BatchJoin, batch: Any) -> None:
+        """Put the first two batches together, for nothing: where that fails it is an error before anything was trained."""
+        if self._steps == 0 and join.known:
+            self._first = join([batch])
+        elif self._first is not None:
+            first, self._first = self._first, None
+            join([first, batch])
 
-    def _grow_no_more(self, why: str) -> None:
-        self._controller.limit(0)
-        log.warning("batch size stays at %d from step %d on: %s", self._controller.ladder[0], self._steps, why)
-
-    def _begin(self) -> None:
-        self._given, self._apart = 0, False
-        if self._vote is None:
+    def _begin(self, ballot: StepVote) -> None:
+        """All ranks begin an iteration at rank 0's size."""
+        ladder = (self._controller.ladder, self._every)
+        digest = int.from_bytes(blake2b(repr(ladder).encode(), digest_size=7).digest(), "big") + 1
+        said = ballot.cast(self._rank_0s(ballot), self._given, common=self._steps + 1, digest=digest)
+        if said is None:
             return
-        start = self._vote.begin(self._controller.ladder, self._every, self._steps, self._controller.rung)
-        self._apart = start is None
-        if start is not None:
-            if not start.same:
-                self._steps, self._window = 0, StepsWindow()
-            self._adopt(start.rung, "rank 0 is there")
+        if not said.same:
+            raise StepsError(
+                f"ranks differ in batch_ladder or batch_ladder_steps; this one has {ladder[0]} and {ladder[1]}. Give all ranks the same"
+            )
+        if not said.alike:
+            self._steps, self._window = 0, StepsWindow()
+        self._adopt(said.least, "rank 0 is there")
 
     def _decide(self) -> None:
         window, self._window = self._window, StepsWindow()
-        if self._vote is None:
+        if self._ballot is None:
             move = self._controller.decide(window)
             self._note(move.why if move is not None else "")
-        elif not self._apart:
-            self._apart = not self._decide_together(self._vote, window)
+        else:
+            self._decide_together(self._ballot, window)
 
-    def _decide_together(self, vote: LadderVote, window: StepsWindow) -> bool:
-        """Whether all ranks were there. A step takes as long as on the slowest rank, and waits for the last one's data."""
-        figures = vote.figures(self._controller.ceiling, round(1e6 * window.stall_s / window.steps) if window.steps else 0)
-        if figures is None:
-            return False
-        before, why = self._controller.rung, "rank 0 decided"
-        self._controller.limit(figures.ceiling)
-        if vote.decides:
-            whole_s = window.busy_s + window.stall_s
-            stall_s = min(whole_s, max(window.stall_s, 1e-6 * figures.stall_us * window.steps))
-            move = self._controller.decide(StepsWindow(window.steps, whole_s - stall_s, stall_s))
+    def _decide_together(self, ballot: StepVote, window: StepsWindow) -> None:
+        """Rank 0 decides by what it measured: in each vote it has waited for the rank whose data came last. Any rank lowers the ceiling."""
+        controller, why = self._controller, "rank 0 decided"
+        before, top = controller.rung, len(controller.ladder) - 1
+        if ballot.rank == 0:
+            move = controller.decide(window)
             why = move.why if move is not None else why
-        rung = vote.decided(self._controller.rung)
-        if rung is None:
-            self._controller.adopt(before)
-            return False
-        self._adopt(rung, why)
-        return True
+        said = ballot.cast(self._rank_0s(ballot), self._given, number=top - controller.ceiling)
+        if said is None:  # a rank has left this iteration
+            controller.adopt(before)
+            return
+        controller.limit(top - said.number)
+        self._adopt(min(said.least, controller.ceiling), why)
+
+    def _rank_0s(self, ballot: StepVote) -> int:
+        return self._controller.rung if ballot.rank == 0 else _NO_WORD
 
     def _adopt(self, rung: int, why: str) -> None:
         self._controller.adopt(rung)
@@ -214,11 +218,11 @@ class BatchLadder:
 
     def _note(self, why: str) -> None:
         """Remember, and on rank 0 say, what the size is changed for."""
-        if self.size == (self.decisions[-1]["size"] if self.decisions else self._controller.ladder[0]):
-            return
         before = self.decisions[-1]["size"] if self.decisions else self._controller.ladder[0]
+        if self.size == before:
+            return
         self.decisions = [*self.decisions, {"step": self._steps, "size": self.size, "why": why}][-MOST_DECISIONS:]
-        if self._vote is None or self._vote.decides:
+        if self._ballot is None or self._ballot.rank == 0:
             log.warning("batch size %d -> %d at step %d: %s", before, self.size, self._steps, why)
 
     def _tell(self) -> None:
@@ -226,3 +230,137 @@ class BatchLadder:
             self._told = self.size
             if self._on_batch_size is not None:
                 self._on_batch_size(self.size)
+
+
+class BatchJoin:
+    """Puts together batches of ``size`` samples each. The last of a worker may have fewer. ``padding``: what has padded them."""
+
+    def __init__(self, size: int, padding: Optional[PadCollation] = None) -> None:
+        self._size = size
+        self._padding = padding
+        self._layout: Any = None
+
+    @property
+    def known(self) -> bool:
+        """Whether a batch of ``size`` samples was seen."""
+        return self._layout is not None
+
+    def look(self, batch: Any) -> None:
+        """Learn from a batch what batches are like. ``ValueError`` for one that has not ``size`` samples, unless it has fewer."""
+        if self._layout is not None:
+            return
+        try:
+            self._layout = self._laid_out(batch, top=True)
+        except ValueError:
+            samples = _first_axis(batch)
+            if samples is None or samples >= self._size:
+                raise
+            # else it is of a worker that had no more, and the next one tells
+
+    def __call__(self, parts: Sequence[Any]) -> Any:
+        """One batch of all ``parts``. Raises ``ValueError`` where they do not go together."""
+        for part in parts:
+            self.look(part)
+        if self._layout is None:
+            raise ValueError(f"no batch had {self._size} samples, the first size of batch_ladder: what they are like cannot be told")
+        try:
+            return _joined(parts, self._layout, self._fills(parts))
+        except (RuntimeError, ValueError) as error:
+            raise ValueError(
+                f"batch_ladder puts batches together, and these {len(parts)} do not fit: {str(error).rstrip('.')}. {_ALIKE}"
+            ) from error
+
+    def _fills(self, parts: Sequence[Any]) -> dict[Field, Any]:
+        """Of the columns that are padded in all ``parts``."""
+        if self._padding is None:
+            return {}
+        fills = [self._padding.fills(part) for part in parts]
+        return fills[0] if all(each.keys() == fills[0].keys() for each in fills) else {}
+
+    def _laid_out(self, part: Any, *, top: bool = False) -> Any:
+        if isinstance(part, MappingABC):
+            return {name: self._laid_out(each) for name, each in part.items()}
+        if not isinstance(part, (list, tuple)):
+            if _first_axis(part) == self._size and getattr(part, "shape", None) is not None:
+                return _SAMPLES
+            raise ValueError(self._unlike(part))
+        columns = bool(part) and all(_entries(each) == self._size for each in part)
+        if len(part) != self._size:
+            return [self._laid_out(each) for each in part] if part else _SAMPLES
+        if top and columns:
+            raise ValueError(f"a batch of {len(part)} with {self._size} entries each: samples or columns? Give batch_ladder other sizes")
+        return _SAMPLES
+
+    def _unlike(self, part: Any) -> str:
+        shape = getattr(part, "shape", None)
+        found = f"a {type(part).__name__}" if shape is None else f"a {type(part).__name__} of shape {tuple(shape)}"
+        return (
+            f"batch_ladder begins with {self._size}, the size of the loader's own batches, and one of them has {found}: batches must be "
+            f"tensors, arrays or lists with {self._size} entries, or tuples, lists or dicts of these"
+        )
+
+
+def _joined(parts: Sequence[Any], layout: Any, fills: Mapping[Field, Any]) -> Any:
+    """``fills``: of the columns at this level that are padded on."""
+    first = parts[0]
+    if isinstance(layout, dict):
+        return {name: _column([part[name] for part in parts], each, name, fills) for name, each in layout.items()}
+    if isinstance(layout, list):
+        columns = [_column([part[place] for part in parts], each, place, fills) for place, each in enumerate(layout)]
+        return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
+    if isinstance(first, (list, tuple)):
+        return type(first)(sample for part in parts for sample in part)
+    if hasattr(first, "new_full"):
+        return _joined_tensors(parts)
+    return importlib.import_module("numpy").concatenate(parts)
+
+
+def _column(parts: Sequence[Any], layout: Any, name: Field, fills: Mapping[Field, Any]) -> Any:
+    if name in fills and len({part.shape[1] for part in parts}) > 1:
+        return _padded_on(parts, fills[name])
+    return _joined(parts, layout, {})
+
+
+def _padded_on(parts: Sequence[Any], fill: Any) -> Any:
+    """Tensors, or arrays, one behind the other, each padded to the widest."""
+    first = parts[0]
+    shape = (sum(part.shape[0] for part in parts), max(part.shape[1] for part in parts), *first.shape[2:])
+    if hasattr(first, "new_full"):
+        made = importlib.import_module("torch").full(
+            shape, fill, dtype=common_dtype(parts), device=first.device, pin_memory=first.is_pinned()
+        )
+    else:
+        numpy = importlib.import_module("numpy")
+        made = numpy.full(shape, fill, dtype=numpy.result_type(*parts))
+    row = 0
+    for part in parts:
+        made[row : row + part.shape[0], : part.shape[1]] = part
+        row += part.shape[0]
+    return made
+
+
+def _joined_tensors(parts: Sequence[Any]) -> Any:
+    torch, kind = importlib.import_module("torch"), common_dtype(parts)
+    alike = [part.to(kind) for part in parts]
+    if not parts[0].is_pinned():
+        return torch.cat(alike)
+    shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+    return torch.cat(alike, out=torch.empty(shape, dtype=kind, pin_memory=True))  # as its parts: copied in the background
+
+
+def _entries(part: Any) -> Optional[int]:
+    """Of an array, a list, a tuple, or the first column of a dict."""
+    if isinstance(part, MappingABC):
+        return _entries(next(iter(part.values()), None))
+    if isinstance(part, (list, tuple)):
+        return len(part)
+    return _first_axis(part)
+
+
+def _first_axis(batch: Any) -> Optional[int]:
+    """The length of the first array in a batch; None where there is none."""
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else None
+    inner = batch.values() if isinstance(batch, MappingABC) else batch if isinstance(batch, (list, tuple)) else ()
+    return next((found for found in map(_first_axis, inner) if found is not None), None)

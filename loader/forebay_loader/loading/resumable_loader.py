@@ -8,23 +8,62 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import islice
-from typing import Any, Iterator, Mapping, Optional
+from typing import Any, Callable, Iterator, Mapping, Optional
 
 from webdataset import compat
 
+from forebay_loader.base.carrier import Carried
 from forebay_loader.base.errors import NotResumable
-from forebay_loader.dataset.empty_passes import EmptyPasses
+from forebay_loader.dataset.shard_list import EmptyPasses
 from forebay_loader.dataset.web_dataset import WebDataset
-from forebay_loader.identity.world import World
-from forebay_loader.loading.handover import Handover
+from forebay_loader.identity.world import World, loader_worker
 from forebay_loader.loading.loader_progress import LoaderProgress
 from forebay_loader.loading.loader_start import LoaderStart, start_of
 from forebay_loader.loading.main_stages import MainStages, holds_rows, untold_main
-from forebay_loader.loading.state_collate import StateCollate
+from forebay_loader.loading.worker_start import Handover
 from forebay_loader.plan.plan_subject import told_epoch
 from forebay_loader.resume.state_parts import FORMAT, sealed
 
-__all__ = ["ResumableLoader"]
+__all__ = ["ResumableLoader", "StateCollate"]
+
+
+class StateCollate:
+    """``collate`` for batches of ``dataset``; ``batched``: of lists of its outputs.
+
+    The state goes with the first batch of an iteration, and then with every ``every``-th.
+    """
+
+    def __init__(self, collate: Callable[[Any], Any], dataset: Any, every: int, *, batched: bool) -> None:
+        self._collate = collate
+        self._dataset = dataset
+        self._every = every
+        self._batched = batched
+        self._place: Any = None  # of the iteration that is being counted
+        self._turn = 0  # its pass
+        self._made = 0  # batches of that
+        self._worker = 0
+        dataset.taken()  # from the first call on it is noted
+
+    def __repr__(self) -> str:
+        return f"<StateCollate of {self._collate!r}, a state every {self._every} batches>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_place": None, "_made": 0}
+
+    def __call__(self, data: Any) -> Carried:
+        outputs = len(data) if self._batched else 1
+        batch = self._collate(data)
+        place = self._dataset.place
+        if place is not self._place or place.turn != self._turn:  # what is taken is told by pass
+            self._place, self._turn, self._made, self._worker = place, place.turn, 0, loader_worker().id
+        self._made += 1
+        taken = place.look()
+        if self._made != 1 and self._made % self._every:
+            return Carried(batch, self._worker, outputs, None, taken)
+        try:
+            return Carried(batch, self._worker, outputs, place.state(), taken)
+        except NotResumable as error:
+            return Carried(batch, self._worker, outputs, None, taken, str(error))
 
 
 class ResumableLoader(compat.WebLoader):

@@ -21,15 +21,13 @@ from forebay_loader.dataset.sample_shares import ShareCounts, counts_by_url, sha
 from forebay_loader.dataset.with_length import with_length
 from forebay_loader.identity.world import World
 from forebay_loader.loading import equal_steps as steps
-from forebay_loader.loading.handover import Handover
-from forebay_loader.loading.ladder_vote import LadderVote
 from forebay_loader.loading.loader_arguments import LoaderArguments
 from forebay_loader.loading.loader_progress import LoaderProgress
 from forebay_loader.loading.loader_start import LoaderStart
-from forebay_loader.loading.rank_agreement import FIRST_S, Agreement, agreement_of, site, watched
+from forebay_loader.loading.rank_agreement import FIRST_S, Agreement, Said, agreement_of, site, watched
 from forebay_loader.loading.resumable_loader import ResumableLoader
 from forebay_loader.loading.step_vote import StepVote, group_is_up
-from forebay_loader.loading.worker_start import WorkerInit, start_method
+from forebay_loader.loading.worker_start import Handover, WorkerInit, start_method
 from forebay_loader.meter.profile_ranges import RangedStages
 from forebay_loader.meter.stalls import around, install, loader_totals
 from forebay_loader.meter.totals import StallTotals
@@ -138,7 +136,7 @@ class WebLoader(RangedStages, ResumableLoader):
         batches = progress.pulled(self._batches())
         if len(self.pipeline) == 1 and self.ladder is None and self._ballot is None and self._words is None:
             return progress.handed_out(batches)  # what torch's loader takes is all there is to time, and that times itself
-        given = batches if self.ladder is None else self.ladder.climb(batches, self._ladder_vote, padding_of(self._dataset, self))
+        given = batches if self.ladder is None else self.ladder.climb(batches, self._ballot, padding_of(self._dataset, self))
         loader = self.pipeline[0]
         return around(
             progress.handed_out(given),
@@ -153,22 +151,29 @@ class WebLoader(RangedStages, ResumableLoader):
 
     def _batches(self) -> Iterator[Any]:
         """Of the user's own size, equally many on all ranks."""
+        together = self.ladder is not None and self._world.resolved().size > 1  # ranks decide on one batch size
+        if together and not group_is_up():
+            raise StepsError("batch_ladder needs one decision for all ranks: call init_process_group before the loader is iterated")
+        if together and self._asked.equal_steps is False:
+            raise StepsError("batch_ladder needs one decision for all ranks, so these take equal steps: leave out equal_steps=False")
         if self._asked.equal_steps is False:
             return self._stock()
         if self._fixed:
-            ranks = self._world.resolved().size
-            return self._watched(steps.exactly(self._pass, self._fixed, self._progress.start.made, ranks=ranks), FIRST_S)
-        if not self._may_differ:
+            return self._voted(None, self._exactly) if together else self._watched(self._exactly(), FIRST_S)
+        if not self._may_differ and not together:
             batches = self._stock()
             return self._watched(batches, 0.0) if steps.is_endless(self._dataset) else batches
         counts = None if self._progress.start.merged is not None else self._known()
         if group_is_up():
-            return self._voted(counts)
+            return self._voted(counts, self._stock)
         if counts is None or self._uneven:
             self._refuse()
         else:
             self._share(counts)
         return self._stock()
+
+    def _exactly(self) -> Iterator[Any]:
+        return steps.exactly(self._pass, self._fixed, self._progress.start.made, ranks=self._world.resolved().size)
 
     def _watched(self, batches: Iterator[Any], wait_s: float) -> Iterator[Any]:
         """``batches``; where there is a process group, other ranks must say the same of theirs."""
@@ -178,10 +183,14 @@ class WebLoader(RangedStages, ResumableLoader):
         if self._words is None:
             self._words = agreement_of(self._asked.group, self._site)
             if self._words is not None:
-                self._words.say(steps.said_of(self._dataset, world, self._fixed - self._progress.start.made if self._fixed else 0))
+                self._words.say(self._said())
         return batches if self._words is None or self._words.decided else watched(batches, self._words, wait_s)
 
-    def _voted(self, counts: Optional[dict[str, int]]) -> Iterator[Any]:
+    def _said(self) -> Said:
+        rest = self._fixed - self._progress.start.made if self._fixed else 0
+        return steps.said_of(self._dataset, self._world.resolved(), rest)
+
+    def _voted(self, counts: Optional[dict[str, int]], begin: steps.Pass) -> Iterator[Any]:
         _check_group(self._world.resolved(), self._asked.group)
         if self._ballot is None:
             self._ballot = ballot = StepVote(self._asked.group, self._asked.steps_timeout_s)
@@ -199,10 +208,9 @@ class WebLoader(RangedStages, ResumableLoader):
             return self._share(counts if said.same else None) and not self._uneven
 
         repeat = self._asked.tail == "repeat"
-        said = steps.said_of(self._dataset, self._world.resolved())
         fresh = start.passes < self.repetitions
         return steps.in_step(
-            self._stock, self._ballot, opened, repeat=repeat, number=number, digest=digest, common=common, said=said, fresh=fresh
+            begin, self._ballot, opened, repeat=repeat, number=number, digest=digest, common=common, said=self._said(), fresh=fresh
         )
 
     def _share(self, counts: Optional[dict[str, int]]) -> bool:
@@ -246,18 +254,6 @@ class WebLoader(RangedStages, ResumableLoader):
     def _uneven(self) -> bool:
         """Whether equally many samples may be different numbers of batches: these are made by a budget."""
         return has_budget(self) or has_budget(self._dataset)
-
-    def _ladder_vote(self) -> Optional[LadderVote]:
-        """How ranks agree on a batch size; None where there is one rank."""
-        if self._world.resolved().size < 2:
-            return None
-        if not group_is_up():
-            raise StepsError("batch_ladder needs one decision for all ranks: call init_process_group before the loader is iterated")
-        if self._ballot is not None:
-            return LadderVote(self._ballot, own=False)
-        ballot = StepVote(self._asked.group, self._asked.steps_timeout_s)
-        weakref.finalize(self, ballot.close).atexit = False
-        return LadderVote(ballot, own=True)
 
     def _refuse(self) -> None:
         """Raise where ranks would have to agree and cannot."""

@@ -16,8 +16,7 @@ from multiprocessing import context, current_process
 from typing import Any, Iterator, Optional
 
 from forebay_loader.base.argument_types import check_epoch
-from forebay_loader.base.live_process import lives
-from forebay_loader.base.shared_memory import SharedPart, training_pid
+from forebay_loader.base.shared_memory import SharedPart, lives, training_pid
 from forebay_loader.plan.plan_subject import told_epoch
 
 __all__ = ["Epochs"]

@@ -20,8 +20,7 @@ from forebay_loader.base.counters import COUNTS
 from forebay_loader.stream.shard_request import safe_headers
 from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.deferred_connection import DeferredConnection
-from forebay_loader.transport.endpoint import find_endpoint
-from forebay_loader.transport.sidecar_instances import INSTANCES
+from forebay_loader.transport.endpoint import INSTANCES, find_endpoint
 from forebay_proxy.wire.commands.sources import Source
 from forebay_proxy.wire.protocol.plan import Encoded, encode
 from forebay_proxy.wire.urls.patterns import Pattern, index_in

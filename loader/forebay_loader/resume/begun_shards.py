@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections import Counter
 from typing import Any, Iterator, Mapping, NamedTuple, Optional, Sequence
 
-from forebay_loader.base.shown_shard import shown_shard
+from forebay_loader.base.shown_text import shown_shard
 from forebay_loader.plan.known_lists import passes_shards_on
 from forebay_loader.resume.pass_state import PassState
 from forebay_loader.samples.shard_name import VisitedShard, shard_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Iterable, Iterator, Mapping, Sequence, Union
 
-from forebay_loader.base.size_text import size_text
+from forebay_loader.base.shown_text import size_text
 from forebay_loader.resume.done_ranges import Range, consumed, held_refs
 from forebay_loader.resume.state_parts import WorkerPart, check_format, is_state, rank_part, replays, states_in
 

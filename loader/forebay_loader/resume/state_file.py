@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Mapping, Union
 
-from forebay_loader.base.size_text import size_text
+from forebay_loader.base.shown_text import size_text
 from forebay_loader.resume.state_parts import check_format, states_in
 
 __all__ = ["load_state", "save_state"]

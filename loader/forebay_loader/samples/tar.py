@@ -28,7 +28,7 @@ from forebay_loader.meter.skips.recorded_handler import Handler, Place, Recorded
 from forebay_loader.samples.byte_window import Viewed, Window, window_over
 from forebay_loader.samples.decompress import unpacked
 from forebay_loader.samples.faults import MEND, RULES, TarFault, bears, cut_in, fault_of, named, tell_faults
-from forebay_loader.samples.indexed_stream import indexed_samples
+from forebay_loader.samples.index_samples import indexed_samples
 from forebay_loader.samples.open_sample import MOST_KEYS, LeaveReading, OpenSample, Sample, reraise
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.shard_stream import ShardStream

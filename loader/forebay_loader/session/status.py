@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Mapping, Optional
 
 from forebay_loader.base.counters import COUNTS
-from forebay_loader.base.size_text import size_text
+from forebay_loader.base.shown_text import size_text
 from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.endpoint import find_endpoint
 from forebay_loader.transport.http import ask_status

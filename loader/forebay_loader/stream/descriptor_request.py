@@ -16,10 +16,10 @@ from forebay_loader.base.timeouts import DEFAULT_LIMITS
 from forebay_loader.stream.shard_descriptor import Descriptor, GoOn
 from forebay_loader.stream.shard_request import safe_headers, shown
 from forebay_loader.stream.wait_notices import say_wait
+from forebay_loader.transport.endpoint import INSTANCES
 from forebay_loader.transport.fd_client import CONNECTIONS, Broken, FdClient, unforked
 from forebay_loader.transport.fd_endpoint import DOORS
 from forebay_loader.transport.hung_sidecar import HUNG, turns
-from forebay_loader.transport.sidecar_instances import INSTANCES
 from forebay_proxy.wire.commands.sources import Source
 from forebay_proxy.wire.protocol.fd import FdAnswer, InvalidFdAnswer, InvalidFdRequest, encode_request
 

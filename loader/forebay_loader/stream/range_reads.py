@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from functools import partial
-from typing import Callable, Optional, TypeVar
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from forebay_loader.base.activity import ORIGIN, PROXY, UNTOLD, here
 from forebay_loader.base.counters import COUNTS
@@ -17,7 +17,6 @@ from forebay_loader.base.errors import LoaderError, ProxyUnreachable, ShardChang
 from forebay_loader.base.timeouts import Limits
 from forebay_loader.identity.reader_name import reader_name
 from forebay_loader.stream.shard_request import VERSION, ask_shard, refusal, shown, waited_for
-from forebay_loader.stream.sparse_reads import sparse_header
 from forebay_loader.stream.wait_notices import say_wait
 from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.http import Reply
@@ -25,11 +24,68 @@ from forebay_loader.transport.hung_sidecar import HUNG, Bearing, hung, turns
 from forebay_loader.transport.source_timeout import SourceTimeout
 from forebay_proxy.wire.commands.sources import Source
 
-__all__ = ["asked", "is_span", "patiently", "read_range"]
+__all__ = [
+    "SEGMENT_BYTES",
+    "SPANS_AT_ONCE",
+    "ShardVersion",
+    "are_sparse",
+    "asked",
+    "open_range",
+    "patiently",
+    "read_range",
+    "shard_version",
+    "sparse_header",
+]
+
+SEGMENT_BYTES = 8 << 20  # the sidecar's; where it has others, this only guesses less well
+REQUEST_BYTES = 64 << 10  # what a request costs an origin that is near, in bytes that it could have sent meanwhile: less is not worth one
+
+SPANS_AT_ONCE = 4  # of a clip that is not here: eight groups of pictures then cost two round trips; each may be 4 MiB in memory
+
+
+def are_sparse(spans: Sequence[Tuple[int, int]], length: int) -> bool:
+    """Whether ``spans``, each (offset, end), ascending, are less than half of the segments that they touch, in an object of ``length``."""
+    touched: Dict[int, int] = {}
+    for begin, end in spans:
+        for index in range(begin // SEGMENT_BYTES, -(-end // SEGMENT_BYTES)):
+            touched[index] = min(SEGMENT_BYTES, length - index * SEGMENT_BYTES)
+    wanted = sum(end - begin for begin, end in spans)
+    return 2 * wanted < sum(touched.values()) and sum(touched.values()) - wanted > REQUEST_BYTES * len(spans)
+
+
+def sparse_header(sparse: bool) -> List[Tuple[str, str]]:
+    """What tells it to the sidecar."""
+    return [("Forebay-Sparse", "1")] if sparse else []
+
 
 T = TypeVar("T")
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/\d+", re.ASCII)
+
+
+class ShardVersion(NamedTuple):
+    """A shard as the sidecar knows it now. ``length`` in bytes; ``modified`` as HTTP has it, "" where the origin told none."""
+
+    etag: str
+    length: int
+    modified: str = ""
+
+
+def shard_version(source: Source, limits: Limits) -> ShardVersion:
+    """Which version the sidecar has now. Raises as ``read_range``, and ``ShardReadError`` where the origin tells no length."""
+
+    def ask_once(bearing: Bearing) -> ShardVersion:
+        # By a reader that announced nothing: who announced the shard opens it once, by its bytes.
+        reply = ask_shard(source, reader_name(), [], limits, method="HEAD", bearing=bearing)
+        reply.body.close()
+        if reply.status != 200:
+            _refused(source, reply)
+        length = reply.header("Content-Length")
+        if not length.isdigit():
+            raise ShardReadError(f"shard {shown(source)}: its origin tells no length, without which parts of it cannot be read")
+        return ShardVersion(reply.header("ETag"), int(length), reply.header("Last-Modified"))
+
+    return _patient(source, limits, limits.open_s, ask_once)
 
 
 def read_range(source: Source, first: int, size: int, etag: str, limits: Limits, *, sparse: bool = False) -> bytes:
@@ -39,8 +95,12 @@ def read_range(source: Source, first: int, size: int, etag: str, limits: Limits,
     """
     if not size:
         return b""
+    return _patient(source, limits, limits.resume_s, partial(_range, source, first, size, etag, limits, sparse))
+
+
+def _patient(source: Source, limits: Limits, within_s: float, ask_once: Callable[[Bearing], T]) -> T:
     try:
-        return patiently(shown(source), limits, limits.resume_s, partial(_range, source, first, size, etag, limits, sparse))
+        return patiently(shown(source), limits, within_s, ask_once)
     except Unanswered as trouble:
         COUNTS.add("failed")
         kind = ShardReadError if trouble.reached else ProxyUnreachable
@@ -97,15 +157,23 @@ def asked(source: Source, prefix: str, headers: "list[tuple[str, str]]", limits:
         activity.tell(cause)
 
 
-def _range(source: Source, first: int, size: int, etag: str, limits: Limits, sparse: bool, bearing: Bearing) -> bytes:
+def open_range(
+    source: Source, first: int, size: int, etag: str, limits: Limits, *, sparse: bool = False, bearing: Optional[Bearing] = None
+) -> Reply:
+    """The answer that brings ``size`` bytes from ``first`` of the version ``etag``, asked for once. Raises ``Unanswered`` too."""
     last = first + size - 1
     headers = [("Range", f"bytes={first}-{last}"), ("If-Match", etag), (VERSION, etag), *sparse_header(sparse)]
     reply = asked(source, "", headers, limits, bearing)
     if reply.status != 206:
         _refused(source, reply)
-    if not is_span(reply, first, last) or reply.header("ETag") != etag:
+    if not _is_span(reply, first, last) or reply.header("ETag") != etag:
         reply.body.close()
         raise ShardChanged(f"shard {shown(source)}: asked for bytes {first}-{last}, answered {reply.header('Content-Range') or 'others'}")
+    return reply
+
+
+def _range(source: Source, first: int, size: int, etag: str, limits: Limits, sparse: bool, bearing: Bearing) -> bytes:
+    reply = open_range(source, first, size, etag, limits, sparse=sparse, bearing=bearing)
     activity = here()
     activity.wait(waited_for(reply), shown(source), first)
     try:
@@ -116,7 +184,7 @@ def _range(source: Source, first: int, size: int, etag: str, limits: Limits, spa
     return content
 
 
-def is_span(reply: Reply, first: int, last: int) -> bool:
+def _is_span(reply: Reply, first: int, last: int) -> bool:
     """Whether a 206 brings bytes ``first`` to ``last``, both inclusive."""
     found = _CONTENT_RANGE.fullmatch(reply.header("Content-Range"))
     return found is not None and (int(found[1]), int(found[2])) == (first, last)

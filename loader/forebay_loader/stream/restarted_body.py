@@ -7,8 +7,7 @@ import re
 from typing import Any, Optional
 
 from forebay_loader.base.errors import ShardChanged, ShardReadError
-from forebay_loader.transport.body import Progress
-from forebay_loader.transport.running_checksum import new_sum
+from forebay_loader.transport.body import Progress, new_sum
 
 __all__ = ["Foreign", "Skipping", "foreign_failure"]
 

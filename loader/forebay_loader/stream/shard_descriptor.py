@@ -14,23 +14,60 @@ a worker.
 
 from __future__ import annotations
 
+import errno
 import io
+import mmap
 import os
 import weakref
 from collections import deque
-from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, NoReturn, Optional, Sequence, Tuple
 
 from forebay_loader.base.activity import DISK, here
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.errors import ProxyUnreachable
 from forebay_loader.base.notices import warn_node
-from forebay_loader.stream.shard_map import ShardMap, file_ends
-from forebay_loader.transport.body import READ_BYTES, Progress
+from forebay_loader.transport.body import READ_BYTES, Progress, new_sum
 from forebay_loader.transport.fd_client import FdClient, unforked
-from forebay_loader.transport.running_checksum import new_sum
 from forebay_proxy.wire.protocol.fd import FdAnswer
 
-__all__ = ["Descriptor", "GoOn"]
+__all__ = ["Descriptor", "GoOn", "ShardMap", "file_ends"]
+
+_POPULATE_READ = 22  # MADV_POPULATE_READ, Linux 5.14
+
+
+class ShardMap:
+    """All ``size`` bytes of an open file. Raises ``OSError`` where the file is shorter. It lives as long as a view of ``memory`` does."""
+
+    def __init__(self, file: int, size: int) -> None:
+        self._file = file
+        self._size = size
+        self._check_length(size)
+        self.memory = mmap.mmap(file, size, access=mmap.ACCESS_READ)
+
+    def present(self, start: int, end: int, read: Callable[[int, int], object]) -> None:
+        """Have these bytes in memory, or raise ``OSError``: touching what cannot be read would end the process.
+
+        ``read`` reads bytes ``start`` to ``end`` of the file, for a kernel or a file system that cannot be asked for pages.
+        """
+        self._check_length(end)
+        first = start - start % mmap.PAGESIZE
+        try:
+            self.memory.madvise(_POPULATE_READ, first, end - first)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            read(first, end)
+
+    def _check_length(self, end: int) -> None:
+        length = os.fstat(self._file).st_size
+        if length < end:
+            file_ends(length, self._size)
+
+
+def file_ends(at: int, size: int) -> NoReturn:
+    """Raises ``OSError``: the file of a shard of ``size`` bytes ends at byte ``at``."""
+    raise OSError(errno.EIO, f"the file ends at byte {at} of {size}")
+
 
 GoOn = Callable[[Progress], Any]  # gives a stream of the rest of what was begun
 

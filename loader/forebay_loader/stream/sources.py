@@ -16,9 +16,9 @@ from forebay_loader.stream.restarted_body import Foreign, Skipping, foreign_fail
 from forebay_loader.stream.shard_request import ask_shard, is_retryable, refusal, shown, waited_for
 from forebay_loader.stream.wait_notices import say_wait
 from forebay_loader.transport.body import Progress, ShardBody, Unanswered
+from forebay_loader.transport.endpoint import INSTANCES
 from forebay_loader.transport.http import Reply
 from forebay_loader.transport.hung_sidecar import Bearing, turns
-from forebay_loader.transport.sidecar_instances import INSTANCES
 from forebay_proxy.wire.commands.sources import Source
 
 __all__ = ["ByteSource", "NotTaken", "OpenerSource", "SidecarSource", "place", "resume_headers"]

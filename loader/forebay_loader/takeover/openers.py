@@ -8,24 +8,27 @@ sidecar all the same; a copy is made there by 1.x, whose samples name its path. 
 from __future__ import annotations
 
 import functools
+import os
+import threading
+import weakref
+from contextlib import contextmanager
 from typing import Any, Callable, Iterable, Iterator, Optional
 
 from forebay_loader.base.takeover_report import REPORT
 from forebay_loader.base.timeouts import DEFAULT_LIMITS
 from forebay_loader.dataset.local_copies import copied, tell_unused
+from forebay_loader.identity.world import World
 from forebay_loader.meter.skips import stock_stages
 from forebay_loader.meter.stalls import install
-from forebay_loader.plan.ahead import passed_on
-from forebay_loader.plan.known_lists import is_known_list
-from forebay_loader.stream.webdataset_openers import enable, enabled, open_source, source_of
-from forebay_loader.takeover.reasons import why_direct
-from forebay_loader.takeover.sources import ahead_of, first_pull, noted
+from forebay_loader.plan.ahead import Ahead, passed_on
+from forebay_loader.plan.known_lists import is_known_list, lists_shards
+from forebay_loader.plan.plan_subject import set_of
+from forebay_loader.stream.webdataset_openers import enable, enabled, gopen_module, left_command, open_source, refused, source_of
 from forebay_loader.takeover.tar_files import take_tars
-from forebay_loader.takeover.wids import replace_downloads
 from forebay_loader.videos import torch_video
 from forebay_proxy.wire.commands.sources import Source
 
-__all__ = ["replace_openers"]
+__all__ = ["ahead_of", "first_pull", "noted", "replace_openers", "why_direct"]
 
 Opener = Callable[..., Iterator[Any]]
 _NOTHING = object()
@@ -43,9 +46,6 @@ def replace_openers(module: Any) -> None:
         return
     if module.__name__ == "webdataset.autodecode":
         torch_video.take(module)
-        return
-    if module.__name__ == "wids.wids_dl":
-        replace_downloads(module)
         return
     for name, replaced in (("url_opener", _announcing), ("cached_url_opener", _uncached)):
         stock = getattr(module, name, None)
@@ -187,6 +187,36 @@ def _reported(items: Iterable[Any]) -> Iterator[Any]:
         yield item
 
 
+def why_direct(item: Any) -> str:
+    """Why ``item`` is not opened through the sidecar, in words that may be printed: schemes and commands, never a URL. "" where it is."""
+    url = item.get("url") if isinstance(item, dict) else item
+    if not isinstance(url, (str, os.PathLike)):
+        return "not a URL"
+    text = os.fspath(url)
+    if enabled() is None:
+        return "fb.disable() was called"
+    try:
+        if isinstance(text, str) and source_of(text) is not None:
+            return ""
+    except Exception:
+        return "a URL that Forebay does not understand"
+    return _reason(str(text))
+
+
+def _reason(text: str) -> str:
+    scheme = text.partition(":")[0].lower() if ":" in text else ""
+    if not scheme.isalnum() or scheme == "file":
+        return "local files"
+    found = gopen_module().gopen_schemes.get(scheme)
+    if found is not None and getattr(found, "__module__", "") not in ("webdataset.gopen", "forebay_loader.stream.webdataset_openers"):
+        return f"the script has its own opener for {scheme}"
+    if unserved := refused(text):
+        return f"the sidecar does not serve {unserved} shards"
+    if scheme == "pipe":
+        return left_command(text)
+    return "hf buckets are not read" if text.startswith("hf://buckets/") else f"Forebay does not read {scheme} shards"
+
+
 def _source_of(item: Any) -> Optional[Source]:
     """The source that Forebay would fetch for ``item``; None where webdataset opens it (and words the error for an item that is no URL)."""
     if enabled() is None:
@@ -199,3 +229,43 @@ def _source_of(item: Any) -> Optional[Source]:
 
 def _opened(source: Source) -> Any:
     return open_source(source, enabled() or DEFAULT_LIMITS)
+
+
+_PULLS = threading.local()  # .begun: the lists that began within the pull that is on
+_STAGES: weakref.WeakKeyDictionary[Any, Ahead] = weakref.WeakKeyDictionary()  # one for each list: it counts how often that was read
+
+
+def noted(stock: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """A shard list's ``__iter__``, the same but for a note at its first item."""
+
+    @functools.wraps(stock)
+    @lists_shards
+    def __iter__(self: Any) -> Iterator[Any]:  # noqa: N807  # it becomes that method
+        begun = getattr(_PULLS, "begun", None)
+        if begun is not None:
+            begun.append(self)
+        yield from stock(self)
+
+    return __iter__
+
+
+@contextmanager
+def first_pull() -> Iterator[list[Any]]:
+    """The shard lists that begin meanwhile, in this thread."""
+    outer, begun = getattr(_PULLS, "begun", None), list[Any]()
+    _PULLS.begun = begun
+    try:
+        yield begun
+    finally:
+        _PULLS.begun = outer
+
+
+def ahead_of(begun: list[Any]) -> Ahead:
+    """The ``Ahead`` that announces a pass over the one list that has begun. Where no list or several have begun, its set is not known."""
+    if len(begun) != 1:
+        return Ahead(world=World())
+    (source,) = begun
+    found = _STAGES.get(source)
+    if found is None:
+        found = _STAGES[source] = Ahead(set=set_of(getattr(source, "urls", None)), world=World())
+    return found

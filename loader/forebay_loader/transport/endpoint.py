@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import weakref
 from dataclasses import dataclass, field
-from typing import Mapping, Optional
+from typing import Callable, Mapping, Optional
 from urllib.parse import unquote, urlsplit
 
 from forebay_proxy.wire.protocol.runfile import read_run_file
 
-__all__ = ["Endpoint", "find_endpoint", "parse_endpoint", "unnamed"]
+__all__ = ["INSTANCES", "Endpoint", "Instances", "find_endpoint", "parse_endpoint", "unnamed"]
 
 
 @dataclass(frozen=True)
@@ -68,3 +69,34 @@ def parse_endpoint(url: str, token: str = "") -> Optional[Endpoint]:
     if parts.scheme != "http" or not parts.hostname:
         return None
     return Endpoint(parts.hostname, port or 80, token=token)
+
+
+Heard = Callable[[str], None]
+
+
+class Instances:
+    """Listeners by reader. They are held weakly: a reading that is simply dropped takes its own with it."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self._listeners: dict[str, weakref.WeakMethod[Heard]] = {}
+
+    def listen(self, reader: str, heard: Heard) -> None:
+        """Call ``heard`` (a method) with the instance that answers ``reader``, at each of its openings."""
+        self._listeners[reader] = weakref.WeakMethod(heard, lambda _: self.leave(reader))
+
+    def leave(self, reader: str) -> None:
+        self._listeners.pop(reader, None)
+
+    def heard(self, reader: str, instance: str) -> None:
+        """``instance`` answered an opening of ``reader``; "" where it did not say."""
+        found = self._listeners.get(reader)
+        listener: Optional[Heard] = found() if found is not None and instance else None
+        if listener is not None:
+            listener(instance)
+
+
+INSTANCES = Instances()
+os.register_at_fork(after_in_child=INSTANCES.clear)  # what the parent announced, the parent opens

@@ -12,9 +12,9 @@ import numpy
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import notice_once
-from forebay_loader.base.shown_shard import shown_shard
+from forebay_loader.base.shown_text import shown_shard
 from forebay_loader.meter.profile_ranges import profiled
-from forebay_loader.samples.member_bytes import MemberBytes
+from forebay_loader.samples.indexed_shard import MemberBytes
 from forebay_loader.samples.shard_name import drawn_as, shard_name
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.decode.clip_timer import ClipTimer

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from forebay_loader.base.live_process import lives
+from forebay_loader.base.shared_memory import lives
 
 
 def test_this_one_lives() -> None:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_loader.batches.batch_budget import BatchBudget, SampleSize
-from forebay_loader.batches.budget_buckets import BudgetBuckets
+from forebay_loader.batches.batch_budget import BatchBudget, BudgetBuckets, SampleSize
 
 Named = tuple[int, SampleSize]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -12,11 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_loader.batches.ladder_controller import LadderController, StepsWindow
-from forebay_loader.batches.ladder_rules import LadderRules
+from forebay_loader.batches.ladder_controller import LEAST_GAIN, LadderController, StepsWindow
 
 LADDER = (32, 64, 128, 256)
-RULES = LadderRules()
 
 
 class World(NamedTuple):
@@ -52,25 +51,15 @@ def moves(found: list[int]) -> int:
 worlds = st.builds(World, st.floats(0.0, 0.2), st.floats(1e-6, 0.01), data=st.just(1e9), noise=st.just(0.0))
 
 
-@given(worlds)
-def test_it_grows_as_far_as_it_pays(world: World) -> None:
-    """Without noise: every rung climbed gives a tenth more or the next one does not, and it stays there."""
-    found = list(sizes(LadderController(LADDER), world, 100))
-    rung = LADDER.index(found[-1])
-    assert all(world.gain(below) >= RULES.kept_gain - 1e-6 for below in range(rung))
-    assert rung == len(LADDER) - 1 or world.gain(rung) <= RULES.least_gain + 1e-6
-    assert found[50:] == [found[-1]] * 50
-    assert moves(found) <= len(LADDER)
-
-
 @given(worlds, st.floats(0.0, 0.02), st.integers(0, 9))
-def test_noise_does_not_make_it_swing(world: World, noise: float, seed: int) -> None:
-    """Steps that are off by two hundredths: it still ends where it should, give or take what noise hides, after few moves."""
+def test_it_grows_as_far_as_it_pays(world: World, noise: float, seed: int) -> None:
+    """Every rung climbed gives a tenth more, give or take what noise hides; the one above does not, and is tried ever more seldom."""
     found = list(sizes(LadderController(LADDER), world._replace(noise=noise), 400, seed))
-    rung = LADDER.index(found[-1])
-    assert all(world.gain(below) >= -0.01 for below in range(rung))
-    assert rung == len(LADDER) - 1 or world.gain(rung) <= 0.30
-    assert moves(found) <= 12
+    rung, off = LADDER.index(Counter(found[200:]).most_common(1)[0][0]), 5 * noise + 1e-6
+    assert all(world.gain(below) >= LEAST_GAIN - off for below in range(rung))
+    assert rung == len(LADDER) - 1 or world.gain(rung) <= LEAST_GAIN + off
+    assert moves(found) <= 24
+    assert moves(found[200:]) <= 6
 
 
 @given(worlds, st.floats(50.0, 20000.0), st.integers(0, 9))
@@ -79,16 +68,6 @@ def test_it_does_not_swing_where_data_is_the_limit(world: World, data: float, se
     found = list(sizes(LadderController(LADDER), world._replace(data=data, noise=0.01), 400, seed))
     assert moves(found) <= 24
     assert moves(found[200:]) <= 6
-
-
-def test_nothing_is_known_below_two_sizes() -> None:
-    """The first rung is tried, and given back where it does not pay: here all costs are by the sample."""
-    controller = LadderController(LADDER)
-    found = list(sizes(controller, World(fixed=0.0), 60))
-    assert found[:8] == [32, 32, 64, 64, 64, 32, 32, 32]  # one window to settle, two to measure
-    assert set(found[8:]) == {32}
-    assert controller.cost is not None
-    assert controller.cost.fixed_share(32) == pytest.approx(0.0, abs=1e-9)
 
 
 def test_it_gives_back_where_data_becomes_the_limit_and_grows_again_afterwards() -> None:
@@ -113,9 +92,10 @@ def test_a_trainer_that_waits_does_not_grow() -> None:
     assert set(sizes(LadderController(LADDER), World(data=300.0), 100)) == {32}
 
 
-def test_what_data_does_not_pay_for_is_tried_ever_more_seldom() -> None:
-    """Data for 495 samples a second, and a step of 32 takes 485 of them: 64 is tried after 8 windows, 16, 32, …"""
-    found = list(sizes(LadderController(LADDER), World(data=495.0), 400))
+@pytest.mark.parametrize("world", [World(data=495.0), World(fixed=0.0)], ids=["data", "step"])
+def test_what_does_not_pay_is_tried_ever_more_seldom(world: World) -> None:
+    """Data for 495 samples a second, of which a step of 32 takes 485; or all costs are by the sample: 64 is tried after 8 windows, 16, …"""
+    found = list(sizes(LadderController(LADDER), world, 400))
     tries = [at for at, (before, after) in enumerate(itertools.pairwise(found)) if (before, after) == (32, 64)]
     between = [after - before for before, after in itertools.pairwise(tries)]
     assert len(between) >= 4
@@ -134,18 +114,9 @@ def paused(world: World, at: int) -> list[int]:
 
 @pytest.mark.parametrize("at", range(14))
 def test_a_pause_changes_nothing(at: int) -> None:
-    """In any of the windows: it ends at the same size without a rung given back, and what is known not to pay is not tried again."""
+    """In any of the windows: it ends at the same size without a rung given back."""
     found = paused(World(), at)
     assert (found[-1], found) == (256, sorted(found))
-    assert moves(paused(World(fixed=0.0), 20 + at)) == 2
-
-
-def test_another_model_makes_old_figures_void() -> None:
-    """Steps become twice as long by the sample: what was known of smaller sizes is forgotten, not compared with."""
-    controller = LadderController(LADDER)
-    list(sizes(controller, World(), 20))
-    list(sizes(controller, World(fixed=0.0, each=0.005), 5))
-    assert controller.cost is None
 
 
 def test_memory_is_a_ceiling() -> None:
@@ -169,8 +140,8 @@ def test_what_is_said() -> None:
             if move := controller.decide(world.window(controller.size, random.Random(0))):
                 said.append(f"{move.size}: {move.why}")
     assert said == [
-        "64: what a step of 32 costs whatever its size is not known: trying 64 tells",
-        "128: 61 % of a step of 82 ms do not depend on its size: 44 % more samples a second expected",
+        "64: trying whether 64 gives more samples a second than 32",
+        "128: trying whether 128 gives more samples a second than 64",
         "64: the trainer waits for data 73 % of the time, and 64 would give about as many samples a second",
         "32: the trainer waits for data 62 % of the time, and 32 would give about as many samples a second",
     ]
@@ -182,7 +153,7 @@ def test_a_state_goes_on(world: World, cut: int, seed: int) -> None:
     made, again = LadderController(LADDER), LadderController(LADDER)
     list(sizes(made, world, cut, seed))
     again.load_state_dict(json.loads(json.dumps(made.state_dict())))
-    assert (again.size, again.cost) == (made.size, made.cost)
-    assert list(sizes(again, world, 60, seed))[-1] == list(sizes(made, world, 60, seed))[-1]
+    assert again.state_dict() == made.state_dict()
+    assert again.size == made.size
     with pytest.raises(ValueError, match=r"of the ladder \(32, 64, 128, 256\), and this one is \(32, 64\)"):
         LadderController(LADDER[:2]).load_state_dict(made.state_dict())

@@ -16,7 +16,7 @@ from support.fake_proxy import FakeServer
 from support.tars import expected
 
 import forebay_loader as fb
-from forebay_loader.dataset.order import epoch_order
+from forebay_loader.dataset.shard_list import epoch_order
 
 wds = pytest.importorskip("webdataset")
 torch = pytest.importorskip("torch")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_loader.dataset.order import epoch_order, resampled_order, split, worker_part
+from forebay_loader.dataset.shard_list import epoch_order, resampled_order, split, worker_part
 
 
 @given(st.integers(0, 200), st.integers(), st.integers(0, 9), st.integers(0, 3))

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from forebay_loader.dataset.order import epoch_order
-from forebay_loader.dataset.shard_list import FairShare, NodeSplit, ShardList, ShardOrder, WorkerSplit
+from forebay_loader.dataset.shard_list import FairShare, NodeSplit, ShardList, ShardOrder, WorkerSplit, epoch_order
 from forebay_loader.identity.world import World
 from forebay_loader.plan.epochs import Epochs
 

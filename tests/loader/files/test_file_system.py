@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import fsspec
 import pytest
-from support.fake_proxy import FakeServer, Refuse, ramp
+from support.fake_proxy import Cut, FakeServer, Refuse, ramp
 
-from forebay_loader.base.errors import ShardReadError
+from forebay_loader.base.errors import ProxyUnreachable, ShardChanged, ShardReadError
 from forebay_loader.base.timeouts import DEFAULT_LIMITS
 from forebay_loader.files.file_system import ForebayFileSystem
+from forebay_loader.files.target import file_name
 
 DATA = ramp(3_000_000)
 URL = "https://h/dir/a%20b.tar"
@@ -78,3 +79,66 @@ def test_what_is_there(shard: FakeServer) -> None:
 def test_a_piece_is_a_slice(shard: FakeServer, start: int | None, end: int | None) -> None:
     """As Python has it."""
     assert fsspec.filesystem("forebay").cat_file(URL, start, end) == DATA[start:end]
+
+
+def spans(server: FakeServer) -> list[tuple[str, str]]:
+    return [(request.method, request.headers.get("Range", "")) for request in server.asked(TARGET)]
+
+
+def test_reading_in_order_is_one_stream_of_one_version(shard: FakeServer) -> None:
+    """However small the pieces: the sidecar can fetch ahead of it."""
+    with fsspec.filesystem("forebay").open(URL, block_size=100_000) as file:
+        assert b"".join(iter(lambda: file.read(7_000), b"")) == DATA
+    (head, _), (get, span) = spans(shard)
+    assert (head, get, span) == ("HEAD", "GET", f"bytes=0-{len(DATA) - 1}")
+    assert shard.asked(TARGET)[1].headers["If-Match"] == shard.shown[TARGET].etag
+
+
+def test_seeking_asks_for_what_is_read(shard: FakeServer) -> None:
+    """A table's end, then some of its middle: ranges of a block, no stream to the end."""
+    with fsspec.filesystem("forebay").open(URL, block_size=1000) as file:
+        file.seek(-500, 2)
+        assert file.read() == DATA[-500:]
+        file.seek(1_000_000)
+        assert file.read(10) == DATA[1_000_000:1_000_010]
+    assert [span for _, span in spans(shard)[1:]] == [f"bytes={len(DATA) - 500}-{len(DATA) - 1}", "bytes=1000000-1001009"]
+
+
+def test_a_broken_stream_goes_on_where_it_broke(shard: FakeServer) -> None:
+    """And what was cut is asked for again, of the same version."""
+    shard.fault(TARGET, Cut(after=1_234_567), Cut(after=10))
+    with fsspec.open(f"forebay::{URL}", "rb") as file:
+        assert file.read() == DATA
+    assert all(request.headers.get("If-Match") for request in shard.asked(TARGET)[1:])
+
+
+def test_another_version_is_an_error_and_no_mixture(shard: FakeServer) -> None:
+    """The bytes that came are of the version that was opened."""
+    with fsspec.filesystem("forebay").open(URL, block_size=1000) as file:
+        assert file.read(500) == DATA[:500]
+        shard.put(TARGET, ramp(3_000_000, 2))
+        file.seek(2_000_000)
+        with pytest.raises(ShardChanged):
+            file.read(10)
+
+
+def test_a_lost_sidecar_is_followed_by_the_store_for_the_same_version_only(
+    shard: FakeServer, origin: FakeServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the middle of a file: the same ETag and length, or it ends with an error. Later openings go to the store, with one warning."""
+    url = f"{origin.url}/a.tar"
+    target = file_name(url).removeprefix("forebay:/")
+    for server, path in ((shard, target), (origin, "/a.tar")):
+        server.put(path, DATA)
+    fs = ForebayFileSystem(target_protocol="http", limits=HASTY)
+    with fs.open(url, block_size=1000) as same, fs.open(url, block_size=1000) as other:
+        assert (same.read(10), other.read(10)) == (DATA[:10], DATA[:10])
+        shard.stop()
+        same.seek(2_000_000)
+        assert same.read(100) == DATA[2_000_000:2_000_100]
+        origin.put("/a.tar", ramp(3_000_000, 2))
+        other.seek(2_000_000)
+        with pytest.raises(ProxyUnreachable):
+            other.read(100)
+    assert fs.cat_file(url, 0, 100) == ramp(3_000_000, 2)[:100]
+    assert len([record for record in caplog.records if "past Forebay" in record.message]) == 1

@@ -14,7 +14,7 @@ from forebay_loader.dataset.shard_list import NodeSplit, ShardList, ShardOrder, 
 from forebay_loader.identity.world import World
 from forebay_loader.plan.epochs import Epochs
 from forebay_loader.plan.known_lists import is_known_list, lists_shards, passes_shards_on
-from forebay_loader.takeover.sources import noted
+from forebay_loader.takeover.openers import noted
 
 wds = pytest.importorskip("webdataset")
 from webdataset import filters, shardlists  # noqa: E402  # it is there

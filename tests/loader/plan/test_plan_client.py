@@ -20,9 +20,8 @@ from forebay_loader.plan.plan_client import Coming, PlanClient
 from forebay_loader.plan.plan_subject import set_of, subject_of, told_epoch
 from forebay_loader.stream.webdataset_openers import open_source, source_of
 from forebay_loader.transport import deferred_connection
-from forebay_loader.transport.endpoint import Endpoint
+from forebay_loader.transport.endpoint import INSTANCES, Endpoint
 from forebay_loader.transport.http import connect
-from forebay_loader.transport.sidecar_instances import INSTANCES
 
 wds = pytest.importorskip("webdataset")
 

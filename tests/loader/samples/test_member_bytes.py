@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from forebay_loader.samples.member_bytes import MemberBytes
-from forebay_loader.stream.sparse_reads import SEGMENT_BYTES, SPANS_AT_ONCE
+from forebay_loader.samples.indexed_shard import MemberBytes
+from forebay_loader.stream.range_reads import SEGMENT_BYTES, SPANS_AT_ONCE
 
 
 class Shard:

@@ -20,10 +20,9 @@ from forebay_loader.samples.byte_window import Flowing
 from forebay_loader.samples.index_samples import samples_in, starts_at
 from forebay_loader.samples.tar import samples_of
 from forebay_loader.stream import shard_descriptor as module
-from forebay_loader.stream import shard_map
+from forebay_loader.stream import shard_descriptor as shard_map
 from forebay_loader.stream.shard_descriptor import Descriptor
-from forebay_loader.transport.body import Progress
-from forebay_loader.transport.running_checksum import new_sum
+from forebay_loader.transport.body import Progress, new_sum
 from forebay_proxy.wire.tar.sample_index import IndexBuilder, SampleIndex
 from forebay_proxy.wire.tar.scan import scan
 

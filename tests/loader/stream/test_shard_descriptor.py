@@ -26,9 +26,9 @@ from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.webdataset_openers import open_source
 from forebay_loader.transport import fd_client as asking_module
 from forebay_loader.transport import fd_endpoint
+from forebay_loader.transport.endpoint import INSTANCES
 from forebay_loader.transport.fd_client import CONNECTIONS
 from forebay_loader.transport.fd_endpoint import DOORS, Doors
-from forebay_loader.transport.sidecar_instances import INSTANCES
 from forebay_proxy.wire.commands.sources import Source, parse_source
 from forebay_proxy.wire.protocol.fd import decode_end, decode_request, encode_answer, encode_refusal
 

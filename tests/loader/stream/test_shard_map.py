@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from forebay_loader.stream import shard_map
-from forebay_loader.stream.shard_map import ShardMap, file_ends
+from forebay_loader.stream import shard_descriptor as shard_map
+from forebay_loader.stream.shard_descriptor import ShardMap, file_ends
 
 CONTENT = os.urandom(100_000)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_loader.stream.sparse_reads import REQUEST_BYTES, SEGMENT_BYTES, are_sparse, sparse_header
+from forebay_loader.stream.range_reads import REQUEST_BYTES, SEGMENT_BYTES, are_sparse, sparse_header
 
 MB = 1 << 20
 

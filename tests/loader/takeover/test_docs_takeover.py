@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from support.other_python import TAKEOVER
 
 import forebay_loader as fb
 from forebay_loader.plan.known_lists import STOCK_LISTS, STOCK_STAGES
-from forebay_loader.takeover.reasons import why_direct
+from forebay_loader.takeover.openers import why_direct
 
 pytest.importorskip("webdataset")
 
@@ -30,14 +29,12 @@ def rows(heading: str) -> list[list[str]]:
 def test_the_openers_are_those_that_are_replaced() -> None:
     """The modules the hook waits for, and the names the takeover looks for in them."""
     named = {row[0].strip("`") for row in rows("How")}
-    hooked = re.findall(r'"((?:webdataset|wids)\.\w+)"', (TAKEOVER / "forebay_takeover_hook.py").read_text())
+    hooked = re.findall(r'"(webdataset\.\w+)"', (TAKEOVER / "forebay_takeover_hook.py").read_text())
     assert {".".join(name.split(".")[:2]) for name in named} == set(hooked)
     sought = re.findall(r'\("(\w+)", _[a-z_]+\)', (TAKEOVER.parent / "openers.py").read_text())
-    sought += re.findall(r"kind, commands = module\.(\w+)", (TAKEOVER.parent / "wids.py").read_text())
     assert {name.split(".")[2] for name in named if name.count(".") == 2} == set(sought)
     for module in hooked:
-        if find_spec(module.split(".")[0]) is not None:  # wids comes with one of the two
-            import_module(module)
+        import_module(module)
 
 
 def test_what_is_announced_at_once_is_what_is_known() -> None:

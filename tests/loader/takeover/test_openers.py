@@ -399,29 +399,3 @@ def test_paths_of_copies(proxy: FakeServer, tmp_path: Path) -> None:
     assert list((tmp_path / "other").iterdir()) == []
     with pytest.raises(ValueError, match="bad cache name"):
         list(cache.FileCache(str(tmp_path), url_to_name=lambda _: "../x.tar")(["s3://bucket/000.tar"]))
-
-
-def test_wids(proxy: FakeServer, taken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samples by number, of shards that come through the sidecar; a user's own handler, and what is not ours, stay as they were."""
-    pytest.importorskip("wids")
-    from wids import ShardListDataset, wids_dl  # noqa: PLC0415
-
-    monkeypatch.setattr(wids_dl.SimpleDownloader, "download", wids_dl.SimpleDownloader.download)
-    openers.replace_openers(wids_dl)
-    shards = [{"url": f"s3://bucket/{number:03d}.tar", "nsamples": 5} for number in range(SHARDS)]
-    data = ShardListDataset(shards, cache_dir=str(tmp_path), transformations=[])
-    assert [data[at]["__key__"] for at in range(len(data))] == KEYS
-    assert {request.target for request in proxy.requests if request.method == "GET"} == {f"/s3/bucket/{n:03d}.tar" for n in range(SHARDS)}
-    assert said(taken) == [""]
-    asked: list[tuple[str, str]] = []
-    own = wids_dl.SimpleDownloader(s3=lambda remote, local: asked.append((remote, local)))
-    own.download("s3://bucket/000.tar", "here")
-    assert asked == [("s3://bucket/000.tar", "here")]
-    (tmp_path / "a").write_bytes(b"local")
-    wids_dl.SimpleDownloader().download(str(tmp_path / "a"), str(tmp_path / "b"))
-    assert (tmp_path / "b").read_bytes() == b"local"
-    fb.disable()
-    before = len(proxy.requests)
-    with pytest.raises(AssertionError, match="Command failed"):
-        wids_dl.SimpleDownloader(s3="false {url} {local}").download("s3://bucket/000.tar", str(tmp_path / "c"))
-    assert len(proxy.requests) == before

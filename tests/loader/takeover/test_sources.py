@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from forebay_loader.takeover.sources import ahead_of, first_pull, noted
+from forebay_loader.takeover.openers import ahead_of, first_pull, noted
 
 
 class Listed:

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from forebay_loader.transport import running_checksum
-from forebay_loader.transport.running_checksum import Crc32, new_sum
+from forebay_loader.transport import body as running_checksum
+from forebay_loader.transport.body import Crc32, new_sum
 
 
 @pytest.mark.parametrize("absent", [False, True], ids=["xxhash", "standard library"])

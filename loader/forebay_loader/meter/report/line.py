@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import Optional
 
-from forebay_loader.base.size_text import size_text
+from forebay_loader.base.shown_text import size_text
 from forebay_loader.meter.report.cores import CoreUse
 from forebay_loader.meter.report.node_view import NodeView, SidecarSums, stall_share
 from forebay_proxy.wire.protocol.meter_body import MeterBody

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Callable, Optional
 
-from forebay_loader.base.size_text import size_text
+from forebay_loader.base.shown_text import size_text
 from forebay_loader.meter.clock.loader_pass import TrainerWait
 from forebay_loader.meter.page import MAIN
 from forebay_proxy.wire.protocol.runfile import process_start_time

@@ -10,8 +10,7 @@ import os
 import struct
 from typing import NamedTuple
 
-from forebay_loader.base.live_process import lives
-from forebay_loader.base.shared_memory import SharedPart, training_pid
+from forebay_loader.base.shared_memory import SharedPart, lives, training_pid
 from forebay_loader.meter.skips.counts import SkipCounts
 
 __all__ = ["LoneRow", "SharedRow", "SkipSlots", "Standing"]

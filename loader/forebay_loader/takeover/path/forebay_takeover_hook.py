@@ -21,10 +21,10 @@ __all__ = ["Hook", "install", "next_sitecustomize", "replace_openers", "run_inst
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PATCHED = (
-    "webdataset.gopen", "webdataset.tariterators", "webdataset.cache", "webdataset.shardlists", "webdataset.autodecode", "wids.wids_dl",
+    "webdataset.gopen", "webdataset.tariterators", "webdataset.cache", "webdataset.shardlists", "webdataset.autodecode",
     "webdataset.handlers", "webdataset.filters", "webdataset.pipeline",
 )  # fmt: skip
-NOTED = ("fsspec.registry", "fsspec.spec")  # another way to tars: what is read by it is told to `forebay run`
+FSSPEC = "fsspec.registry"  # where `forebay::` is made known, in environments that Forebay is not installed in
 OURS = ("forebay_loader", "forebay_proxy")
 _LOADER = os.path.dirname(os.path.dirname(HERE))  # the folder of forebay_loader
 _PASSED = {HERE}  # folders whose sitecustomize has run: one that imports the next by itself must not lead round in a circle
@@ -37,7 +37,7 @@ class Hook:
     """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
-        if name in PATCHED or (name in NOTED and os.environ.get("FOREBAY_TAKEOVER_REPORT")):
+        if name in PATCHED or name == FSSPEC:
             return _followed(self._elsewhere(name, path, target))
         if name in OURS:
             found = self._elsewhere(name, path, target)
@@ -85,7 +85,7 @@ def install() -> None:
         return
     hook: Any = Hook()  # a finder by what it can do: the abstract class would have to be imported
     sys.meta_path.insert(0, hook)
-    for name in (*PATCHED, *(NOTED if os.environ.get("FOREBAY_TAKEOVER_REPORT") else ())):
+    for name in (*PATCHED, FSSPEC):
         if name in sys.modules:  # another .pth, before ours, has imported it
             replace_openers(sys.modules[name])
 
@@ -95,57 +95,15 @@ def replace_openers(module: ModuleType) -> None:
     try:
         if not _sidecar_is_named():
             return
-        if module.__name__ in NOTED:
-            _note(module)
+        if module.__name__ == FSSPEC:
+            known: Any = module
+            known.known_implementations.setdefault("forebay", {"class": "forebay_loader.files.file_system.ForebayFileSystem"})
             return
         from forebay_loader.takeover.openers import replace_openers as replace  # noqa: PLC0415  # not before webdataset is there
 
         replace(module)
     except Exception as error:
         _complain(error)
-
-
-def _note(module: Any) -> None:
-    """Let tars that are opened past the sidecar be counted; nothing about the opening changes, and nothing of ours is imported before one.
-
-    ``forebay::`` is made known to fsspec too, in environments that Forebay is not installed in.
-    """
-    if module.__name__ == "fsspec.registry":
-        module.known_implementations.setdefault("forebay", {"class": "forebay_loader.files.file_system.ForebayFileSystem"})
-    else:
-        _count(module.AbstractFileSystem, "fsspec opens tars itself: forebay:: before their URLs goes through")
-
-
-def _count(kind: Any, why: str) -> None:
-    import functools  # noqa: PLC0415  # fsspec has it
-
-    stock = kind.open
-
-    @functools.wraps(stock)
-    def noted(self: Any, path: Any, *args: Any, **options: Any) -> Any:
-        try:
-            if _is_remote_tar(_fsspec_url(self, path)):
-                from forebay_loader.base.takeover_report import REPORT  # noqa: PLC0415
-
-                REPORT.direct(why)
-        except Exception as error:  # counting must not end anybody's opening
-            _complain(error)
-        return stock(self, path, *args, **options)
-
-    kind.open = noted
-
-
-def _fsspec_url(fs: Any, path: Any) -> str:
-    protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
-    return str(path) if "://" in str(path) else f"{protocol}://{path}"
-
-
-def _is_remote_tar(url: str) -> bool:
-    scheme, _, rest = url.partition(":")
-    own = os.environ.get("FOREBAY_URL", "")
-    if scheme not in ("http", "https", "s3", "s3a", "gs", "gcs", "hf") or (own and own in url):
-        return False
-    return rest.partition("?")[0].endswith((".tar", ".tar.gz", ".tgz"))
 
 
 def next_sitecustomize(path: Sequence[str]) -> Optional[ModuleSpec]:

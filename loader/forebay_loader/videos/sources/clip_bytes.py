@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Protocol, Sequence, Tuple
 
-from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.errors import ShardReadError
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
-from forebay_loader.files.pinned_reads import PinnedReads, PinnedVersion
 from forebay_loader.identity.reader_name import reader_name
 from forebay_loader.samples.index_client import source_in
 from forebay_loader.stream.descriptor_request import open_descriptor
+from forebay_loader.stream.range_reads import SPANS_AT_ONCE, ShardVersion, are_sparse, read_range, shard_version
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.shard_request import shown
-from forebay_loader.stream.sparse_reads import SPANS_AT_ONCE, are_sparse
 
 if TYPE_CHECKING:
     from forebay_loader.videos.decode.frames import Buffer  # PyAV, which who only lists clips needs not
@@ -148,7 +146,7 @@ class ObjectClip:
         self.name, self.shard = shown(found), ""
         self._source, self._limits = found, limits
         self._opened: Optional[Descriptor] = None
-        self._version: Optional[PinnedVersion] = None
+        self._version: Optional[ShardVersion] = None
         self._sparse: Optional[bool] = None  # of what was said to be read next; None: nothing was
 
     def __getstate__(self) -> Dict[str, Any]:
@@ -161,7 +159,7 @@ class ObjectClip:
             self._opened = open_descriptor(self._source, reader_name(), parts=True)
         if self._opened is not None:
             return self._opened.size
-        self._version = PinnedReads(self._limits).version(self._source, alone=True)
+        self._version = shard_version(self._source, self._limits)
         return self._version.length
 
     @property
@@ -180,12 +178,10 @@ class ObjectClip:
         version = self._version
         if version is None:  # given up, or closed by a fork: the lease is the parent's. The same version goes on by ranges
             assert opened is not None
-            version = self._version = PinnedVersion(opened.etag, opened.size, "")
+            version = self._version = ShardVersion(opened.etag, opened.size)
         size = max(0, min(size, version.length - at))
         sparse = are_sparse([(at, at + size)], version.length) if self._sparse is None else self._sparse
-        data = PinnedReads(self._limits).range(self._source, version, reader_name(), at, size, alone=True, sparse=sparse)
-        COUNTS.add("bytes_proxy", len(data))
-        return data
+        return read_range(self._source, at, size, version.etag, self._limits, sparse=sparse)
 
     def expect(self, spans: Spans) -> int:
         self._sparse = are_sparse(spans, self.open())

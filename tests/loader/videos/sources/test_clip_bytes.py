@@ -11,7 +11,7 @@ from support.fake_proxy import FakeServer, ramp
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.errors import ShardChanged, ShardReadError
-from forebay_loader.stream.sparse_reads import SPANS_AT_ONCE
+from forebay_loader.stream.range_reads import SPANS_AT_ONCE
 from forebay_loader.videos.sources.clip_bytes import ClipBytes, FileClip, MemberClip, MemoryClip, ObjectClip
 
 DATA = ramp(10_000)

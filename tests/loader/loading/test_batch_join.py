@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from forebay_loader.batches.batch_join import BatchJoin
 from forebay_loader.batches.pad import padded
+from forebay_loader.loading.batch_ladder import BatchJoin
 
 numpy = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
@@ -102,18 +102,6 @@ def test_only_what_fb_padded_made_is_padded_on() -> None:
     parts = [(torch.zeros(4, 7), torch.zeros(4)), (torch.zeros(4, 9), torch.zeros(4))]
     with pytest.raises(ValueError, match=r"these 2 do not fit: .* let fb\.padded do it"):
         BatchJoin(SIZE, padded(0))(parts)
-
-
-def test_how_a_batch_differs() -> None:
-    """Told for the column, unless it is padded by a known hand, and not for the first axis."""
-    join, pad = BatchJoin(SIZE), padded("x")
-    join.look({"x": torch.zeros(4, 7), "y": ["a"] * 4})
-    assert join.differs({"x": torch.zeros(2, 7), "y": ["a"] * 2}) == ""
-    assert join.differs({"x": torch.zeros(4, 9), "y": ["a"] * 4}) == "x has the shape (·, 9) in one batch, and (·, 7) in another"
-    assert join.differs({"y": ["a"] * 4}) == "x has the shape of no array in one batch, and (·, 7) in another"
-    known = BatchJoin(SIZE, pad)
-    known.look(pad([{"x": torch.zeros(n)} for n in (1, 2, 3, 4)]))
-    assert known.differs(pad([{"x": torch.zeros(n)} for n in (5, 6, 7, 8)])) == ""
 
 
 @pytest.mark.parametrize("longest", [2, 3])
