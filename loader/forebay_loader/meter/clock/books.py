@@ -29,17 +29,6 @@ class BriefSums:
         self.stall_ns = self.start_ns = self.end_ns = 0
 
 
-class WaitedWorker:
-    """One worker, as the trainer waited for it."""
-
-    __slots__ = ("shard", "stall_ns", "worker")
-
-    def __init__(self, worker: int) -> None:
-        self.worker = worker
-        self.stall_ns = 0
-        self.shard = ""
-
-
 class StallBooks:
     """What is booked; ``totals`` makes values of it."""
 
@@ -50,7 +39,7 @@ class StallBooks:
         self._stall_ns: Dict[str, int] = {}
         self._steps = self._samples = self._bytes = self._skipped = 0
         self._batch_size: Optional[int] = None
-        self._workers: OrderedDict[int, WaitedWorker] = OrderedDict()
+        self._workers: OrderedDict[int, WorkerStall] = OrderedDict()
         self._pages: Dict[int, SeenPage] = {}
         self._waited_ns: List[int] = [0] * len(CAUSES)  # of workers that have ended
         self.number = self.passes = 0  # a loader's: which it is, in the order of their first pass; passes begun
@@ -89,13 +78,10 @@ class StallBooks:
 
     def waited_for(self, pid: int, worker: int, nanoseconds: int, shard: str) -> None:
         """It did so for a batch of that worker; ``shard``: what that reads, "" where nobody looked."""
-        known = self._workers.get(pid)
-        if known is None:
-            known = self._workers[pid] = WaitedWorker(worker)
-            if len(self._workers) > _MOST_WORKERS:
-                self._workers.popitem(last=False)
-        known.stall_ns += nanoseconds
-        known.shard = shard or known.shard
+        known = self._workers.get(pid) or WorkerStall(pid, worker, 0.0)
+        self._workers[pid] = WorkerStall(pid, worker, known.stall_s + nanoseconds / 1e9, shard or known.shard)
+        if len(self._workers) > _MOST_WORKERS:
+            self._workers.popitem(last=False)
 
     def seen(self, page: SeenPage) -> None:
         """A worker's page, whose reader wait counts."""
@@ -117,7 +103,7 @@ class StallBooks:
             batch_size=self._batch_size,
             bytes=self._bytes + sum(page.bytes for page in pages),
             skipped=self._skipped + sum(page.skipped for page in pages),
-            workers=tuple(WorkerStall(pid, one.worker, one.stall_ns / 1e9, one.shard) for pid, one in self._workers.items()),
+            workers=tuple(self._workers.values()),
         )
 
     def _retire(self) -> None:

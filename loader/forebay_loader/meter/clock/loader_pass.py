@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Callable, Deque, Dict, Mapping, Optional, Tuple
 
@@ -141,7 +142,7 @@ class LoaderCall:
 
     def book(self) -> None:
         """Book what is new."""
-        told, self._booked = self._booked, self.sums.copy()
+        told, self._booked = self._booked, copy(self.sums)
         now = self._booked
         for book in self.books:
             if now.steps > told.steps:
@@ -165,16 +166,9 @@ class CallSums:
     """Of calls so far: what was given, the last batch's size, and the time of those that were ``brief``, of the ``long`` ones, and of those
     ``aside`` of another thread's wait, which is booked for the process."""
 
-    __slots__ = ("aside_ns", "batch_size", "brief_ns", "long_ns", "samples", "steps")
-
-    def __init__(
-        self, steps: int = 0, samples: int = 0, batch_size: int = 0, brief_ns: int = 0, long_ns: int = 0, aside_ns: int = 0
-    ) -> None:
-        self.steps, self.samples, self.batch_size = steps, samples, batch_size
-        self.brief_ns, self.long_ns, self.aside_ns = brief_ns, long_ns, aside_ns
-
-    def copy(self) -> CallSums:
-        return CallSums(self.steps, self.samples, self.batch_size, self.brief_ns, self.long_ns, self.aside_ns)
+    def __init__(self) -> None:
+        self.steps = self.samples = self.batch_size = 0
+        self.brief_ns = self.long_ns = self.aside_ns = 0
 
 
 def _next_due(tasks: Mapping[int, Any], first: int, status: Any) -> Any:
