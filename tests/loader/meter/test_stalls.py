@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -90,6 +91,17 @@ def test_a_worker_that_is_started_is_handed_its_page() -> None:
     found = steady(iter(loader(Numbers(40, 0.01), multiprocessing_context="spawn")))
     assert share(found, "map") > 0.5
     assert found.slowest_worker == 0
+
+
+def test_the_pages_of_ended_workers_are_let_go() -> None:
+    """Each pass has workers of its own, and a process some hundred descriptors."""
+    made, counts = loader(Numbers(4)), []
+    for _ in range(5):
+        list(made)
+        settled(lambda found: not found.pending_s)
+        gc.collect()
+        counts.append(len(os.listdir("/proc/self/fd")))
+    assert counts[-1] <= counts[1]
 
 
 def test_the_whole_of_it_is_what_next_took() -> None:

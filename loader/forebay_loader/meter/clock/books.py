@@ -89,7 +89,7 @@ class StallBooks:
 
     def totals(self, now_ns: int, pending_ns: int) -> StallTotals:
         """Of all that is booked until now; ``pending_ns``: stall that is not booked yet."""
-        self._retire()
+        self.retire()
         pages = tuple(self._pages.values())
         waited_ns = {name: self._waited_ns[at] + sum(page.waited_ns[at] for page in pages) for name, at in CAUSE_INDEX.items()}
         self._walled(now_ns)
@@ -106,7 +106,7 @@ class StallBooks:
             workers=tuple(self._workers.values()),
         )
 
-    def _retire(self) -> None:
+    def retire(self) -> None:
         """Keep the sums of workers that have ended, and let go of their pages."""
         for page in tuple(self._pages.values()):
             if not page.look():

@@ -238,6 +238,7 @@ class StallClock:
             one.is_open = True
             one.books[-1].passes += 1
             for book in one.books:
+                book.retire()
                 book.opened(one, now_ns)
         if not one.workers:
             process_page.begin(self.thread)
