@@ -83,12 +83,9 @@ def test_a_profile_that_begins_in_the_middle_is_noticed() -> None:
 def test_nothing_of_what_passed_is_kept() -> None:
     """A batch is not held beyond its step."""
 
-    class Held:
-        """Can be looked for."""
-
     lives = threading.Event()
 
-    class Batch(Held):
+    class Batch:
         def __del__(self) -> None:
             lives.clear()
 
