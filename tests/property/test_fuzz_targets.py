@@ -83,7 +83,9 @@ def test_words_are_those_of_the_shell(parts: list[str]) -> None:
     "s3://b/k", "s3://b/a?b",
                               "wget", "-q", "-O", "|| true", "| pv", "2>/dev/null", "--endpoint-url", "http://h:9", "gsutil", "cat",
                               "gs://b/k", "s5cmd", "'s3://b/k'",
-                              '"https://h/a?b"', "https://h/{a}", "--url", "-o", "https://h/a%20b"]), max_size=10).map(" ".join)
+                              '"https://h/a?b"', "https://h/{a}", "--url", "-o", "https://h/a%20b", "'s3://b/k", "--no-sign-request",
+                              "--request-payer requester", "--region r", "-r 5", "gcloud", "storage", "s3cmd", "get", "/nas/x", "-k",
+                              "s3api", "get-object", "--bucket", "--key", "--", "''", "--retry 3"]), max_size=10).map(" ".join)
 )  # fmt: skip
 def test_commands_keep_to_their_meaning(text: str) -> None:
     """Words of real commands in any order: read, left alone or refused, and rules of GOPEN_REWRITE agree with the code."""

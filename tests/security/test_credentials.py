@@ -18,6 +18,7 @@ from support.sidecar import Sidecar, running
 from forebay_proxy.cache.resident.entry import PROOF_S
 from forebay_proxy.core.errors import ShardForbidden
 from forebay_proxy.core.shard import Credential, Shard
+from forebay_proxy.policy.plans.entries import Entries
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.server.http.framing import credential_headers
 from forebay_proxy.server.http.plan_route import parse_plan
@@ -185,8 +186,8 @@ def test_no_job_is_given_anothers_credential_by_a_plan() -> None:
 
     def tell(job: str, body: dict[str, object], value: str = "", signature: str = "") -> ReaderName:
         headers = (("Authorization", value),) if value else ()
-        plan, shards = parse_plan("application/json", json.dumps(body).encode(), "", headers, expand=False)
-        entries = shards if plan.indices is None else plans.shard_ids.template(plan.set or "", headers).picked(plan.indices)
+        plan, _ = parse_plan("application/json", json.dumps(body).encode(), "", headers, expand=False)
+        entries = Entries(plan.shards, headers, pattern=plan.set or "", indices=plan.indices)
         reader = ReaderName(job, "0", "0", "1.1")
         plans.replace(reader, entries, plan.epoch, plan.set)
         brought[reader] = {(value, signature)}

@@ -338,13 +338,13 @@ def test_what_is_read_and_withdrawn_gives_its_room_back() -> None:
     plans.replace(reader(1), many[:7])
     plans.withdraw(reader(2))
     plans.storage.tidy()
-    names = {plans.shard_at(plan, index).name for plan in plans.all() for index in range(len(plan))}
+    names = [plans.shard_at(plan, index).name for plan in plans.all() for index in range(len(plan))]
     assert plans.storage.entries_held == sum(len(plan) for plan in plans.all()) == 999 + 10 + 7
-    assert plans.shard_ids.held_bytes == sum(map(len, names))
+    assert plans.storage.name_bytes == sum(map(len, names))
     plans.withdraw(reader(0))
     plans.withdraw(reader(1))
     plans.storage.tidy()
-    assert (plans.storage.entries_held, plans.shard_ids.held_bytes, len(plans.shard_ids)) == (0, 0, 0)
+    assert (plans.storage.entries_held, plans.storage.name_bytes, len(plans.storage.mentions)) == (0, 0, 0)
 
 
 def test_plans_together_hold_so_many_shards(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,14 +361,14 @@ def test_plans_together_hold_so_many_shards(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_plans_together_hold_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names of eight thousand characters count as what they are; what is read gives room back."""
+    """Names of eight thousand characters count as what they are; what is replaced gives room back."""
     monkeypatch.setattr(reader_plan, "MOST_NAME_BYTES", 5000)
     plans = PlanRegistry(lambda: 0.0)
     plans.replace(reader(0), shards(4, "s3://b/" + "a" * 1000 + "{}.tar"))
     with pytest.raises(PlansFull):
         plans.append(reader(0), shards(5, "s3://b/" + "a" * 1000 + "{}.tar")[4:])
-    plans.append(reader(0), shards(1, "s3://b/" + "a" * 1000 + "{}.tar"))  # this name is here already
-    refused("exhaustion: bytes of all plans", held=plans.shard_ids.held_bytes < 5000 and len(plans.all()[0]) == 5)
+    plans.replace(reader(0), shards(3, "s3://b/" + "b" * 1000 + "{}.tar"))  # instead of the four
+    refused("exhaustion: bytes of all plans", held=plans.storage.name_bytes < 5000 and len(plans.all()[0]) == 3)
 
 
 async def test_a_full_desk_answers_429(world: World) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -169,12 +169,11 @@ class FakePlans:
         self.calls.append(("withdraw", str(reader)))
         return True
 
-    async def announce(
-        self, reader: ReaderName, plan: PlanBody, shards: list[Shard], headers: tuple[tuple[str, str], ...], *, appended: bool
-    ) -> None:
+    async def announce(self, reader: ReaderName, plan: PlanBody, headers: tuple[tuple[str, str], ...], *, appended: bool) -> None:
+        texts: Iterable[str] = plan.shards
         if plan.indices is not None:
-            pattern = parse_pattern(plan.set or "")
-            shards = shards_of((pattern.at(index) for index in plan.indices), headers)
+            texts = map(parse_pattern(plan.set or "").at, plan.indices)
+        shards = shards_of(texts, headers)
         (self.append if appended else self.replace)(reader, shards, plan.epoch, plan.set)
 
     async def retract(self, reader: ReaderName) -> bool:

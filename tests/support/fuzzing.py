@@ -153,7 +153,7 @@ def fuzz_shell(data: bytes) -> None:
 def fuzz_rewrite(data: bytes) -> None:
     """What a GOPEN_REWRITE rule makes of a text names the shard that the text names, or the text is left alone."""
     text = text_of(data)
-    value = gopen_rewrite("http://127.0.0.1:7070", schemes=("http", "s3"))
+    value = gopen_rewrite("http://127.0.0.1:7070", schemes=("http", "s3", "gs", "hf", "file"))
     changed = rewritten(value, text)
     if changed == text:
         return
@@ -335,7 +335,11 @@ TARGETS: dict[str, Target] = {
     "rewrite": Target(
         fuzz_rewrite,
         (b"https://h/0.tar", b"s3://b/0.tar", b"pipe:aws s3 cp s3://b/0.tar -", b"pipe:curl -s -L https://h/0.tar",
-        b"pipe:aws --profile p s3 cp s3://b/k - || true"),
+        b"pipe:aws --profile p s3 cp s3://b/k - || true",
+        b"pipe:aws --profile p s3 cp 's3://b/k.tar' - --endpoint-url='http://h:9000' 2>/dev/null || true",
+        b"pipe:s5cmd -r 5 cat s3://b/k.tar | pv -q", b"pipe:curl -sL --retry 3 'https://h/x.tar?a=1&b=2' -o - < /dev/null",
+        b"pipe:wget -qO- --tries=3 https://h/x.tar || true", b'pipe:gsutil -m cat "gs://b/k.tar" 2> /dev/null', b"pipe:cat /nas/x.tar",
+        b"pipe:s3cmd -q get s3://b/k.tar - ||true"),
     ),
     "target": Target(
         fuzz_target,

@@ -35,7 +35,7 @@ class World:
     events: list[Event]
     meters: list[tuple[ReaderName, MeterBody]]
     ended: list[ReaderName]
-    _reported: asyncio.Condition = field(default_factory=asyncio.Condition)
+    clients: list[asyncio.StreamWriter] = field(default_factory=list)
 
     @property
     def port(self) -> int:
@@ -51,6 +51,13 @@ class World:
             while len(self.of(kind)) < count:
                 await asyncio.sleep(0)
         return self.of(kind)
+
+    async def connect(self, sent: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A client that has sent that much; its connection ends with the server at the latest."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.clients.append(writer)
+        writer.write(sent)
+        return reader, writer
 
     async def ask(self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes = b"") -> Reply:
         return await talk(self.port, request(method, target, headers, body))
@@ -78,10 +85,14 @@ async def listening(
         metrics=lambda: (b"forebay_up 1\n", "text/plain; version=0.0.4"),
         access=access or Access(os.getuid()), events=board, pass_headers=pass_headers, instance="feed",
     )  # fmt: skip
+    world = World(server, cache, plans, operations, events, meters, ended)
     try:
         await server.start(host, port, socket)
-        yield World(server, cache, plans, operations, events, meters, ended)
+        yield world
     finally:
+        for writer in world.clients:
+            writer.close()
+        await asyncio.gather(*(writer.wait_closed() for writer in world.clients), return_exceptions=True)
         await server.aclose(grace_s=0)
 
 

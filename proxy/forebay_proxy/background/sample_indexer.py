@@ -18,8 +18,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 from forebay_proxy.background.sample_index_steps import SampleIndexReader, check_indexable, index_not_yet, no_index
 from forebay_proxy.cache.resident.entry import Entry
@@ -52,27 +52,6 @@ MOST_REFUSED = 4096  # shards known to have none
 MOST_OUT_BYTES = 64 << 20  # of indexes on their way to clients
 
 
-class OutgoingBytes:
-    """Bytes in memory until a client has taken them. Not thread-safe: the event loop's only."""
-
-    def __init__(self) -> None:
-        self._bytes = 0
-
-    def __repr__(self) -> str:
-        return f"<OutgoingBytes {self._bytes}>"
-
-    @contextmanager
-    def counted(self, shard: Shard, size: int) -> Iterator[None]:
-        """``size`` bytes are on their way, for the length of the ``with``. Raises ``IndexNotYet`` where too many are."""
-        if self._bytes and self._bytes + size > MOST_OUT_BYTES:
-            raise IndexNotYet(shard.name, f"{self._bytes} bytes of sample indexes are on their way already", next_step="ask again")
-        self._bytes += size
-        try:
-            yield
-        finally:
-            self._bytes -= size
-
-
 class SampleIndexer:
     """``asked`` answers for one shard; ``run`` makes those of shards as they become complete."""
 
@@ -85,7 +64,7 @@ class SampleIndexer:
         self._dropped: set[str] = set()  # of those being made: what is made may be kept no more
         self._turn = asyncio.Lock()
         self._reader = SampleIndexReader(cache)
-        self._out = OutgoingBytes()
+        self._out_bytes = 0  # in memory until a client has taken them
         self._refused: OrderedDict[str, str] = OrderedDict()  # key -> why it has none
         self._ahead: OrderedDict[str, None] = OrderedDict()  # keys of complete shards, to be indexed
         self._come = asyncio.Event()
@@ -103,8 +82,14 @@ class SampleIndexer:
         async with self._cache.open(shard, reader, None, head=True) as reading:
             version, etag = reading.entry.shown_version, reading.entry.shown_version.etag(reading.entry.shown_key)
             encoded = await self._of(reading.entry, only_kept=only_kept)
-        with self._out.counted(shard, len(encoded)):
+        size, out = len(encoded), self._out_bytes
+        if out and out + size > MOST_OUT_BYTES:
+            raise IndexNotYet(shard.name, f"{out} bytes of sample indexes are on their way already", next_step="ask again")
+        self._out_bytes += size
+        try:
             yield encoded, etag, version
+        finally:
+            self._out_bytes -= size
 
     async def run(self) -> None:
         """Make the indexes of shards as they become complete, one at a time, for ever."""

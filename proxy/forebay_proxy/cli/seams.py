@@ -13,7 +13,7 @@ from forebay_proxy.core.shard import Shard
 if TYPE_CHECKING:
     from forebay_proxy.app.status import ServiceInfo
     from forebay_proxy.cli.shards.plain_read import Direct
-    from forebay_proxy.simulate.survey import Survey
+    from forebay_proxy.origins.survey import Survey
 
 __all__ = ["Seams"]
 
@@ -27,7 +27,7 @@ def _serve(settings: Settings, announce: Callable[[ServiceInfo], None]) -> int:
 
 
 def _survey(shards: Sequence[Shard], settings: Settings, count: int) -> Survey:
-    from forebay_proxy.simulate.survey import survey  # noqa: PLC0415
+    from forebay_proxy.origins.survey import survey  # noqa: PLC0415
 
     return survey(shards, settings, count)
 

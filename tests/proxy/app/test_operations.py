@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from support.house import SEGMENT, building, data_of
 
-from forebay_proxy.app import operations
 from forebay_proxy.background import selection
 
 A = "https://o/set/a.tar"
@@ -77,29 +76,6 @@ async def test_a_long_list_does_not_hold_the_loop(tmp_path: Path, monkeypatch: p
             turns += 1
         assert turns >= 1000 + 5 * (1000 // 64)
         assert asking.result() == 0
-
-
-async def test_shards_leave_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One write of the index for many: one for each took a minute for ten thousand small shards."""
-    async with building(tmp_path / "c") as world:
-        for number in range(100):
-            world.origin.put(f"{A}{number}", data_of(10, number))
-            await world.get(f"{A}{number}")
-        await world.quiet()
-        waits, most, committed = 0, 0, world.cache.reclaimer._store.index_writer.committed
-
-        async def counting() -> None:
-            nonlocal waits, most
-            waits += 1
-            most = max(most, waits)
-            try:
-                await committed()
-            finally:
-                waits -= 1
-
-        monkeypatch.setattr(world.cache.reclaimer._store.index_writer, "committed", counting)
-        assert (await world.operations.evict(None))["shards"] == 100
-        assert most == operations._AT_ONCE
 
 
 async def test_nothing_of_everything_stays(tmp_path: Path) -> None:

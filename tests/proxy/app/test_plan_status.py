@@ -95,22 +95,6 @@ async def test_who_waits_is_told(world: World) -> None:
     assert row["waited_s"] == 1.5
 
 
-async def test_who_waits_for_the_first_answer_waits_too(world: World) -> None:
-    """Before anything is known of the shard; and counted while it lasts."""
-    announced = asked(world)
-    world.plans.replace(reader(), [shard_of(SHARDS[0])])
-    gate = world.origin.remotes[SHARDS[0]].hold()
-    reading = asyncio.create_task(world.get(SHARDS[0], reader()))
-    await until(lambda: bool(len(world.cache.readers.waits)))
-    world.clock.advance(20)
-    world.cache.readers.waits.look(1)
-    row = announced.page()["plans"][0]
-    assert (row["waiting"], row["waited_s"]) == (True, 20)
-    gate.open()
-    await reading
-    assert announced.page()["plans"][0]["waiting"] is False
-
-
 async def test_pages_follow_one_another(world: World) -> None:
     """In the order of names, numbers as numbers; of one job only where one is named."""
     announced = asked(world)

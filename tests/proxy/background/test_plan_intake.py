@@ -8,19 +8,18 @@ from array import array
 from typing import Any
 
 import pytest
-from support.house import FakeClock, reader, shard_of
+from support.house import FakeClock, reader
 from support.planned import nearest
 
 from forebay_proxy.background.plan_intake import TURN_S, PlanIntake
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.requests import PlanChanged
-from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.wire.protocol.plan import PlanBody
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 
 
-def test_what_changes_is_taken_told_and_looked_at() -> None:
+async def test_what_changes_is_taken_told_and_looked_at() -> None:
     """Replaced, extended, withdrawn; withdrawing nothing is no change."""
     facts, woken, events = list[Any](), list[int](), Events()
     events.listen(facts.append)
@@ -32,11 +31,11 @@ def test_what_changes_is_taken_told_and_looked_at() -> None:
     plans = PlanRegistry(FakeClock())
     prefetcher: Any = Prefetcher()
     intake = PlanIntake(plans, prefetcher, events)
-    shards = [shard_of(f"https://o/{number}.tar") for number in range(3)]
-    intake.replace(reader(), shards[:1], epoch=1, set_name="s")
-    intake.append(reader(), shards[1:])
-    assert [shard.name for _, _, shard in nearest(plans)] == [shard.name for shard in shards]
-    assert (intake.withdraw(reader()), intake.withdraw(reader())) == (True, False)
+    urls = [f"https://o/{number}.tar" for number in range(3)]
+    await intake.announce(reader(), PlanBody(urls[:1], epoch=1, set="s"))
+    await intake.announce(reader(), PlanBody(urls[1:]), appended=True)
+    assert [shard.name for _, _, shard in nearest(plans)] == urls
+    assert (await intake.retract(reader()), await intake.retract(reader())) == (True, False)
     assert facts == [PlanChanged("job", what) for what in ("replaced", "extended", "withdrawn")]
     assert len(woken) == 3
 
@@ -53,20 +52,20 @@ def intake_of() -> tuple[PlanIntake, PlanRegistry]:
     return PlanIntake(plans, nobody, Events()), plans  # type: ignore[arg-type]
 
 
-def shards_of(count: int, letter: str = "") -> list[Shard]:
-    return [shard_of(f"https://o/{letter}{number}.tar") for number in range(count)]
+def plan_of(count: int, letter: str = "") -> PlanBody:
+    return PlanBody([f"https://o/{letter}{number}.tar" for number in range(count)])
 
 
 async def test_a_large_plan_holds_nobody_up() -> None:
     """While one is taken, another reader's is taken whole, and the loop turns."""
     intake, plans = intake_of()
-    large = asyncio.create_task(intake.announce(reader(0), PlanBody([]), shards_of(20_000)))
+    large = asyncio.create_task(intake.announce(reader(0), plan_of(20_000)))
     turns = 0
     while plans.get(reader(1)) is None:
         await asyncio.sleep(0)
         turns += 1
         if turns == 3:
-            small = asyncio.create_task(intake.announce(reader(1), PlanBody([]), shards_of(64, "small")))
+            small = asyncio.create_task(intake.announce(reader(1), plan_of(64, "small")))
     assert plans.get(reader(0)) is None
     await asyncio.gather(large, small)
     assert sorted(map(len, plans.all())) == [64, 20_000]
@@ -76,42 +75,42 @@ async def test_what_one_reader_sends_is_taken_in_its_order() -> None:
     """A plan, what follows it, and its end, handed in at once over three connections."""
     intake, plans = intake_of()
     taking = [
-        asyncio.create_task(intake.announce(reader(), PlanBody([]), shards_of(5000))),
-        asyncio.create_task(intake.announce(reader(), PlanBody([]), shards_of(10, "behind"), appended=True)),
+        asyncio.create_task(intake.announce(reader(), plan_of(5000))),
+        asyncio.create_task(intake.announce(reader(), plan_of(10, "behind"), appended=True)),
     ]
     await asyncio.gather(*taking)
     assert len(plans.all()[0]) == 5010
-    taking = [asyncio.create_task(intake.announce(reader(), PlanBody([]), shards_of(6000)))]
+    taking = [asyncio.create_task(intake.announce(reader(), plan_of(6000)))]
     await asyncio.sleep(0)
     assert await intake.retract(reader())
-    assert (len(plans), intake._queues) == (0, {})
+    assert len(plans) == 0
     await asyncio.gather(*taking)
 
 
 async def test_a_client_that_hangs_up_leaves_nothing() -> None:
     """Half a plan is given back, and the old one stays."""
     intake, plans = intake_of()
-    await intake.announce(reader(), PlanBody([]), shards_of(3))
-    taking = asyncio.create_task(intake.announce(reader(), PlanBody([]), shards_of(20_000, "new")))
+    await intake.announce(reader(), plan_of(3))
+    taking = asyncio.create_task(intake.announce(reader(), plan_of(20_000, "new")))
     for _ in range(3):
         await asyncio.sleep(0)
     taking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await taking
     plans.storage.tidy()
-    assert (len(plans.all()[0]), len(plans.shard_ids), intake._queues) == (3, 3, {})
+    assert (len(plans.all()[0]), len(plans.storage.mentions), len(intake._queues)) == (3, 3, 0)
 
 
 async def test_indices_are_taken_with_the_headers_of_their_host() -> None:
     """As a list is; a text that is no URL is refused with its place, and nothing is taken."""
     intake, plans = intake_of()
     headers = (("Authorization", "Bearer t"),)
-    await intake.announce(reader(), PlanBody([], set="https://o/{0..9}.tar", indices=array("I", [7, 3])), [], headers)
+    await intake.announce(reader(), PlanBody([], set="https://o/{0..9}.tar", indices=array("I", [7, 3])), headers)
     plan = plans.all()[0]
     assert [plans.shard_at(plan, index).name for index in (0, 1)] == ["https://o/7.tar", "https://o/3.tar"]
     assert plans.shard_at(plan, 0).credential.headers == headers
     with pytest.raises(InvalidShardUrl, match="entry 1"):
-        await intake.announce(reader(1), PlanBody([], set="{s3,ftp}://b/{0..9}.tar", indices=array("I", [7, 13])), [])
+        await intake.announce(reader(1), PlanBody([], set="{s3,ftp}://b/{0..9}.tar", indices=array("I", [7, 13])))
     assert plans.all() == [plan]
 
 
@@ -126,9 +125,9 @@ async def test_many_plans_at_once_take_a_turn_of_the_loop_together() -> None:
             await asyncio.sleep(0)
             spent.append(time.process_time() - before)
 
-    lists = [shards_of(600, f"{number}-") for number in range(50)]
+    lists = [plan_of(600, f"{number}-") for number in range(50)]
     watching = asyncio.create_task(others())
-    await asyncio.gather(*(intake.announce(reader(number), PlanBody([]), shards) for number, shards in enumerate(lists)))
+    await asyncio.gather(*(intake.announce(reader(number), plan) for number, plan in enumerate(lists)))
     await watching
     assert len(plans) == 50
     assert sorted(spent)[len(spent) // 2] < 5 * TURN_S

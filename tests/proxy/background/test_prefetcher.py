@@ -20,6 +20,7 @@ from forebay_proxy.core.errors import CacheFull, DigestDiffers, DiskFailed
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.transfer.limiter import DEMAND
+from forebay_proxy.wire.protocol.plan import PlanBody
 
 NAMES = [f"https://o/set/{number}.tar" for number in range(12)]
 SHARDS = [shard_of(name) for name in NAMES]
@@ -43,7 +44,7 @@ async def test_what_is_planned_comes_before_it_is_asked_for(tmp_path: Path) -> N
     """The reader then waits for nothing."""
     async with building(tmp_path / "c", prefetch=True) as world:
         fill(world)
-        PlanIntake(world.plans, world.prefetcher, world.events).replace(reader(), SHARDS[:3])
+        await PlanIntake(world.plans, world.prefetcher, world.events).announce(reader(), PlanBody(NAMES[:3]))
         await until(lambda: len(complete(world)) == 3)
         for seed, name in enumerate(NAMES[:3]):
             async with world.opened(name, reader()) as reading:
@@ -139,9 +140,9 @@ async def test_a_withdrawn_plan_is_fetched_no_further(tmp_path: Path) -> None:
     async with building(tmp_path / "c", prefetch=True) as world:
         fill(world)
         intake = PlanIntake(world.plans, world.prefetcher, world.events)
-        intake.replace(reader(), SHARDS[:1])
+        await intake.announce(reader(), PlanBody(NAMES[:1]))
         await until(lambda: len(complete(world)) == 1)
-        assert intake.withdraw(reader())
+        assert await intake.retract(reader())
         await until(lambda: repr(world.prefetcher) == "<Prefetcher 0 readers, 0 flights, 0 openings>")
 
 

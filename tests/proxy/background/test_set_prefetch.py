@@ -11,7 +11,7 @@ import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 from support.tars import tar_shard
 
-from forebay_proxy.background.set_prefetch import NOT_TAR_S, SetPrefetch, check_sets
+from forebay_proxy.background.set_prefetch import FAILED_S, MOST_FAILED, NOT_TAR_S, SetPrefetch, check_sets
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import Slice
 from forebay_proxy.core.errors import ConfigError
@@ -21,7 +21,6 @@ from forebay_proxy.policy.plans.epochs import GROUP_LIFE_S
 from forebay_proxy.policy.plans.live_jobs import QUIET_S
 from forebay_proxy.policy.plans.next_use import Rank
 from forebay_proxy.policy.plans.registry import SetShardOpened
-from forebay_proxy.policy.plans.sets.set_faults import FAILED_S, MOST_FAILED
 
 PATTERN = "https://o/set/{00..11}.tar"
 NAMES = [f"https://o/set/{number:02d}.tar" for number in range(12)]

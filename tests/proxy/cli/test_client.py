@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -29,18 +28,11 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def test_status_over_tcp() -> None:
-    """What the sidecar says comes back as a table."""
-    with FakeSidecar() as fake:
-        assert SidecarClient(fake.url).status() == fake.status
-        assert SidecarClient(fake.url + "/").status() == fake.status
-
-
-def test_status_over_a_unix_socket(tmp_path: Path) -> None:
-    """The same API behind a path."""
-    with FakeSidecar(on_unix=tmp_path / "s") as fake:
-        assert SidecarClient(f"unix:{tmp_path / 's'}").status() == fake.status
-        assert SidecarClient(f"unix://{tmp_path / 's'}").status() == fake.status
+def test_status_comes_back_as_a_table(tmp_path: Path) -> None:
+    """Over TCP and over a socket, however the address is written."""
+    with FakeSidecar() as fake, FakeSidecar(on_unix=tmp_path / "s") as other:
+        assert SidecarClient(fake.url).status() == SidecarClient(fake.url + "/").status() == fake.status
+        assert SidecarClient(f"unix:{tmp_path / 's'}").status() == SidecarClient(f"unix://{tmp_path / 's'}").status() == other.status
 
 
 def test_no_proxy_variable_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,29 +98,6 @@ def test_addresses_that_are_none(address: str) -> None:
     with pytest.raises(ConfigError, match=r"http://127\.0\.0\.1:7070") as caught:
         SidecarClient(address)
     assert "u:p" not in str(caught.value)
-
-
-def test_a_held_connection_lasts_and_comes_back() -> None:
-    """It is one connection for all pings; a sidecar that went away is no error."""
-    with FakeSidecar() as fake:
-        hold = SidecarClient(fake.url).hold()
-        with hold:
-            assert fake.open_connections == 0
-            assert hold.ping()
-            assert hold.ping()
-            fake.wait_for_connections(1)
-        fake.wait_for_connections(0)
-    assert not hold.ping()
-
-
-def test_warm_events_come_as_they_are() -> None:
-    """The stream's lines are the events; headers for the origin travel with the request."""
-    with FakeSidecar() as fake:
-        body = json.dumps({"shards": ["s3://b/a.tar"]}).encode()
-        events = list(SidecarClient(fake.url).warm("application/json", body, (("Authorization", "Bearer x"),)))
-    assert [event["event"] for event in events] == ["progress", "shard", "end"]
-    method, path, headers, sent = fake.requests[0]
-    assert (method, path, headers["Authorization"], sent) == ("POST", "/v1/warm", "Bearer x", body)
 
 
 TARGET, SHARD = "/http/h:1/a.tar", "http://h:1/a.tar"

@@ -6,12 +6,9 @@ import os
 import subprocess
 import sys
 
-import click
 import pytest
-from click.testing import CliRunner
 from support.cli import invoke
 
-from forebay_proxy.cli.main import cli
 from forebay_proxy.cli.seams import Seams
 from forebay_proxy.core.errors import ConfigError
 
@@ -23,13 +20,6 @@ VERBS = [
 ]  # fmt: skip
 
 
-def test_verbs_in_the_order_people_meet_them() -> None:
-    """Help lists what works, nothing else."""
-    context = click.Context(cli)
-    seen = [verb for verb in cli.list_commands(context) if not (command := cli.get_command(context, verb)) or not command.hidden]
-    assert seen == VERBS
-
-
 @pytest.mark.parametrize("verb", [*(verb for verb in VERBS if verb != "config"), "config show"])
 def test_each_verb_explains_itself_with_examples(verb: str) -> None:
     """--help of every verb shows lines to copy."""
@@ -39,14 +29,6 @@ def test_each_verb_explains_itself_with_examples(verb: str) -> None:
     assert f"forebay {verb}" in result.output
 
 
-def test_no_line_of_the_list_is_cut() -> None:
-    """On a terminal of 80 columns each verb's line ends as a sentence does."""
-    result = CliRunner().invoke(cli, ["--help"], terminal_width=80)
-    lines = result.output.partition("Commands:\n")[2].splitlines()
-    assert len(lines) == len(VERBS)
-    assert [line for line in lines if not line.endswith(".") or line.endswith("...")] == []
-
-
 def test_settings_stand_apart_in_run() -> None:
     """Its own few options first; every setting once, under a heading that says whose they are."""
     own, _, settings = invoke("run", "--help").output.partition("Settings of a sidecar that is started:\n")
@@ -54,13 +36,6 @@ def test_settings_stand_apart_in_run() -> None:
     assert "--cache-size" not in own.partition("Options:\n")[2]
     assert settings.count("--cache-size ") == 1
     assert "--help" not in settings
-
-
-def test_version() -> None:
-    """--version names the program and a version."""
-    result = invoke("--version")
-    assert result.exit_code == 0
-    assert result.output.startswith("forebay, version ")
 
 
 def test_prefetch_is_warm() -> None:

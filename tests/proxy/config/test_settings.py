@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 import pytest
-from pydantic import ValidationError
 
 from forebay_proxy.cli.sidecars.serve import serve
 from forebay_proxy.config.fields import env_name
@@ -25,13 +24,6 @@ def written(path: Path, text: str) -> Path:
 
 def named(path: Path) -> list[SettingsFile]:
     return find_files(path, {}, path.parent, Settings.model_fields)
-
-
-def test_nothing_given_is_the_default_everywhere() -> None:
-    """Without flags, variables or a file every value is its default and says so."""
-    settings = load({}, {}, ())
-    assert settings == Settings()
-    assert {settings.source_of(name) for name in Settings.model_fields} == {"default"}
 
 
 def test_flag_before_environment_before_file(tmp_path: Path) -> None:
@@ -71,13 +63,8 @@ def test_toml_may_use_its_own_types(tmp_path: Path) -> None:
     """Integers are bytes or seconds, lists are lists, booleans booleans."""
     text = 'cache_size = 200_000_000\nconnect_timeout_s = 3\nallow_origin = ["s3://a"]\nstrict_origins = true\nfree_floor = 0.2\n'
     settings = load({}, {}, named(written(tmp_path / "forebay.toml", text)))
-    assert settings.cache_size == TotalBytes(200_000_000)
-    assert (settings.connect_timeout_s, settings.allow_origin, settings.strict_origins, settings.free_floor) == (
-        3.0,
-        ("s3://a",),
-        True,
-        0.2,
-    )
+    assert (settings.cache_size, settings.connect_timeout_s, settings.allow_origin) == (TotalBytes(200_000_000), 3.0, ("s3://a",))
+    assert (settings.strict_origins, settings.free_floor) == (True, 0.2)
 
 
 def test_all_problems_in_one_error(tmp_path: Path) -> None:
@@ -161,12 +148,6 @@ def test_an_empty_variable_is_not_given() -> None:
     settings = load({}, {"FOREBAY_PORT": "", "FOREBAY_SOCKET": ""}, ())
     assert settings.port is None
     assert settings.socket == ""
-
-
-def test_settings_are_frozen() -> None:
-    """Nobody changes a setting after the start."""
-    with pytest.raises(ValidationError):
-        Settings().port = 1  # type: ignore[misc]
 
 
 def test_broken_toml_is_one_line(tmp_path: Path) -> None:

@@ -203,15 +203,10 @@ def test_other_keys_do(tmp_path: Path, here: Path) -> None:
 @pytest.mark.parametrize(
     ("cache_dir", "counts"),
     [
-        ("xdg/c", True),
-        ("xdg", True),
-        ("xdg/../data", False),
-        ("xdgs", False),
-        ("home/.cache/c", False),
-        ("xdg/out", False),
+        ("xdg/c", True), ("xdg", True), ("xdg/../data", False), ("xdgs", False), ("home/.cache/c", False), ("xdg/out", False),
         ("here/c", False),
     ],
-)
+)  # fmt: skip
 def test_where_a_cloned_repository_may_put_a_cache(tmp_path: Path, here: Path, cache_dir: str, counts: bool) -> None:
     """Below the user's cache home, links followed. Elsewhere it would fill and lock what it chooses: the start says so and ends."""
     (tmp_path / "xdg").mkdir()

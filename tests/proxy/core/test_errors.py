@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
-
 import pytest
 
 from forebay_proxy.core.errors import (
@@ -45,16 +43,6 @@ def test_a_copy_says_the_same_without_frames(error: ShardError) -> None:
     assert (type(copy), str(copy), copy.args, vars(copy)) == (type(error), str(error), error.args, vars(error))
     assert (copy.__traceback__, copy.__cause__, copy.__context__) == (None, None, None)
     assert copy is not error
-
-
-def test_an_error_of_others_begins_its_frames_anew() -> None:
-    """It cannot be copied in general, and does not grow either."""
-    error, lengths = UnicodeDecodeError("utf-8", b"x", 0, 1, "why"), []
-    for _ in range(3):
-        with pytest.raises(UnicodeDecodeError) as caught:
-            raise bare(error)
-        lengths.append(len(traceback.extract_tb(caught.value.__traceback__)))
-    assert lengths == [1, 1, 1]
 
 
 def test_braces_that_are_no_range_are_what_is_wrong() -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from forebay_proxy.core.events import Events, Fact
 from forebay_proxy.core.facts.origins import FlightBoarded
-from forebay_proxy.core.facts.requests import LoopLagged
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +33,3 @@ def test_any_number_listen_in_the_order_in_which_they_came() -> None:
     events.listen(lambda _: heard.append("all, last"))
     events.emit(Moved(1))
     assert heard == ["all, first", "one", "another", "all, last"]
-
-
-def test_who_names_several_kinds_hears_each() -> None:
-    """And nothing else."""
-    events, heard = Events(), list[object]()
-    events.listen(heard.append, (FlightBoarded, LoopLagged))
-    for fact in (FlightBoarded(), Moved(1), LoopLagged(0.5)):
-        events.emit(fact)
-    assert heard == [FlightBoarded(), LoopLagged(0.5)]

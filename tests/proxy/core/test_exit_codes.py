@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from support.cli import invoke
 from support.sidecar import FOREBAY, environment
 
 from forebay_proxy.cli.seams import Seams
-from forebay_proxy.core import exit_codes
 from forebay_proxy.core.exit_codes import MEANINGS, ExitCode, by_signal
 
 PAGE = Path(__file__).parents[3] / "docs" / "reliability.md"
@@ -31,17 +29,6 @@ def test_the_page_has_this_table() -> None:
     section = PAGE.read_text(encoding="utf-8").partition("<!-- exit codes:")[2].partition("<!-- exit codes: end")[0]
     rows = dict(re.findall(r"^\| (\d+) \| (.*) \|$", section, re.MULTILINE))
     assert {int(code): meaning for code, meaning in rows.items()} == {int(code): meaning for code, meaning in MEANINGS.items()}
-
-
-def test_no_verb_makes_up_a_code() -> None:
-    """A verb returns a name of the table, or 0."""
-    sources = (Path(exit_codes.__file__).parents[1] / "cli").rglob("*.py")
-    found = [
-        f"{path.name}: {line}"
-        for path in sources
-        for line in re.findall(r"^\s+(?:return|sys\.exit\()\s*[1-9]\d*\)?$", path.read_text(), re.M)
-    ]
-    assert not found
 
 
 def test_a_fault_of_ours_is_3_and_shows_no_message() -> None:
@@ -79,12 +66,3 @@ def test_nobody_reads_stdout_any_more(tmp_path: Path) -> None:
     done = subprocess.run([*FOREBAY, "config", "show"], stdout=writes, stderr=subprocess.PIPE, env=environment(tmp_path), check=False)
     os.close(writes)
     assert (done.returncode, done.stderr) == (by_signal(signal.SIGPIPE), b"")
-
-
-def test_ctrl_c_in_a_verb_is_130(tmp_path: Path) -> None:
-    """As shells expect."""
-    command = [*FOREBAY, "run", "--quiet", "--", sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGINT)"]
-    done = subprocess.run(
-        command, env=environment(tmp_path, FOREBAY_URL="http://127.0.0.1:1"), capture_output=True, check=False, timeout=240
-    )
-    assert done.returncode == by_signal(signal.SIGINT)

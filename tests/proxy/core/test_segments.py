@@ -39,11 +39,6 @@ def test_a_disk_allocates_whole_blocks(size: int) -> None:
     assert allocated(size) % BLOCK_BYTES == 0
 
 
-def test_an_unknown_length_means_whole_segments() -> None:
-    """What comes last is as large as any, until the end is known."""
-    assert DEFAULT_LAYOUT.span(3, None) == (3 * SEGMENT_BYTES, SEGMENT_BYTES)
-
-
 @given(st.lists(st.tuples(st.sampled_from(["land", "leave", "lease", "release"]), st.integers(0, 5))))
 def test_segments_agree_with_two_sets(steps: list[tuple[str, int]]) -> None:
     """Landing, leaving and leases against a set and a list; who may leave goes from the tail."""
@@ -95,15 +90,6 @@ def test_a_leased_segment_that_leaves_is_noticed() -> None:
     assert segments.departures == 0
     segments.leave(0)
     assert segments.departures == 1
-
-
-def test_a_lease_is_given_back_once() -> None:
-    """One too many is a fault, and shows."""
-    segments = Segments(DEFAULT_LAYOUT, SEGMENT_BYTES)
-    segments.lease(0)
-    segments.release(0)
-    with pytest.raises(KeyError):
-        segments.release(0)
 
 
 @given(st.integers(1, 6 * SEGMENT_BYTES), st.data())

@@ -96,16 +96,6 @@ async def test_what_was_begun_is_ended_though_cancelled() -> None:
     assert await to_its_end(work()) == 7
 
 
-async def test_its_error_is_the_callers() -> None:
-    """Unless the caller has gone: then it is logged."""
-
-    async def work() -> None:
-        raise CacheFull("no")
-
-    with pytest.raises(CacheFull):
-        await to_its_end(work())
-
-
 async def test_work_that_comes_in_time_is_the_callers() -> None:
     """Its result, or its error."""
 
@@ -300,21 +290,16 @@ async def test_a_signal_wakes_those_who_wait_now() -> None:
 
 
 async def test_one_goes_on_and_one_hears_the_error() -> None:
-    """None is success."""
+    """None is success; one that has gone away is left alone."""
     loop = asyncio.get_running_loop()
-    good, bad = loop.create_future(), loop.create_future()
+    good, bad, gone = loop.create_future(), loop.create_future(), loop.create_future()
+    gone.cancel()
     settle(good, None)
-    settle(bad, OSError("full"))
+    for future in (bad, gone):
+        settle(future, OSError("full"))
     assert await good is None
     with pytest.raises(OSError, match="full"):
         await bad
-
-
-async def test_one_that_has_gone_away_is_left_alone() -> None:
-    """Cancelled, or settled before."""
-    gone = asyncio.get_running_loop().create_future()
-    gone.cancel()
-    settle(gone, OSError("full"))
     assert gone.cancelled()
 
 
@@ -362,12 +347,3 @@ async def test_closing_it_ends_the_work() -> None:
     await anext(told)
     await told.aclose()  # type: ignore[attr-defined]
     assert ended == ["yes"]
-
-
-async def test_one_that_is_never_begun_does_nothing() -> None:
-    """Its answer could not even begin."""
-
-    async def work() -> None:
-        pytest.fail("begun")
-
-    await told_while(work, asyncio.Queue(), dict).aclose()  # type: ignore[attr-defined]

@@ -20,16 +20,6 @@ def stream() -> StreamReader:
     return StreamReader(protocol, 2**16, loop=loop)
 
 
-async def test_pieces_come_as_they_were_received() -> None:
-    """Not gathered, not cut."""
-    content = stream()
-    content.feed_data(b"ab")
-    content.feed_data(b"cde")
-    content.feed_eof()
-    with IdleTimeout(content, 5.0) as silence:
-        assert [await silence.next(), await silence.next(), await silence.next()] == [b"ab", b"cde", b""]
-
-
 async def test_silence_ends_a_wait() -> None:
     """After the limit, counted from when the wait began."""
     with IdleTimeout(stream(), 0.05) as silence, pytest.raises(TimeoutError):
@@ -61,15 +51,6 @@ async def test_pieces_in_time_renew_it() -> None:
         task = asyncio.create_task(feed())
         assert [await silence.next() for _ in range(6)] == [b"x"] * 6
         await task
-
-
-async def test_no_timer_is_left_behind() -> None:
-    """Leaving the ``with`` cancels it."""
-    content = stream()
-    with IdleTimeout(content, 0.01):
-        pass
-    await asyncio.sleep(0.05)
-    assert content.exception() is None
 
 
 @pytest.mark.parametrize("name", ["_low_water", "_high_water"])

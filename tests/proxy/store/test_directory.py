@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,13 +29,8 @@ def mode(path: Path) -> int:
 
 def test_layout(owned: Directory) -> None:
     """Folders are 0700, files 0600, and there is nothing else."""
-    assert {path.name: mode(path) for path in owned.path.iterdir()} == {
-        "lock": 0o600,
-        "hmac.key": 0o600,
-        "index": 0o700,
-        "samples": 0o700,
-        "shards": 0o700,
-    }
+    expected = {"lock": 0o600, "hmac.key": 0o600, "index": 0o700, "samples": 0o700, "shards": 0o700}
+    assert {path.name: mode(path) for path in owned.path.iterdir()} == expected
     assert mode(owned.path) == 0o700
 
 
@@ -89,55 +82,20 @@ def test_a_second_owner_is_told_that_the_first_is_ending(owned: Directory) -> No
     assert refused.value.ending
 
 
-def test_a_killed_owner_leaves_the_directory_free(tmp_path: Path) -> None:
-    """The kernel gives the lock back."""
-    script = f"""
-import os, pathlib
-from forebay_proxy.store.directory import Directory
-Directory.open(pathlib.Path({str(tmp_path)!r}), "serve")
-os.kill(os.getpid(), 9)
-"""
-    subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False)
-    assert json.loads((tmp_path / "lock").read_text())["pid"] != os.getpid()
-    Directory.open(tmp_path, "serve").close()
-
-
-def test_the_hmac_key_stays(tmp_path: Path) -> None:
-    """Credentials proven in one life are known in the next."""
-    first = Directory.open(tmp_path, "serve")
-    first.close()
-    second = Directory.open(tmp_path, "serve")
-    second.close()
-    assert first.hmac_key == second.hmac_key
-    assert len(first.hmac_key) == 32
-
-
-@pytest.mark.parametrize("damage", ["short", "readable"])
-def test_a_doubtful_hmac_key_is_made_anew(tmp_path: Path, damage: str) -> None:
-    """One that is cut, or that others could read, proves nothing any more."""
+@pytest.mark.parametrize("damage", ["", "short", "readable"])
+def test_the_hmac_key_stays_unless_it_is_doubtful(tmp_path: Path, damage: str) -> None:
+    """Credentials proven in one life are known in the next; a key that is cut, or that others could read, proves nothing any more."""
     first = Directory.open(tmp_path, "serve")
     first.close()
     if damage == "short":
         os.truncate(tmp_path / "hmac.key", 31)
-    else:
+    elif damage:
         (tmp_path / "hmac.key").chmod(0o644)
     second = Directory.open(tmp_path, "serve")
     second.close()
-    assert second.hmac_key != first.hmac_key
+    assert (second.hmac_key == first.hmac_key) is (not damage)
     assert (tmp_path / "hmac.key").read_bytes() == second.hmac_key
-    assert mode(tmp_path / "hmac.key") == 0o600
-
-
-@pytest.mark.parametrize("name", ["lock", "hmac.key", "shards", "index"])
-def test_links_in_the_directory_are_not_followed(tmp_path: Path, name: str) -> None:
-    """Nothing outside is opened, locked or written in place of ours."""
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (tmp_path / "cache").mkdir(mode=0o700)
-    (tmp_path / "cache" / name).symlink_to(outside if name in ("shards", "index") else outside / "file")
-    with pytest.raises(ConfigError):
-        Directory.open(tmp_path / "cache", "serve")
-    assert list(outside.iterdir()) == []
+    assert (len(second.hmac_key), mode(tmp_path / "hmac.key")) == (32, 0o600)
 
 
 def test_a_link_as_the_directory_is_refused(tmp_path: Path) -> None:
@@ -150,18 +108,12 @@ def test_a_link_as_the_directory_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_directory_others_may_write_is_refused(tmp_path: Path) -> None:
-    """Who can write there can plant files."""
+    """Who can write there can plant files. No descriptor, and so no lock, is left behind."""
     tmp_path.chmod(0o770)
+    before = os.listdir("/proc/self/fd")
     with pytest.raises(ConfigError, match="written by others"):
         Directory.open(tmp_path, "serve")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_a_directory_of_another_owner_is_refused(tmp_path: Path) -> None:
-    """It is not ours to fill."""
-    os.chown(tmp_path, 12345, -1)
-    with pytest.raises(ConfigError, match="belongs to uid 12345"):
-        Directory.open(tmp_path, "serve")
+    assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
 def test_a_place_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
@@ -170,15 +122,6 @@ def test_a_place_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be used") as caught:
         Directory.open(tmp_path / "file" / "cache", "serve")
     assert "\n" not in str(caught.value)
-
-
-def test_a_refused_open_keeps_nothing(tmp_path: Path) -> None:
-    """No descriptor, and so no lock, is left behind."""
-    tmp_path.chmod(0o770)
-    before = os.listdir("/proc/self/fd")
-    with pytest.raises(ConfigError):
-        Directory.open(tmp_path, "serve")
-    assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
 def test_a_scan_tells_ours_from_others(owned: Directory) -> None:

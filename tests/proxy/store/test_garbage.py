@@ -82,15 +82,6 @@ async def test_a_file_nobody_claims_is_removed(place: Place) -> None:
     assert (place.sweep.garbage_bytes, place.freed) == (0, 1)
 
 
-async def test_what_is_not_ours_stays(place: Place) -> None:
-    """Only files that we could have made are removed."""
-    strange = place.directory.path / "shards" / "notes"
-    strange.touch()
-    place.found()
-    await place.sweep.run()
-    assert strange.exists()
-
-
 async def test_a_second_name_keeps_its_bytes(place: Place, tmp_path: Path) -> None:
     """Somebody's file linked into our folder loses that name, not a byte."""
     thesis = tmp_path / "thesis"

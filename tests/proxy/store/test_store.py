@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
-import signal
-import sqlite3
 import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -21,11 +17,10 @@ from support.stores import held_by_a_child, make_row, ramp, sum_of
 from forebay_proxy.core.errors import ConfigError, DiskFailed
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES, SegmentLayout
-from forebay_proxy.store import store as store_module
 from forebay_proxy.store.facts import CommitFailed, IndexCommitted
 from forebay_proxy.store.files import fallocate
 from forebay_proxy.store.files.file_io import Leased
-from forebay_proxy.store.index.row import Row, encode
+from forebay_proxy.store.index.row import Row
 from forebay_proxy.store.store import StartReport, Store
 
 LENGTH = 2 * SEGMENT_BYTES
@@ -122,14 +117,6 @@ async def test_what_was_cut_otherwise_is_fetched_anew(store: Store, segment_byte
     assert list((store.path / "shards").iterdir()) == []
 
 
-async def test_two_owners(store: Store) -> None:
-    """The second is refused with the address of the first, and the first works on."""
-    store.directory.announce("http://127.0.0.1:7070", "feed")
-    with pytest.raises(ConfigError, match=f"owned by pid {os.getpid()}, serving http://127.0.0.1:7070"):
-        await Store.open(store.path, who="serve")
-    await stored(store, "s3://b/0", {0})
-
-
 async def test_a_refused_open_leaves_no_thread(tmp_path: Path) -> None:
     """What was started for it ends with it."""
     (tmp_path / "file").touch()
@@ -178,91 +165,6 @@ async def test_a_file_of_an_earlier_life_does_not_show_through(store: Store) -> 
     assert file.allocated_bytes() == 0
 
 
-async def test_a_withdrawn_claim_is_gone_after_a_restart(store: Store) -> None:
-    """Withdraw, commit, then punch: the order that makes a kill harmless."""
-    row = await stored(store, "s3://b/0", {0, 1})
-    file = await store.files.reopen(row.key)
-    withdrawn = make_row("s3://b/0", sums=[row.sums[0], 0], boot=store.boot_id)
-    store.index_writer.put(withdrawn)
-    await store.index_writer.committed()
-    await file.punch(SEGMENT_BYTES, SEGMENT_BYTES)
-    await store.aclose()
-    assert (await next_life(store.path)).rows == [withdrawn]
-
-
-async def test_a_crash_between_withdrawal_and_punch(store: Store) -> None:
-    """Allocated without a claim: freed at the start."""
-    row = await stored(store, "s3://b/0", {0, 1})
-    withdrawn = make_row("s3://b/0", sums=[1, 0], boot=store.boot_id)
-    store.index_writer.put(withdrawn)
-    await store.aclose()
-    again = await Store.open(store.path, who="serve")
-    loaded = await again.load()
-    assert loaded.rows == [withdrawn]
-    assert loaded.allocated_bytes >= LENGTH, "what is not freed yet is counted"
-    assert await again.sweeping.run() == 0
-    if store.abilities.punch:
-        assert loaded.unclaimed_bytes >= SEGMENT_BYTES
-        assert (store.path / "shards" / row.key).stat().st_blocks * 512 < LENGTH
-    await again.aclose()
-
-
-WRITER = """
-import asyncio, sys
-from pathlib import Path
-from forebay_proxy.core.segments import SEGMENT_BYTES
-from forebay_proxy.store.store import Store
-from support.stores import make_row, ramp, sum_of
-
-async def main():
-    store = await Store.open(Path(sys.argv[1]), who="serve")
-    await store.load()
-    for number in range(1000):
-        name, length = f"s3://b/{number}", 2 * SEGMENT_BYTES
-        key, sums = make_row(name).key, [0, 0]
-        file = await store.files.create(key, length)
-        for index in range(2):
-            data = ramp(key, index, length)
-            await file.allocate(index * SEGMENT_BYTES, SEGMENT_BYTES)
-            for first in range(0, len(data), 2**20):
-                await file.write(index * SEGMENT_BYTES + first, data[first : first + 2**20])
-            sums[index] = sum_of(data)
-            store.index_writer.put(make_row(name, sums=sums, boot=store.boot_id))
-            if number % 3 == 0:
-                await store.index_writer.committed()
-                print(key, index, flush=True)
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.parametrize("lines", [1, 2, 4])
-async def test_a_killed_writer_leaves_no_false_claim(tmp_path: Path, lines: int) -> None:
-    """kill -9 at any instant: all that was said to be committed is claimed, and every claim has its bytes."""
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    child = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], env=environ, stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    told = [child.stdout.readline().split() for _ in range(lines)]
-    child.send_signal(signal.SIGKILL)
-    told += [line.split() for line in child.stdout if line.endswith("\n")]
-    child.wait()
-    child.stdout.close()
-    store = await Store.open(tmp_path, who="serve")
-    loaded = await store.load()
-    index_writer = {row.key: row for row in loaded.rows}
-    assert all(index_writer[key].sums[int(index)] for key, index in told)
-    assert await store.sweeping.run() == 0
-    files = {path.name for path in (tmp_path / "shards").iterdir()}
-    assert files == index_writer.keys()
-    for row in loaded.rows:
-        file = await store.files.reopen(row.key)
-        for index in row.sums:
-            assert await file.digest(index * SEGMENT_BYTES, SEGMENT_BYTES) == row.sums[index]
-        if store.abilities.punch:
-            assert file.allocated_bytes() <= len(row.sums) * SEGMENT_BYTES + 65536
-    await store.aclose()
-
-
 async def test_a_file_without_row_is_removed_and_told(store: Store) -> None:
     """Created, never claimed; what is not ours is named and left."""
     await store.files.create(make_row().key, LENGTH)
@@ -283,21 +185,6 @@ async def test_a_row_without_file_leaves_the_index(store: Store) -> None:
     (store.path / "shards" / row.key).unlink()
     assert (await next_life(store.path)).rows_without_file == 1
     assert (await next_life(store.path)).rows_without_file == 0
-
-
-async def test_a_poisoned_row_is_refused_and_told(store: Store) -> None:
-    """The others load; the poisoned one is counted and its shard removed as unclaimed."""
-    row = await stored(store, "s3://b/0", {0})
-    await store.aclose()
-    poison = make_row("s3://b/1")
-    (store.path / "shards" / poison.key).write_bytes(b"x")
-    connection = sqlite3.connect(store.path / "index" / "cache.db")
-    with connection:
-        connection.execute("INSERT INTO Cache (key, raw, mode, filename) VALUES (?, 1, 3, '../../x')", (poison.key,))
-    connection.close()
-    loaded = await next_life(store.path)
-    assert (loaded.rows, loaded.rows_refused, loaded.files_without_row) == ([row], 1, 1)
-    assert any("1 index rows refused" in notice for notice in loaded.notices)
 
 
 @pytest.mark.parametrize("damage", ["text", "half", "folder"])
@@ -415,18 +302,6 @@ async def test_a_claim_is_withdrawn_on_a_full_disk(small_disk: Path) -> None:
     assert (await next_life(small_disk)).rows == []
 
 
-async def test_a_start_on_a_full_disk(small_disk: Path) -> None:
-    """What is stored is served; nothing needs room to start."""
-    store = await Store.open(small_disk, who="serve")
-    await store.load()
-    row = await stored(store, "s3://b/0", {0})
-    await store.aclose()
-    fill_up(small_disk)
-    loaded = await next_life(small_disk)
-    assert loaded.rows == [row]
-    assert loaded.unknown == ["ballast"]
-
-
 async def test_a_directory_removed_under_us(store: Store) -> None:
     """Every change is a DiskFailed with ENOENT; closing still works."""
     file = await store.files.create(make_row().key, LENGTH)
@@ -453,22 +328,6 @@ async def test_another_owners_index_is_not_written(store: Store, tmp_path: Path,
         await store.index_writer.committed()
     await other.aclose()
     assert [row.key for row in (await next_life(store.path)).rows] == [row.key]
-
-
-async def test_a_row_is_made_into_text_once_a_commit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not with each claim, and not by the event loop: the row of a long shard takes milliseconds."""
-    made: list[int] = []
-
-    def counted(row: Row, layout: SegmentLayout) -> str:
-        made.append(threading.get_ident())
-        return encode(row, layout)
-
-    monkeypatch.setattr(store_module, "encode", counted)
-    for count in range(1, 51):
-        store.index_writer.put(make_row(sums=[7] * count, length=50 * SEGMENT_BYTES))
-    await store.index_writer.committed()
-    assert len(made) == 1
-    assert made != [threading.get_ident()]
 
 
 async def test_measure_follows_the_index(store: Store, events: Events) -> None:
@@ -499,17 +358,6 @@ async def test_closing_says_goodbye(store: Store) -> None:
     links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
     assert not [link for link in links if os.path.islink(link) and str(store.path) in os.readlink(link)]
     await next_life(store.path)
-
-
-async def test_a_cancelled_create_leaves_no_descriptor(store: Store) -> None:
-    """Whoever stops waiting leaves nothing open, and the key is free again."""
-    creating = asyncio.create_task(store.files.create(make_row().key, LENGTH))
-    await asyncio.sleep(0)
-    creating.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await creating
-    assert not [fd for fd in os.listdir("/proc/self/fd") if make_row().key in (os.path.realpath(f"/proc/self/fd/{fd}"))]
-    await store.files.create(make_row().key, LENGTH)
 
 
 async def test_no_row_holds_a_secret(store: Store) -> None:

@@ -64,15 +64,14 @@ def test_an_origin_that_is_slow_again_and_again_is_one_warning_a_minute(caplog: 
 
 
 def test_a_wait_without_an_error_says_what_is_known(caplog: pytest.LogCaptureFixture) -> None:
-    """Never answered; or answered before, and slow now."""
+    """Never answered, where a request that ended without any answer is none; or answered before, and slow now."""
     clocked = Clocked()
-    with clocked.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
-        clocked.clock.advance(6)
-        clocked.long.look()
+    clocked.board.listen(OriginAnswered(O, "GET", 0, 1.0))
     clocked.board.listen(OriginAnswered("https://p", "GET", 206, 0.1))
-    with clocked.waits.waiting(reader(), "https://p/a.tar", "https://p", OPENING):
-        clocked.clock.advance(6)
-        clocked.long.look()
+    for origin in (O, "https://p"):
+        with clocked.waits.waiting(reader(), f"{origin}/a.tar", origin, OPENING):
+            clocked.clock.advance(6)
+            clocked.long.look()
     assert "has not answered yet" in caplog.messages[0]
     assert "is slow" in caplog.messages[1]
 
@@ -101,49 +100,6 @@ def test_the_one_that_waits_longest_is_named_and_the_end_counts_all(caplog: pyte
         last.close()
         clocked.long.look()
     assert caplog.messages[2:] == [f"readers of {O} go on: up to 3 at once waited, for 67 s in all"]
-
-
-def test_more_readers_that_are_there_when_it_is_told_again_count_too(caplog: pytest.LogCaptureFixture) -> None:
-    """The highest number is what the end says, whenever it was."""
-    clocked = Clocked()
-    caplog.set_level(logging.INFO, "forebay")
-    with ExitStack() as held:
-        held.enter_context(clocked.waits.waiting(reader(), f"{O}/a.tar", O, OPENING))
-        clocked.clock.advance(6)
-        clocked.long.look()
-        held.enter_context(clocked.waits.waiting(reader(1), f"{O}/b.tar", O, OPENING))
-        clocked.clock.advance(60)
-        clocked.long.look()
-    clocked.long.look()
-    assert caplog.messages[-1] == f"readers of {O} go on: up to 2 at once waited, for 66 s in all"
-
-
-def test_after_a_minute_an_origin_is_news_again_and_nothing_of_it_is_kept(caplog: pytest.LogCaptureFixture) -> None:
-    """Not a second before: a minute since it was told of last."""
-    clocked = Clocked()
-    for moments, told in (((5,), [1]), ((59, 1), [1, 2])):
-        with clocked.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
-            for seconds, count in zip(moments, told, strict=True):
-                clocked.clock.advance(seconds)
-                clocked.long.look()
-                assert len(caplog.messages) == count
-        clocked.long.look()
-    clocked.clock.advance(59)
-    clocked.long.look()
-    assert clocked.long._lately
-    clocked.clock.advance(1)
-    clocked.long.look()
-    assert not clocked.long._lately
-
-
-def test_an_origin_that_was_asked_and_never_answered_has_not_answered_yet(caplog: pytest.LogCaptureFixture) -> None:
-    """A request that ended without any answer is none."""
-    clocked = Clocked()
-    clocked.board.listen(OriginAnswered(O, "GET", 0, 1.0))
-    with clocked.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
-        clocked.clock.advance(6)
-        clocked.long.look()
-    assert "has not answered yet" in caplog.messages[0]
 
 
 def test_the_verdict_names_who_keeps_readers_waiting() -> None:

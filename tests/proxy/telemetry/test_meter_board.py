@@ -9,7 +9,6 @@ from support.house import FakeClock
 
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.requests import MeterTold
-from forebay_proxy.policy.plans import registry
 from forebay_proxy.telemetry.meter_board import MOST_METERS, SILENCE_S, MeterBoard
 from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody
 from forebay_proxy.wire.protocol.plan import ReaderName
@@ -59,11 +58,6 @@ def test_what_was_before_this_sidecar_is_not_counted(node: Node) -> None:
     node.tell(5000, 900)
     node.tell(5010, 901)
     assert [(each.wall_s, each.stall_s["origin"]) for each in node.grown] == [(0, 0), (10, 1)]
-
-
-def test_a_process_is_forgotten_as_plans_are() -> None:
-    """After the same silence."""
-    assert SILENCE_S == registry.SILENCE_S
 
 
 def test_lately_is_the_last_minute(node: Node) -> None:

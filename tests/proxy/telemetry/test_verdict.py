@@ -52,18 +52,6 @@ def test_readers_of_one_origin_are_counted_and_the_longest_is_told() -> None:
         assert node.verdict() == f"2 readers wait for {O}, 7 s by now: no answer yet"
 
 
-def test_what_was_refused_is_counted_by_its_status() -> None:
-    """The most frequent first; 0 is no answer."""
-    node = Node()
-    with node.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
-        for code in (0, 503, 503):
-            node.board.listen(OriginAnswered(O, "GET", code, 0.1))
-        node.board.listen(OriginFailed(O, "throttled", "503 Slow Down"))
-        node.clock.advance(9)
-        told = f"a reader waits for {O}, 9 s by now: 503 Slow Down (2 x 503, 1 x no answer in the last minute)"
-        assert node.verdict() == told
-
-
 @pytest.mark.parametrize(
     ("waited_s", "told"),
     [

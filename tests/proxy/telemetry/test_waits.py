@@ -83,14 +83,6 @@ def test_who_asks_again_before_its_last_question_is_dropped_waits_still() -> Non
                 assert clocked.waits.seconds(wait) == seconds
 
 
-def test_what_took_no_time_is_no_fact() -> None:
-    """A listener hears of waits, not of each look."""
-    clocked = Clocked()
-    with clocked.waits.waiting(reader(), A, "https://o", READING):
-        clocked.waits.look(1)
-    assert clocked.told == []
-
-
 def test_the_share_is_of_the_readers_time() -> None:
     """One of two readers waits all the time: a half. Nobody there: unknown. What is older than a minute is forgotten."""
     clocked = Clocked()

@@ -12,10 +12,12 @@ from forebay_proxy.transfer.buffers import BUDGET_BYTES, MAX_UNIT_BYTES, MIN_UNI
 DATA = bytes(index * 31 % 251 for index in range(4000))
 
 
-def test_a_lone_holder_has_the_largest_unit() -> None:
-    """1 MiB, what one system call moves well; a fetch may have more."""
-    assert BufferBudget().readers.unit_bytes == BufferBudget().windows.unit_bytes == MAX_UNIT_BYTES
-    assert BufferBudget().fetches.unit_bytes >= MAX_UNIT_BYTES
+def test_the_unit_shrinks_with_the_holders_down_to_a_least() -> None:
+    """A lone one has what one system call moves well; below 64 KiB, two of which a fetch may have, calls cost more than the bytes."""
+    buffers = BufferBudget()
+    assert buffers.readers.unit_bytes == buffers.windows.unit_bytes == MAX_UNIT_BYTES <= buffers.fetches.unit_bytes
+    buffers.fetches.holders = 10_000
+    assert buffers.fetches.unit_bytes == MIN_UNIT_BYTES // 2
 
 
 @given(st.integers(0, 128), st.integers(0, 32), st.integers(0, 1024))
@@ -25,13 +27,6 @@ def test_all_holders_together_keep_to_the_budget(fetches: int, windows: int, rea
     buffers.fetches.holders, buffers.windows.holders, buffers.readers.holders = fetches, windows, readers
     shares = (buffers.fetches, buffers.windows, buffers.readers)
     assert sum(share.holders * share._per_holder * share.unit_bytes for share in shares) <= BUDGET_BYTES
-
-
-def test_the_unit_stops_shrinking() -> None:
-    """Below 64 KiB, two of which a fetch may have, the calls cost more than the bytes."""
-    buffers = BufferBudget()
-    buffers.fetches.holders = 10_000
-    assert buffers.fetches.unit_bytes == MIN_UNIT_BYTES // 2
 
 
 def test_a_holder_leaves_whatever_happens() -> None:
@@ -97,26 +92,9 @@ def test_every_reader_gets_exact_bytes_or_falls_behind(start: int, capacity: int
 
 
 def test_only_what_the_fastest_has_passed_is_dropped() -> None:
-    """So a lone reader never falls behind: the fetch waits."""
+    """So a lone reader never falls behind: the fetch waits. An empty window takes a piece of any size."""
     window = MemoryWindow(0)
+    assert window.room(1000, 10, fastest=0)
     window.append(b"a" * 10)
     assert not window.room(10, 15, fastest=9)
     assert window.room(10, 15, fastest=10)
-
-
-def test_an_empty_window_takes_anything() -> None:
-    """A piece larger than the capacity passes, alone."""
-    assert MemoryWindow(0).room(1000, 10, fastest=0)
-
-
-def test_the_end_of_the_window_is_no_error() -> None:
-    """The reader waits there."""
-    assert MemoryWindow(7).read(7) is None
-
-
-def test_who_is_before_the_window_fell_behind() -> None:
-    """It hears where the window is."""
-    window = MemoryWindow(5)
-    window.append(b"x")
-    with pytest.raises(FellBehind, match="moved on to 5"):
-        window.read(4)

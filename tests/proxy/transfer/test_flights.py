@@ -8,10 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from forebay_proxy.core.errors import CacheFull, ForebayError
-from forebay_proxy.transfer import passengers
 from forebay_proxy.transfer.flights import Flight, Flights
-from forebay_proxy.transfer.limiter import DEMAND
-from forebay_proxy.transfer.passengers import Abandoned
 
 
 @pytest.fixture
@@ -127,13 +124,6 @@ async def test_a_bypass_waits_for_its_fastest_reader() -> None:
     assert (flight.bypass, flight.on_disk.end, flight.position) == (True, 0, 30)
 
 
-async def test_a_bypass_without_readers_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a moment in which somebody might have boarded."""
-    monkeypatch.setattr(passengers, "BOARDING_S", 0.01)
-    with pytest.raises(Abandoned):
-        await Flight(0, 100, 0.0).pass_by(b"a", lambda: 20)
-
-
 async def test_a_bypass_waits_a_moment_for_its_first_reader() -> None:
     """Its opening's reader hears of it one turn later."""
     flight = Flight(0, 100, 0.0)
@@ -142,12 +132,6 @@ async def test_a_bypass_waits_a_moment_for_its_first_reader() -> None:
     assert not passing.done()
     with flight.aboard("late", 0):
         await passing
-
-
-async def test_who_took_off_ahead_of_need_is_known() -> None:
-    """A need at or above the limit is a prefetch's."""
-    assert Flight(0, 1, DEMAND).takeoff.prefetch
-    assert not Flight(0, 1, 3.0).takeoff.prefetch
 
 
 async def test_a_drain_drops_what_is_not_wanted(group: asyncio.TaskGroup) -> None:

@@ -111,16 +111,6 @@ async def test_who_is_cancelled_while_waiting_leaves_no_trace() -> None:
     assert not asking.limiter._waiting
 
 
-async def test_a_slot_is_given_up_early_once() -> None:
-    """Leaving twice frees one."""
-    limiter = limiter_of(2)
-    async with limiter.slot(Need(0.0)) as slot:
-        slot.leave()
-        slot.leave()
-        assert limiter.in_flight == 0
-    assert limiter.in_flight == 0
-
-
 @asynccontextmanager
 async def held(limiter: Limiter, count: int, need: float = 0.0) -> AsyncIterator[list[Slot]]:
     """So many requests in the air."""

@@ -34,18 +34,6 @@ async def test_a_reader_that_stops_is_waited_for_so_long(monkeypatch: pytest.Mon
     assert made.pacemaker(once=True) == 11
 
 
-async def test_a_reader_alone_is_waited_for_however_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other reader is held up by it."""
-    monkeypatch.setattr(passengers_module, "STOPPED_S", 0.0)
-    made = aboard(alone=10)
-    waiting = asyncio.create_task(made.somebody_moves(once=True))
-    await asyncio.sleep(0.01)
-    assert not waiting.done()
-    made.moved("alone", 12)
-    await asyncio.wait_for(waiting, 60)
-    assert made.pacemaker(once=True) == 12
-
-
 @pytest.mark.parametrize("what", ["boards", "moves", "leaves"])
 async def test_each_change_is_told(what: str) -> None:
     """To a writer that waits for one, each time that it does."""

@@ -113,12 +113,3 @@ async def test_waiting_for_our_own_limiter_costs_no_patience() -> None:
     clock.advance(100.0)
     retry_budget.queued(100.0)
     await retry_budget.pause(ERROR)
-
-
-async def test_a_budget_may_grow() -> None:
-    """A host that has answered somebody else meanwhile is worth more patience."""
-    clock, budgets = FakeClock(), [10.0]
-    retry_budget = RetryBudget(lambda: budgets[-1], clock, clock.sleep, random.Random(1))
-    clock.advance(11.0)
-    budgets.append(300.0)
-    await retry_budget.pause(ERROR)

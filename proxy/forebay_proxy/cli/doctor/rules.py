@@ -13,7 +13,7 @@ from forebay_proxy.core.quantities import format_size
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.simulate.estimate import SLOW_ANSWER_S, SLOW_CONNECTION_BYTES_S
 
-__all__ = ["GOOD_SHARDS", "Level", "RuleFinding", "SetFacts", "findings"]
+__all__ = ["Level", "RuleFinding", "SetFacts", "findings"]
 
 # Shards a worker. With k of them a sample comes at nearly the same time in every epoch with a correlation of 1/k^2 (what moves is the place
 # of its shard among k, what stays is its place in the shard), and a shard that does not divide makes a worker's epoch 1/k longer.

@@ -11,7 +11,7 @@ import xxhash
 
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.shard import Pin, Shard
-from forebay_proxy.simulate.survey import origins_for
+from forebay_proxy.origins.survey import origins_for
 
 __all__ = ["Direct", "Piece", "read_directly"]
 

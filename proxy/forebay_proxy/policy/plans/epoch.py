@@ -22,7 +22,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Collection
-from dataclasses import dataclass
 
 __all__ = ["UNTOLD", "Epoch", "EpochMarks"]
 
@@ -103,14 +102,6 @@ class EpochMarks:
             marks.append(mark)
 
 
-@dataclass(slots=True)
-class _LastEpoch:
-    """The epoch before the present one, when that began."""
-
-    whole: bool = False  # whether it was seen at all
-    opened: int = 0  # shards read in it
-
-
 class Epoch:
     """One job's way through one set: ``epoch`` is the newest that has begun, as told or counted from 0."""
 
@@ -122,7 +113,8 @@ class Epoch:
         self.opened = 0  # shards read in the present epoch
         self.shared = 0  # shards that another job of the same group has opened too
         self.began_at = now  # when the present epoch began
-        self._last = _LastEpoch()
+        self._last_whole = False  # whether the epoch before was seen at all
+        self._last_opened = 0  # shards read in it
         self.went_round = False  # whether the last epoch was one: a few repeats among many shards may have looked like it
         self._rounds = 0  # such epochs
         self._early: list[str] = []  # opened again by who tells no epoch, in a job where others do: perhaps as the first of the next one
@@ -155,7 +147,7 @@ class Epoch:
         mark = self.marks[name]
         if not mark & _NOW:
             return False
-        return bool(mark & _BEFORE) or not (self.told and self._last.whole and (self.epoch - 1 in running or UNTOLD in running))
+        return bool(mark & _BEFORE) or not (self.told and self._last_whole and (self.epoch - 1 in running or UNTOLD in running))
 
     def waits_for(self, name: str, running: Collection[int], *, known_to_live: bool, known: bool) -> bool:
         """Whether the job may open a shard of its group again, or at all, however long that takes.
@@ -172,7 +164,7 @@ class Epoch:
         """Whether readers of the job may still be in the epoch before."""
         if self.told:
             return self.epoch - 1 in running or UNTOLD in running
-        return self.opened - self._late_at < max(4, self._last.opened // 8)
+        return self.opened - self._late_at < max(4, self._last_opened // 8)
 
     def begin(self, epoch: int, running: Collection[int] = ()) -> None:
         """A reader of the job told that it is in ``epoch``."""
@@ -192,20 +184,20 @@ class Epoch:
     def _guess(self, mark: int) -> int:
         """How many epochs ago the epoch of this opening is, by the ``mark`` of its shard."""
         if self.told:  # this reader tells nothing in a job where others do
-            return 1 if self._last.whole and not mark & _BEFORE else 0
+            return 1 if self._last_whole and not mark & _BEFORE else 0
         if mark & _NOW:
             if self.opened * 4 >= len(self.marks):
                 self.epoch += 1
                 self._shift(1)
             return 0
-        is_late = self._last.whole and not mark & _BEFORE and self.opened * 8 < self._last.opened * 7
+        is_late = self._last_whole and not mark & _BEFORE and self.opened * 8 < self._last_opened * 7
         return 1 if is_late else 0
 
     def _shift(self, epochs: int) -> None:
         if epochs:
-            self._last.whole = epochs == 1
-            self.went_round = self._last.whole and (self.told or (self.opened >= FEWEST and self.opened * 2 >= len(self.marks)))
+            self._last_whole = epochs == 1
+            self.went_round = self._last_whole and (self.told or (self.opened >= FEWEST and self.opened * 2 >= len(self.marks)))
             self._rounds += self.went_round
             self._late_at = 0
             self.marks.shift(epochs)
-            self._last.opened, self.opened = self.opened if self._last.whole else 0, 0
+            self._last_opened, self.opened = self.opened if self._last_whole else 0, 0

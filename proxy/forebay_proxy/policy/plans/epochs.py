@@ -116,10 +116,10 @@ class EpochTracker:
 
     # What is told
 
-    def opened(self, shard: Shard, job: str, now: float, set_name: str | None = None, epoch: int | None = None) -> list[tuple[str, int]]:
+    def opened(self, shard: Shard, job: str, now: float, set_name: str | None = None, epoch: int | None = None) -> tuple[str, ...]:
         """A reader of ``job`` opened ``shard``; ``set_name`` and ``epoch`` as its plan has them.
 
-        Returns the keys of the sets it is of, each with the epoch of the job's pass; none where its group stands for them.
+        Returns the keys of the sets it is of; none where its group stands for them.
         """
         name = shard.name
         self._opened_at[name] = now
@@ -128,9 +128,10 @@ class EpochTracker:
         keys = sets or (shard.group,)
         if job == ANONYMOUS:
             job = self._anonymous_job(name, keys)
-        epochs = [(key, self._read(self.groups.enter(key, job, now), shard, job, now, epoch)) for key in keys]
+        for key in keys:
+            self._read(self.groups.enter(key, job, now), shard, job, now, epoch)
         self.groups.keep_bounds()
-        return epochs if sets else []
+        return sets
 
     def _sets_of(self, name: str, job: str, told: str) -> tuple[str, ...]:
         """The sets under which ``job`` opened the shard ``name``; ``told`` is the one that its plan names, "" without."""
@@ -141,8 +142,8 @@ class EpochTracker:
             return (told, *(other for other in sets if other != told and other in self.sets.kept))
         return sets
 
-    def _read(self, its: Epoch, shard: Shard, job: str, now: float, epoch: int | None) -> int:
-        """``job`` opened ``shard`` in its present pass, ``its``; returns the epoch of that pass."""
+    def _read(self, its: Epoch, shard: Shard, job: str, now: float, epoch: int | None) -> None:
+        """``job`` opened ``shard`` in its present pass, ``its``."""
         known, before = len(its.marks), its.epoch
         its.read(shard.name, epoch, self._running.get(job, ()))
         if len(its.marks) > known:
@@ -156,7 +157,6 @@ class EpochTracker:
             if job == self._anonymous and its.went_round:
                 self._anonymous_since = max(self._anonymous_since, its.began_at)
             its.began_at = now
-        return its.epoch
 
     def _anonymous_job(self, name: str, keys: Collection[str]) -> str:
         """Under which name the anonymous job counts that opens the shard of this name now."""

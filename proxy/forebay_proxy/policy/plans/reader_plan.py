@@ -5,23 +5,21 @@ What all plans together may hold is bounded, because it is held in memory: a cli
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
 from forebay_proxy.core.errors import ForebayError
-from forebay_proxy.core.shard import Shard
-from forebay_proxy.policy.plans.sets.templates import TemplateCredential
+from forebay_proxy.policy.plans.entries import PlanCredential
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = [
-    "MOST_NAME_BYTES", "MOST_READERS", "MOST_SHARDS", "START_RATE", "MentionedSpan", "PlanEntries", "PlanGap", "PlansFull", "ReaderPace",
-    "ReaderPlan", "check_entries", "check_names", "check_readers", "fits",
+    "MOST_NAME_BYTES", "MOST_READERS", "MOST_SHARDS", "START_RATE", "PlanGap", "PlansFull", "ReaderPace", "ReaderPlan", "check_entries",
+    "check_names", "check_readers", "fits",
 ]  # fmt: skip
 
 MOST_READERS = 4096  # eight ranks of 32 workers with two openers each are 512
-MOST_SHARDS = 1 << 21  # entries; the largest public set has 585,270 shards. 0.3 GB when all come as indices, 1.5 GB as lists
+MOST_SHARDS = 1 << 21  # entries; the largest public set has 585,270 shards. 0.4 GB, and the URLs where they say more than the name
 MOST_NAME_BYTES = 512 << 20  # the most one plan may bring (wire/plan.py), which is far more than two million ordinary names
 _STEP = "withdraw plans that are not needed (DELETE), or announce a shorter future"
 
@@ -62,34 +60,15 @@ def check_entries(count: int) -> None:
 
 
 def check_names(size: int) -> None:
-    """Whether names and patterns of ``size`` bytes may be held. Raises ``PlansFull``."""
+    """Whether names and URLs of ``size`` bytes may be held. Raises ``PlansFull``."""
     if size > MOST_NAME_BYTES:
         raise PlansFull(f"the names in all plans together would take {size} bytes, and {MOST_NAME_BYTES} are taken", next_step=_STEP)
 
 
 START_RATE = 0.2  # shards a second before anything is measured: 50 MB/s of 250 MB shards
 RATE_WEIGHT = 0.3  # of the newest interval in the running mean: three openings to forget a burst
-# How far back a repeat is looked for: 1 ms. A reader that opens again what it passed before that is called unplanned, no more.
+# How far back a repeat is looked for: 2 ms. A reader that opens again what it passed before that is called unplanned, no more.
 REMEMBERED = 1 << 16
-
-
-@dataclass(slots=True, eq=False)
-class PlanEntries:
-    """The shards of one plan, in the order of use, and the credentials that came with them."""
-
-    numbers: array[int] = field(default_factory=lambda: array("I"))  # of the catalog
-    own: dict[int, Shard] = field(default_factory=dict)  # number -> shard, of those whose credential or URL here is not the catalog's
-    dress: TemplateCredential | None = None  # the credential that goes with what came as indices
-    first: int = 0  # how many entries the reader announced before these, over its life; what is told twice, or lost, shows by it
-
-
-@dataclass(slots=True, eq=False)
-class MentionedSpan:
-    """Which entries of one plan can be found by their shard: those from ``begin`` to ``end``. ``PlanStorage`` alone changes it."""
-
-    serial: int  # of the plan among all that are written down; mentions name it
-    begin: int = 0
-    end: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -104,7 +83,7 @@ class ReaderPace:
 
 @dataclass(slots=True, eq=False)
 class ReaderPlan:
-    """``numbers[position:]`` of its entries is what the reader has not opened yet. ``PlanRegistry`` alone changes it.
+    """``names[position:]`` is what the reader has not opened yet. ``PlanRegistry`` alone changes it.
 
     A plan that is replaced, or from which the past is cut off, is another object: an index is good for as long as the object is.
     """
@@ -113,8 +92,15 @@ class ReaderPlan:
     epoch: int | None
     set_name: str | None
     pace: ReaderPace
-    mentioned: MentionedSpan
-    entries: PlanEntries = field(default_factory=PlanEntries)
+    serial: int  # among all plans that are written down; mentions name it
+    names: list[str] = field(default_factory=list)  # of the shards, in the order of use
+    texts: dict[str, str] = field(default_factory=dict)  # name -> URL as it was sent, where that says more
+    credentials: list[tuple[int, PlanCredential | None]] = field(default_factory=list)  # from which entry on they are asked with
+    name_bytes: int = 0  # of ``names``, and of ``texts``
+    text_bytes: int = 0
+    first: int = 0  # how many entries the reader announced before these, over its life; what is told twice, or lost, shows by it
+    mentioned_from: int = 0  # which entries can be found by their shard; ``PlanStorage`` alone changes it
+    mentioned_to: int = 0
     position: int = 0
     live: bool = False  # taken whole, and not withdrawn
     ended: bool = False  # it was live
@@ -123,7 +109,7 @@ class ReaderPlan:
     _step: float = 0.0
 
     def __len__(self) -> int:
-        return len(self.entries.numbers)
+        return len(self.names)
 
     def need_at(self, index: int) -> float:
         """When the shard at ``index`` will be opened, on the plans' clock, at the reader's measured rate; never if it was withdrawn.
@@ -136,11 +122,10 @@ class ReaderPlan:
         """Whether ``other`` announces the shards ahead here; or, sent again within its epoch, all that this plan announced at first."""
         if (self.epoch, self.set_name) != (other.epoch, other.set_name):
             return False
-        numbers, others = self.entries.numbers, other.entries.numbers
-        if numbers[self.position :] == others:
+        if self.names[self.position :] == other.names:
             return True
         # Without an epoch, or after its end, the same list again may as well be the next pass over an unshuffled set.
-        return self.epoch is not None and self.position < len(self) and numbers == others
+        return self.epoch is not None and self.position < len(self) and self.names == other.names
 
     def go_live(self) -> None:
         """From now on it counts."""
@@ -171,10 +156,14 @@ class ReaderPlan:
         if self.moved is not None:
             self.moved(self)
 
-    def has_passed(self, number: int) -> bool:
+    def credential_at(self, index: int) -> PlanCredential | None:
+        """The headers with which the shard at ``index`` was announced."""
+        return next((credential for start, credential in reversed(self.credentials) if start <= index), None)
+
+    def has_passed(self, name: str) -> bool:
         """Whether the reader has opened or passed over this shard lately."""
         try:
-            self.entries.numbers.index(number, max(0, self.position - REMEMBERED), self.position)
+            self.names.index(name, max(0, self.position - REMEMBERED), self.position)
         except ValueError:
             return False
         return True

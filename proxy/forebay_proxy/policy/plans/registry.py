@@ -16,18 +16,17 @@ ranks and for how they are found.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from forebay_proxy.core.events import Events, Fact
 from forebay_proxy.core.shard import Shard
+from forebay_proxy.policy.plans.entries import Entries, Siblings
 from forebay_proxy.policy.plans.epochs import EpochTracker
 from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, LiveJobs
-from forebay_proxy.policy.plans.next_use import NextUse, Rank, UseOrder
+from forebay_proxy.policy.plans.next_use import NextUse, Rank
 from forebay_proxy.policy.plans.plan_storage import SLICE, PlanStorage
 from forebay_proxy.policy.plans.reader_plan import START_RATE, PlanGap, PlansFull, ReaderPlan, check_readers
-from forebay_proxy.policy.plans.sets.templates import Entries, Picked
-from forebay_proxy.policy.plans.shard_ids import ShardIds
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = [
@@ -64,12 +63,9 @@ class NextUseChanged(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SetShardOpened(Fact):
-    """A reader of ``job`` opened a shard of the set ``key``, in the job's pass number ``epoch`` over it."""
+    """A reader opened a shard of the set ``key``."""
 
     key: str
-    name: str
-    job: str
-    epoch: int
 
 
 class PlanRegistry:
@@ -79,15 +75,13 @@ class PlanRegistry:
         """Without ``events`` nobody hears what changes."""
         self.clock = clock
         self._events = events or Events()
-        self.shard_ids = ShardIds()
-        self.storage = PlanStorage(self.shard_ids, self._tell)
+        self.storage = PlanStorage(self._tell)
         self._plans: dict[ReaderName, ReaderPlan] = {}
         self.jobs = LiveJobs(clock)
         self.epochs = EpochTracker(self.jobs)
         self._planning: Counter[str] = Counter()  # job -> how many of its readers have a plan
-        self._uses = UseOrder(
-            self.shard_ids, self.storage, self.epochs, self._planning, lambda names: self._events.emit(NextUseChanged(names))
-        )
+        self._siblings = Siblings()
+        self._watched = set[str]()  # names whose next use somebody has asked for, and wants to be told of
 
     def __repr__(self) -> str:
         ahead = sum(len(plan) - plan.position for plan in self._plans.values())
@@ -99,26 +93,42 @@ class PlanRegistry:
     # What readers say
 
     def replace(
-        self, reader: ReaderName, shards: Entries, epoch: int | None = None, set_name: str | None = None, at: int | None = None
+        self,
+        reader: ReaderName,
+        shards: Sequence[Shard] | Entries,
+        epoch: int | None = None,
+        set_name: str | None = None,
+        at: int | None = None,
     ) -> None:
         """Take ``shards`` as what ``reader`` opens next, in order, instead of anything it said before. Raises ``PlansFull``."""
         for _ in self.replacing(reader, shards, epoch, set_name, at):
             pass
 
     def append(
-        self, reader: ReaderName, shards: Entries, epoch: int | None = None, set_name: str | None = None, at: int | None = None
+        self,
+        reader: ReaderName,
+        shards: Sequence[Shard] | Entries,
+        epoch: int | None = None,
+        set_name: str | None = None,
+        at: int | None = None,
     ) -> None:
         """Add ``shards`` behind what ``reader`` announced; the same as ``replace`` if it announced nothing. Raises ``PlansFull``."""
         for _ in self.appending(reader, shards, epoch, set_name, at):
             pass
 
     def replacing(
-        self, reader: ReaderName, entries: Entries, epoch: int | None = None, set_name: str | None = None, at: int | None = None
+        self,
+        reader: ReaderName,
+        shards: Sequence[Shard] | Entries,
+        epoch: int | None = None,
+        set_name: str | None = None,
+        at: int | None = None,
     ) -> Iterator[None]:
         """``replace`` in slices: yields between them. Closed before its end, nothing was taken. Raises ``InvalidShardUrl`` too.
 
         ``at`` is how many entries the reader announced before these.
         """
+        entries = shards if isinstance(shards, Entries) else Entries.of(shards)
         before = self._plans.get(reader)
         if before is None:
             check_readers(len(self._plans))
@@ -127,23 +137,29 @@ class PlanRegistry:
             before = self._plans.get(reader)
             if before is not None and before.says(plan):
                 before.pace.heard_at = self.clock()
-                before.entries.first = before.entries.first if at is None else at + len(plan) - len(before)
+                before.first = before.first if at is None else at + len(plan) - len(before)
                 self.storage.exchange_credentials(before, plan)
                 return
-            plan.entries.first = at or 0
+            plan.first = at or 0
             yield from self.storage.mention(plan)
             yield from self._go_live(plan)
 
     def appending(
-        self, reader: ReaderName, entries: Entries, epoch: int | None = None, set_name: str | None = None, at: int | None = None
+        self,
+        reader: ReaderName,
+        shards: Sequence[Shard] | Entries,
+        epoch: int | None = None,
+        set_name: str | None = None,
+        at: int | None = None,
     ) -> Iterator[None]:
-        """``append`` in slices. Closed before its end, the plan holds the first of ``entries``, or none.
+        """``append`` in slices. Closed before its end, the plan holds the first of ``shards``, or none.
 
         With ``at`` (how many entries the reader announced before these) what is held already is stepped over: a message may come twice.
         Raises ``PlanGap`` where entries are missing in between.
         """
+        entries = shards if isinstance(shards, Entries) else Entries.of(shards)
         plan = self._plans.get(reader)
-        end = plan.entries.first + len(plan) if plan is not None else 0
+        end = plan.first + len(plan) if plan is not None else 0
         if at is not None and at > end:
             raise PlanGap(end, at)
         if plan is None:
@@ -151,14 +167,14 @@ class PlanRegistry:
             return
         plan.pace.heard_at = self.clock()
         if at is not None:
-            entries = _after(entries, end - at)
+            entries = entries.after(end - at)
         if plan.position >= max(CUT_FROM, len(plan) // 2):
             yield from self._cut(plan)
         with self.storage.entering(reader, plan.epoch, plan.set_name, self.clock()) as more:
             yield from self.storage.write(more, entries)
             plan = self._plans.get(reader)
             if plan is None:  # withdrawn meanwhile
-                more.entries.first = end
+                more.first = end
                 yield from self.storage.mention(more)
                 yield from self._go_live(more)
                 return
@@ -171,13 +187,13 @@ class PlanRegistry:
 
         Left for the next time where the reader announces between two slices: what was copied has the credentials of before.
         """
-        credentials = plan.entries.own
+        credentials = plan.credentials
         with self.storage.entering(plan.reader, plan.epoch, plan.set_name, plan.pace.heard_at) as rest:
-            yield from self.storage.copy(rest, plan)
+            self.storage.copy_ahead(rest, plan)
             yield from self.storage.mention(rest)
-            if self._plans.get(plan.reader) is plan and plan.entries.own is credentials:
+            if self._plans.get(plan.reader) is plan and plan.credentials is credentials:
                 start = len(plan) - len(rest)
-                rest.entries.first = plan.entries.first + start
+                rest.first = plan.first + start
                 rest.position = plan.position - start  # further on than when the copying began, perhaps
                 yield from self._go_live(rest)
 
@@ -198,7 +214,7 @@ class PlanRegistry:
         if before is not None:
             self.storage.discard(before, AT_ONCE)
         for start in range(plan.position, len(plan), SLICE):
-            self._tell(plan.entries.numbers[start : start + SLICE])
+            self._tell(plan.names[start : start + SLICE])
             yield
 
     def withdraw(self, reader: ReaderName) -> bool:
@@ -215,8 +231,11 @@ class PlanRegistry:
         self.storage.discard(plan, AT_ONCE)
         return True
 
-    def _tell(self, numbers: Iterable[int]) -> None:
-        self._uses.tell(numbers)
+    def _tell(self, names: Iterable[str]) -> None:
+        """These shards are used at another time than before."""
+        watched = self._watched.intersection(names)
+        if watched:
+            self._events.emit(NextUseChanged(watched))
 
     # What readers do
 
@@ -226,27 +245,17 @@ class PlanRegistry:
         plan = self._plans.get(reader) if reader else None
         told = (plan.set_name, plan.epoch) if plan is not None else (None, None)
         job = reader.job if reader else ANONYMOUS
-        for key, epoch in self.epochs.opened(shard, job, now, *told):
-            self._events.emit(SetShardOpened(key, shard.name, job, epoch))
+        for key in self.epochs.opened(shard, job, now, *told):
+            self._events.emit(SetShardOpened(key))
         if plan is None:
             return "no-plan"
         plan.pace.heard_at = now
-        index, numbers = plan.position, plan.entries.numbers
-        hashed = hash(shard.name)
-        if index == len(numbers) or self.shard_ids.hash_of(numbers[index]) != hashed:  # not the next one, as nearly always
-            number = self.shard_ids.number(shard.name)
-            if number is None:
-                return "unplanned"
-            later = self.storage.next_mention(plan, number)
-            if later is None:
-                return "repeated" if plan.has_passed(number) else "unplanned"
-            index = later
+        index = self.storage.next_mention(plan, shard.name)
+        if index is None:
+            return "repeated" if plan.has_passed(shard.name) else "unplanned"
         skipped = index > plan.position
         plan.advance(index + 1, now)
-        if self.storage.sweep_one(plan):  # nearly always
-            self._uses.tell_of(hashed, shard.name)
-        else:
-            self.storage.sweep(plan, AT_ONCE)
+        self.storage.sweep(plan, AT_ONCE)
         self._events.emit(PlanAdvanced(plan))
         return "skipped" if skipped else "planned"
 
@@ -270,12 +279,24 @@ class PlanRegistry:
 
     def mentions(self, name: str) -> Iterator[tuple[ReaderPlan, int]]:
         """(plan, index) of each announcement of the shard that is still ahead of its reader."""
-        number = self.shard_ids.number(name)
-        return iter(()) if number is None else self.storage.ahead(number)
+        return self.storage.ahead(name)
 
     def next_use(self, name: str, group_name: str) -> NextUse:
         """When the shard is used next, as far as plans and guesses tell. ``NextUseChanged`` tells of another one, until ``forget``."""
-        return self._uses.next(name, group_name, self.clock(), SILENCE_S)
+        self._watched.add(name)
+        need, plan, index = self.storage.first(name)
+        if plan is not None:
+            return NextUse(Rank.AHEAD, -need, plan, index)
+        now = self.clock()
+        opened_at = self.epochs.last_opened(name) or 0.0
+        unread = self.epochs.unread_by(name, group_name, now)
+        if unread is None:
+            return NextUse(Rank.DEAD, opened_at)
+        if not unread:
+            return NextUse(Rank.READ, -opened_at)
+        # A job with plans has not announced this shard; a job that has been silent for that long is not about to open it.
+        later = all(job in self._planning or heard_at < now - SILENCE_S for job, heard_at in unread.items())
+        return NextUse(Rank.LATER if later else Rank.SOON, -opened_at)
 
     def inside(self, name: str) -> NextUse:
         """The use of a shard that a reader is inside."""
@@ -283,13 +304,9 @@ class PlanRegistry:
 
     def shard_at(self, plan: ReaderPlan, index: int) -> Shard:
         """The shard that ``plan`` announces at ``index``, with the credential that came with it."""
-        entries = plan.entries
-        number = entries.numbers[index]
-        own = entries.own.get(number)
-        if own is not None:
-            return own
-        shard = self.shard_ids.shard(number)
-        return shard if entries.dress is None else entries.dress.put_on(shard)
+        name = plan.names[index]
+        shard, credential = self._siblings.shard(plan.texts.get(name, name)), plan.credential_at(index)
+        return shard if credential is None else credential.put_on(shard)
 
     def get(self, reader: ReaderName) -> ReaderPlan | None:
         """The live plan of ``reader``; None without one."""
@@ -302,9 +319,4 @@ class PlanRegistry:
     def forget(self, name: str) -> None:
         """The shard left the cache for good: its last opening is of no more use."""
         self.epochs.forget(name)
-        self._uses.forget(name)
-
-
-def _after(entries: Entries, count: int) -> Entries:
-    """``entries`` less the first ``count``."""
-    return Picked(entries.template, entries.indices[count:]) if isinstance(entries, Picked) else entries[count:]
+        self._watched.discard(name)

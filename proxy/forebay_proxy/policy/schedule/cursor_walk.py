@@ -6,57 +6,23 @@ from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.schedule.cursors import CacheView, OriginCursor, PrefetchRequest, ReaderCursors
 from forebay_proxy.policy.schedule.lane_queues import LaneQueues
 from forebay_proxy.policy.schedule.pending_shards import PendingShards
-from forebay_proxy.policy.schedule.planned_readers import JobRates, PlannedReaders
+from forebay_proxy.policy.schedule.planned_readers import PlannedReaders
 
-__all__ = ["CursorWalk", "NeedTimes"]
+__all__ = ["CursorWalk"]
 
 FRONT = 16  # shards sorted into lanes in front of the cursors: so many of a stuck origin a reader looks past
 CHECKS_AHEAD = 8  # stored shards compared ahead of each reader: at 5 shards a second 1.6 s, a dozen round trips
 
 
-class NeedTimes:
-    """Times in seconds of the plans' clock. Not thread-safe: the event loop's only."""
-
-    def __init__(self, view: CacheView, rates: JobRates) -> None:
-        self._view = view
-        self._layout = view.layout
-        self._rates = rates
-
-    def need(self, lane: OriginCursor) -> float:
-        """When what the lane's cursor points at is needed, by its reader's own rate."""
-        plan, index = lane.cursors.plan, lane.indices[0]
-        need_at = plan.need_at(index)
-        if lane.segment:
-            length = self._view.length(lane.cursors.shard(index).name) or self._layout.segment_bytes
-            need_at += lane.segment / self._layout.count(length) / plan.pace.rate
-        return need_at
-
-    def due(self, lane: OriginCursor) -> float:
-        """The same by the rate that the job's readers share, so that the reader with the least lead is first. Infinite for an empty lane.
-
-        A reader's own rate tells how well it was served: a reader that is served well reads fast, its needs look near, and it is served
-        again, while a reader that waits looks slow (measured: a lead of 20 segments beside one of none). So a reader's own rate counts only
-        if it has never waited and is still far slower than the others.
-        """
-        if not lane.indices:
-            return float("inf")
-        cursors = lane.cursors
-        pace, inside = cursors.plan.pace, cursors.inside
-        since = pace.since if pace.opened_at is None else pace.opened_at
-        lead = cursors.lead.known_before(lane.indices[0], inside.bytes)
-        return since + lead / self._rates.rate(lane.job, None if inside.has_waited else pace.rate)
-
-
 class CursorWalk:
     """Moves cursors over plans and the cache. Not thread-safe: the event loop's only."""
 
-    def __init__(self, readers: PlannedReaders, view: CacheView, pending: PendingShards, lanes: LaneQueues, needs: NeedTimes) -> None:
+    def __init__(self, readers: PlannedReaders, view: CacheView, pending: PendingShards) -> None:
         self._readers = readers
         self._view = view
         self._layout = view.layout
         self._pending = pending
-        self._lanes = lanes
-        self._needs = needs
+        self.lanes = LaneQueues(readers.shares, self.due)
 
     def sort(self, cursors: ReaderCursors) -> None:
         """Sort some more of the plan into lanes."""
@@ -67,7 +33,7 @@ class CursorWalk:
             lane.indices.append(index)  # behind all of them: the front is beyond every cursor
             cursors.front = index + 1
             if len(lane.indices) == 1 and not lane.ticket and not lane.tight:
-                self._lanes.put(lane)
+                self.lanes.put(lane)
 
     def walk(self, lane: OriginCursor) -> bool:
         """Move the cursor as far as the first shard is here or on its way; whether all of it is, or is to be looked past for now."""
@@ -112,7 +78,7 @@ class CursorWalk:
     def ask(self, lane: OriginCursor) -> PrefetchRequest:
         """The request for what the cursor points at; the cursor moves on."""
         cursors, index, segment = lane.cursors, lane.indices[0], lane.segment
-        shard, need_at, due_at = cursors.shard(index), self._needs.need(lane), self._needs.due(lane)
+        shard, need_at, due_at = cursors.shard(index), self.need(lane), self.due(lane)
         length = self._view.length(shard.name)
         if length is None:
             self._pending.opening.add(shard.name)
@@ -125,10 +91,10 @@ class CursorWalk:
             request = PrefetchRequest(cursors.plan, shard, segment, need_at, self._layout.span(segment, length)[1], due_at)
             cursors.lead.count(index, request.size)
         lane.segment += 1
-        self._lanes.served(lane, request.size)
+        self.lanes.served(lane, request.size)
         if length is None or lane.segment >= self._layout.count(length):
             self.pass_by(lane)
-        self._lanes.requeue(lane)
+        self.lanes.requeue(lane)
         return request
 
     def look_for_checks(self, cursors: ReaderCursors) -> None:
@@ -146,3 +112,29 @@ class CursorWalk:
             return
         cursors.asked.add(index)
         self._pending.revalidations.want(shard, cursors.plan, index)
+
+    # When; in seconds of the plans' clock
+
+    def need(self, lane: OriginCursor) -> float:
+        """When what the lane's cursor points at is needed, by its reader's own rate."""
+        plan, index = lane.cursors.plan, lane.indices[0]
+        need_at = plan.need_at(index)
+        if lane.segment:
+            length = self._view.length(lane.cursors.shard(index).name) or self._layout.segment_bytes
+            need_at += lane.segment / self._layout.count(length) / plan.pace.rate
+        return need_at
+
+    def due(self, lane: OriginCursor) -> float:
+        """The same by the rate that the job's readers share, so that the reader with the least lead is first. Infinite for an empty lane.
+
+        A reader's own rate tells how well it was served: a reader that is served well reads fast, its needs look near, and it is served
+        again, while a reader that waits looks slow (measured: a lead of 20 segments beside one of none). So a reader's own rate counts only
+        if it has never waited and is still far slower than the others.
+        """
+        if not lane.indices:
+            return float("inf")
+        cursors = lane.cursors
+        pace, inside = cursors.plan.pace, cursors.inside
+        since = pace.since if pace.opened_at is None else pace.opened_at
+        lead = cursors.lead.known_before(lane.indices[0], inside.bytes)
+        return since + lead / self._readers.rates.rate(lane.job, None if inside.has_waited else pace.rate)

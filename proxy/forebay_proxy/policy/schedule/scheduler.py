@@ -4,7 +4,7 @@ Every reader has a *cursor*: the first thing of its future that is neither store
 
 1. An origin that takes no more now is asked for nothing; the others go on (``cursors``: a lane per reader and origin).
 2. At an origin that does, jobs take turns by bytes (``lane_queues``), and within a job the reader with the least lead is first: the bytes
-   from where it is to its cursor, at the rate that the job's readers share (``NeedTimes``).
+   from where it is to its cursor, at the rate that the job's readers share (``CursorWalk.due``).
 3. A reader is given no more than its window, counted from its position to its cursor (``window``).
 4. A lane for which there was no room waits until there may be some; then the nearest is tried first (``RoomQueue``).
 
@@ -23,9 +23,8 @@ from __future__ import annotations
 from itertools import islice
 
 from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
-from forebay_proxy.policy.schedule.cursor_walk import CursorWalk, NeedTimes
+from forebay_proxy.policy.schedule.cursor_walk import CursorWalk
 from forebay_proxy.policy.schedule.cursors import CacheView, OriginCursor, PrefetchRequest, ReaderCursors
-from forebay_proxy.policy.schedule.lane_queues import LaneQueues
 from forebay_proxy.policy.schedule.pending_shards import PendingShards, RevalidationQueue
 from forebay_proxy.policy.schedule.planned_readers import PlannedReaders
 from forebay_proxy.wire.protocol.plan import ReaderName
@@ -45,9 +44,8 @@ class PrefetchScheduler:
         self.has_more = False  # the last decision used up its steps: there may be more to say at once
         self._view = view
         self._pending = PendingShards(RevalidationQueue(plans, self.missing))
-        needs = NeedTimes(view, self.readers.rates)
-        self._lanes = LaneQueues(self.readers.shares, needs.due)
-        self._walk = CursorWalk(self.readers, view, self._pending, self._lanes, needs)
+        self._walk = CursorWalk(self.readers, view, self._pending)
+        self._lanes = self._walk.lanes
         self._changed: dict[ReaderName, ReaderCursors] = {}  # to be looked at before the next decision, longest changed first
         self._last: tuple[OriginCursor, int] | None = None  # of the last request: what to come back to if it is refused
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
@@ -13,7 +13,7 @@ from aiohttp import web
 
 from forebay_proxy.core.errors import InvalidRequest
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.policy.plans.sets.templates import Listed, Siblings
+from forebay_proxy.policy.plans.entries import Siblings
 from forebay_proxy.server.http.connection import asks
 from forebay_proxy.server.http.framing import Bodies, credential_headers, read_body
 from forebay_proxy.server.http.problem import MethodNotAllowed, answer_json
@@ -40,8 +40,8 @@ Headers = tuple[tuple[str, str], ...]
 class PlanDoor(Protocol):
     """Where readers announce what they will open."""
 
-    async def announce(self, reader: ReaderName, plan: PlanBody, shards: Sequence[Shard], headers: Headers, *, appended: bool) -> None:
-        """Take ``shards``, or the indices of ``plan`` into its set, with ``headers``; raises ``PlansFull``, ``InvalidShardUrl``."""
+    async def announce(self, reader: ReaderName, plan: PlanBody, headers: Headers, *, appended: bool) -> None:
+        """Take the URLs, or the indices into its set, of ``plan``, with ``headers``; raises ``PlansFull``, ``InvalidShardUrl``."""
         ...
 
     async def retract(self, reader: ReaderName) -> bool:
@@ -75,7 +75,7 @@ class PlanRoute:
         """Some of what is announced."""
         return answer_json(self._announced(*parse_plan_query(request.raw_path.partition("?")[2])))
 
-    async def read(self, request: web.BaseRequest, *, expand: bool = True) -> tuple[PlanBody, Sequence[Shard], Headers]:
+    async def read(self, request: web.BaseRequest, *, expand: bool = True) -> tuple[PlanBody, list[Shard], Headers]:
         """The plan in a request's body, its shards as ``parse_plan`` says, and the headers that travel with them."""
         with self._bodies.holding() as holding:  # until it is parsed
             body = await read_body(request, PLAN_BODY_BYTES, holding)
@@ -94,9 +94,9 @@ class PlanRoute:
     async def _take(self, request: web.BaseRequest, record: RequestRecord, *, appended: bool) -> web.StreamResponse:
         record.reader = reader = parse_reader(request.raw_path)
         asks(request, reader)
-        plan, shards, headers = await self.read(request, expand=False)
+        plan, _, headers = await self.read(request, expand=False)
         try:
-            await self._plans.announce(reader, plan, shards, headers, appended=appended)
+            await self._plans.announce(reader, plan, headers, appended=appended)
         except InvalidShardUrl as error:
             raise InvalidRequest(str(error), next_step="send a pattern of URLs such as s3://bucket/{000..999}.tar as the set") from error
         return web.Response(status=204)
@@ -119,14 +119,14 @@ def parse_plan(
     headers: tuple[tuple[str, str], ...],
     expand: bool = True,
     breathe: Callable[[], None] = go_on,
-) -> tuple[PlanBody, Sequence[Shard]]:
-    """A plan and its shards; with ``expand`` all of them made, indices too, without only what was listed, and only when asked for.
+) -> tuple[PlanBody, list[Shard]]:
+    """A plan; with ``expand`` its shards too, also those of indices.
 
     Runs in the parser's own thread for large bodies, and then calls ``breathe`` every millisecond: touches nothing but its arguments.
     """
     try:
         plan = decode(content_type, body, query, expand=expand, breathe=breathe)
-        return plan, shards_of(plan.shards, headers) if expand else Listed(plan.shards, headers, plan.size)
+        return plan, shards_of(plan.shards, headers) if expand else []
     except PlanTooLong as error:
         step = f"send NDJSON ({NDJSON}, a JSON string a line), or a pattern with indices"
         raise InvalidRequest(str(error), status=413, next_step=step) from error

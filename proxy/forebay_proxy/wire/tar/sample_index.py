@@ -134,11 +134,6 @@ class SampleIndex:
         """How many files of samples there are."""
         return len(self.offsets)
 
-    @property
-    def data_bytes(self) -> int:
-        """Of all files of samples together."""
-        return sum(self.sizes)
-
     def key(self, number: int) -> str:
         """Raises ``IndexError``."""
         number = self._checked(number)

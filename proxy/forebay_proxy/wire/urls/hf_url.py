@@ -40,10 +40,6 @@ class RepoFile:
         """The path of the hub's URL for the file's bytes, percent-encoded."""
         return f"/{self.prefix}{self.repo}/resolve/{quote(self.revision, safe='')}/{quote(self.path)}"
 
-    def page_path(self) -> str:
-        """The path of the repository's page, where a person accepts its conditions."""
-        return f"/{self.prefix}{self.repo}"
-
 
 def repo_file(url: ShardUrl) -> RepoFile:
     """The file that an hf URL names. Raises ``InvalidShardUrl``."""

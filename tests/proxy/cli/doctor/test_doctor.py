@@ -18,7 +18,7 @@ from forebay_proxy.cli.seams import Seams
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ShardForbidden
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.simulate.survey import Survey
+from forebay_proxy.origins.survey import Survey
 
 PATTERN = "s3://b/{000..079}.tar"
 RUN = ("--ranks", "2", "--workers", "4", "--batch", "8")
@@ -156,8 +156,3 @@ def test_what_is_wrong_is_said(arguments: tuple[str, ...], said: str) -> None:
     """In one line, with exit code 2."""
     done = invoke("doctor", *arguments)
     assert (done.exit_code, said in done.stderr) == (2, True), done.stderr
-
-
-def test_the_help_fits_80_columns() -> None:
-    """Examples too."""
-    assert max(map(len, invoke("doctor", "--help").stdout.splitlines())) <= 80

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from forebay_proxy.cli.doctor.epoch_shares import Readers, epoch_shares
-from forebay_proxy.cli.doctor.rules import GOOD_SHARDS, Level, RuleFinding, SetFacts, findings
+from forebay_proxy.cli.doctor.rules import Level, RuleFinding, SetFacts, findings
 
 READERS = Readers(2, 4, 8)
 GOOD = SetFacts([f"s3://b/{number}.tar" for number in range(80)], [100] * 80, "as given", [200_000_000], "as given", 10**12)
@@ -25,10 +23,11 @@ def shards(count: int) -> SetFacts:
 
 
 def test_a_good_set() -> None:
-    """Nothing to do."""
+    """Nothing to do; and nothing is said of a cache that nobody named."""
     found = rules(GOOD)
     assert {one.level for one in found.values()} == {Level.OK}
     assert {one.next_step for one in found.values()} == {""}
+    assert "cache" not in rules(replace(GOOD, cache_bytes=0))
 
 
 @pytest.mark.parametrize(
@@ -58,34 +57,6 @@ def test_a_rule_that_is_not_kept(facts: SetFacts, rule: str, level: Level, told:
     assert found.next_step or level is Level.OK
 
 
-def test_no_rule_of_a_cache_that_nobody_named() -> None:
-    """Nothing is said of it."""
-    assert "cache" not in rules(replace(GOOD, cache_bytes=0))
-
-
 def test_unknown_counts_are_taken_for_the_mean() -> None:
     """So that the table is there before the last shard is counted."""
     assert replace(GOOD, counts=[90, None, 110] + [None] * 77).all_counts == [90, 100, 110] + [100] * 77
-
-
-def test_good_shards_leave_a_hundredth_of_the_order() -> None:
-    """What a sample's place in one epoch says of its place in the next, shards in a fresh order: 1/k^2, which is 1 % at ten."""
-    assert same_place(1) == pytest.approx(1.0)
-    assert same_place(3) == pytest.approx(1 / 9, abs=0.03)
-    assert same_place(GOOD_SHARDS) == pytest.approx(1 / GOOD_SHARDS**2, abs=0.02)
-
-
-def same_place(shards: int, samples: int = 8, epochs: int = 12_000) -> float:
-    """The correlation of the places of all samples of one worker between two epochs."""
-    chance, pairs = random.Random(3), list[tuple[float, float]]()
-    for _ in range(epochs // shards):
-        first, second = (chance.sample(range(shards), shards) for _ in range(2))
-        pairs += [(first[shard] * samples + at, second[shard] * samples + at) for shard in range(shards) for at in range(samples)]
-    return _correlation(pairs)
-
-
-def _correlation(pairs: Sequence[tuple[float, float]]) -> float:
-    mean = [sum(pair[side] for pair in pairs) / len(pairs) for side in range(2)]
-    together = sum((one - mean[0]) * (other - mean[1]) for one, other in pairs)
-    spread = [sum((pair[side] - mean[side]) ** 2 for pair in pairs) for side in range(2)]
-    return float(together / (spread[0] * spread[1]) ** 0.5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from collections.abc import Callable
@@ -204,13 +203,3 @@ def test_suffixes_are_the_loaders() -> None:
 def test_clips_are_told_by_their_names(url: str, found: bool) -> None:
     """Of the path, in capitals too."""
     assert is_clip(url) is found
-
-
-def test_lines_are_json(program: Callable[[str], None]) -> None:
-    """A name with a line break is one line."""
-    program(ECHO)
-    scan, told = events()
-    with scan:
-        scan.add("s3://b/1.tar", (), "a\nb")
-        scan.end()
-    assert json.loads(json.dumps(told[0]["line"]))["name"] == "a\nb"

@@ -8,18 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.cli import invoke, verbs
-from support.replays import small
+from support.cli import invoke
 
-from forebay_proxy.cli.plan.report import chart
 from forebay_proxy.cli.seams import Seams
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ShardNotFound
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.simulate.replay import lru
-from forebay_proxy.simulate.survey import Survey, sample_of
-from forebay_proxy.simulate.workload import shuffled
-from forebay_proxy.wire.urls.shard_url import parse_origin_url
+from forebay_proxy.origins.survey import Survey, sample_of
 
 PATTERN = "s3://b/{000..099}.tar"
 RUN = ("--cache-size", "50GB", "--origin-bandwidth", "2Gbit", "--rate", "800MB/s", "--workers", "8")
@@ -31,10 +26,12 @@ class Asked:
 
     length: int = 10**9
     count: int = 0
+    allowed: tuple[str, ...] = ()
 
     def __call__(self, shards: Sequence[Shard], settings: Settings, count: int) -> Survey:
         asked = sample_of(shards, count)
         self.count += len(asked)
+        self.allowed = settings.allow_origin
         return Survey({shard.name: self.length for shard in asked}, len(asked), len(shards))
 
 
@@ -52,20 +49,24 @@ def test_an_estimate() -> None:
 
 
 def test_lengths_are_asked_of_the_origin() -> None:
-    """Of a sample, and it is said."""
+    """Of a sample, and it is said; the flag that a refusal names is one of this verb."""
     asked = Asked()
     result = invoke("plan", PATTERN, *RUN, seams=Seams(survey=asked))
     assert asked.count == 32
     assert "100 GB in 100 shards (estimated: 32 of 100 shards asked)" in result.stdout
-    assert "(asked of the origin)" in invoke("plan", PATTERN, *RUN, "--ask", "100", seams=Seams(survey=asked)).stdout
+    flags = ("--ask", "100", "--allow-origin", "http://127.0.0.1:9")
+    assert "(asked of the origin)" in invoke("plan", PATTERN, *RUN, *flags, seams=Seams(survey=asked)).stdout
+    assert asked.allowed == ("http://127.0.0.1:9",)
 
 
 def test_an_estimate_for_programs() -> None:
-    """One JSON document; bytes, seconds, ratios."""
+    """One JSON document; bytes, seconds, ratios. A total is dealt out to the byte, however many shards it is divided by."""
     value = json.loads(invoke("plan", PATTERN, "--dataset-size", "100GB", *RUN, "--json").stdout)
     assert (value["dataset_bytes"], value["shards"], value["cache_bytes"]) == (100 * 10**9, 100, 50 * 10**9)
     assert value["hit_bytes"] + value["origin_bytes"] == value["dataset_bytes"]
     assert value["epoch_s"] == pytest.approx(value["origin_bytes"] / 0.25e9)
+    uneven = json.loads(invoke("plan", "s3://b/{0..2}.tar", "--dataset-size", "100", *RUN, "--json").stdout)
+    assert uneven["dataset_bytes"] == 100
 
 
 def test_a_replay(tmp_path: Path) -> None:
@@ -141,47 +142,3 @@ def test_an_origin_that_refuses() -> None:
     result = invoke("plan", PATTERN, *RUN, seams=Seams(survey=survey))
     assert result.exit_code == 2
     assert "s3://b/000.tar" in result.stderr
-
-
-def test_a_loopback_origin_is_asked_once_it_is_allowed() -> None:
-    """The flag that the refusal names is one of this verb."""
-    asked = list[tuple[str, ...]]()
-
-    def survey(shards: Sequence[Shard], settings: Settings, count: int) -> Survey:
-        asked.append(settings.allow_origin)
-        return Survey({shard.name: 10 for shard in shards}, len(shards), len(shards))
-
-    url = "http://127.0.0.1:9/{0..3}.tar"
-    assert invoke("plan", url, *RUN, "--allow-origin", "http://127.0.0.1:9", seams=Seams(survey=survey)).exit_code == 0
-    assert asked == [("http://127.0.0.1:9",)]
-
-
-def test_a_total_is_dealt_out_to_the_byte() -> None:
-    """However many shards it is divided by."""
-    value = json.loads(invoke("plan", "s3://b/{0..2}.tar", "--dataset-size", "100", *RUN, "--json").stdout)
-    assert value["dataset_bytes"] == 100
-
-
-def test_short_shards_count_as_a_segment_each() -> None:
-    """What a replay costs is not told by its bytes: a million tiny shards are a million openings."""
-    shards = [Shard.of(parse_origin_url(f"s3://b/{number}.tar")) for number in range(10)]
-    lengths = {shard.name: 1000 for shard in shards[1:]} | {shards[0].name: 20 * 2**20}
-    assert shuffled(shards, lengths, epochs=2).read_segments == 2 * (9 + 3)
-
-
-def test_the_help_fits_80_columns() -> None:
-    """Examples too: a terminal that breaks them makes them useless."""
-    text = invoke("plan", "--help").stdout
-    assert max(map(len, text.splitlines())) <= 80
-
-
-def test_the_chart_is_to_scale() -> None:
-    """A ratio of a half is half a bar."""
-    lines = chart([lru(small([[[0, 0]]]), 8 * 2**20)])
-    assert lines[1].count("█") == 20
-    assert lines[1].endswith("50.0 %")
-
-
-def test_help_has_examples() -> None:
-    """As every verb's."""
-    assert "Examples:" in (verbs()["plan"].help or "")

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cli import environment
@@ -40,9 +42,28 @@ RUNNER = (
 )
 
 
-def start(tmp_path: Path, *command: str, **popen: object) -> subprocess.Popen[str]:
+@contextmanager
+def start(tmp_path: Path, *command: str, **popen: Any) -> Iterator[subprocess.Popen[str]]:
     arguments = [sys.executable, "-c", RUNNER, *command]
-    return subprocess.Popen(arguments, env=environment(tmp_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **popen)  # type: ignore[call-overload, no-any-return]
+    with subprocess.Popen(
+        arguments, env=environment(tmp_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **popen
+    ) as process:
+        yield process
+
+
+def read(process: subprocess.Popen[str]) -> str:
+    """The next line of the command's."""
+    assert process.stdout is not None
+    return process.stdout.readline().removesuffix("\n")
+
+
+@contextmanager
+def teller(tmp_path: Path, **popen: Any) -> Iterator[subprocess.Popen[str]]:
+    with start(tmp_path, sys.executable, "-c", TELLER, **popen) as process:
+        assert read(process) == "ready"
+        yield process
+        rest, _ = process.communicate("")
+    assert (rest, process.returncode) == ("", 0)
 
 
 @pytest.mark.parametrize(
@@ -59,20 +80,15 @@ def test_the_exit_code_is_the_commands(tmp_path: Path, script: str, code: int) -
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"])
 def test_signals_are_passed_on_once(tmp_path: Path, name: str) -> None:
     """The command hears each signal that run receives, and run goes on waiting for it."""
-    with start(tmp_path, sys.executable, "-c", TELLER) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+    with teller(tmp_path) as process:
         process.send_signal(signal.Signals[name])
-        assert process.stdout.readline() == f"{name}\n"
-        rest, _ = process.communicate("")
-    assert (rest, process.returncode) == ("", 0)
+        assert read(process) == name
 
 
 def test_a_signal_that_ends_the_command_ends_run_with_128_plus_n(tmp_path: Path) -> None:
     """SIGTERM from a scheduler: the command dies of it, run says so."""
     with start(tmp_path, sys.executable, "-c", "print('ready', flush=True); import time; time.sleep(60)") as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+        read(process)
         process.terminate()
         process.communicate()
     assert process.returncode == 143
@@ -81,45 +97,34 @@ def test_a_signal_that_ends_the_command_ends_run_with_128_plus_n(tmp_path: Path)
 @pytest.mark.each_python
 def test_a_signal_to_the_group_arrives_once(tmp_path: Path) -> None:
     """From ``timeout``, ``kill -- -PGID`` or Slurm the command has it already; one to run alone, in between, is passed on."""
-    names = ["SIGTERM", "SIGUSR1", "SIGINT", "SIGUSR1"]
-    with start(tmp_path, sys.executable, "-c", TELLER, start_new_session=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        for name in names:
+    with teller(tmp_path, start_new_session=True) as process:
+        for name in ("SIGTERM", "SIGUSR1", "SIGINT", "SIGUSR1"):
             os.killpg(process.pid, signal.Signals[name])
-            assert process.stdout.readline() == f"{name}\n"
+            assert read(process) == name
             process.send_signal(signal.SIGUSR2)
-            assert process.stdout.readline() == "SIGUSR2\n"
-        rest, _ = process.communicate("")
-    assert (rest, process.returncode) == ("", 0)
+            assert read(process) == "SIGUSR2"
 
 
 def test_a_signal_to_all_processes_of_its_command_line_is_passed_on(tmp_path: Path) -> None:
     """``pkill -f 'forebay run'``, ``killall forebay``: the command has not got it, and no copy of run lets it seem so."""
-    with start(tmp_path, sys.executable, "-c", TELLER) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+    with teller(tmp_path) as process:
         ours = Path(f"/proc/{process.pid}/cmdline").read_bytes()
         for pid in filter(str.isdigit, os.listdir("/proc")):
             with suppress(OSError):
                 if Path(f"/proc/{pid}/cmdline").read_bytes() == ours:
                     os.kill(int(pid), signal.SIGUSR1)
-        assert process.stdout.readline() == "SIGUSR1\n"
-        process.communicate("")
+        assert read(process) == "SIGUSR1"
 
 
 def test_a_signal_that_only_the_witness_got_swallows_none(tmp_path: Path) -> None:
     """``pkill python`` reaches it and not run; nor do two of the group that reach run as one."""
-    with start(tmp_path, sys.executable, "-c", TELLER) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+    with teller(tmp_path) as process:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         witness = next(pid for pid in children if TELLER.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes())
         os.kill(int(witness), signal.SIGUSR1)
         time.sleep(2.5)  # two ticks
         process.send_signal(signal.SIGUSR1)
-        assert process.stdout.readline() == "SIGUSR1\n"
-        process.communicate("")
+        assert read(process) == "SIGUSR1"
 
 
 @pytest.mark.each_python
@@ -147,8 +152,7 @@ def test_what_was_ignored_stays_ignored(tmp_path: Path) -> None:
     """nohup's SIGHUP reaches neither run nor its command."""
     script = "import signal; print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, flush=True); input()"
     with start(tmp_path, sys.executable, "-c", script, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "True\n"
+        assert read(process) == "True"
         process.send_signal(signal.SIGHUP)
         process.communicate("\n")
     assert process.returncode == 0
@@ -182,24 +186,20 @@ def test_as_pid_1_it_reaps_who_is_left_behind(tmp_path: Path) -> None:
 # Which commands belong in front of ``forebay run``
 
 
-@pytest.mark.parametrize("command", ["mpirun", "/opt/ompi/bin/mpiexec", "orterun", "jsrun"])
-def test_mpi_launchers(command: str) -> None:
-    """Their tasks run on other nodes: each needs a forebay run of its own."""
-    name = command.rpartition("/")[2]
-    assert f"write: {name} … forebay run -- python train.py" in refusal([command, "-n", "8", "python", "train.py"])
-
-
-@pytest.mark.parametrize("command", ["sbatch", "salloc", "qsub"])
-def test_queues(command: str) -> None:
-    """What they start runs elsewhere and later."""
-    assert "in the job's script: srun --ntasks-per-node=N forebay run -- python train.py" in refusal([command, "job.sh"])
-
-
-def test_srun_keeps_its_number_of_tasks() -> None:
-    """The line can be typed as it stands."""
-    assert refusal(["/usr/bin/srun", "-N", "2", "--ntasks-per-node=4", "python"]).endswith(
-        "srun --ntasks-per-node=4 forebay run -- python train.py"
-    )
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["mpirun", "-n", "8", "python", "train.py"], "write: mpirun … forebay run -- python train.py"),
+        (["/opt/ompi/bin/mpiexec", "-n", "8", "python"], "write: mpiexec … forebay run -- python train.py"),
+        (["orterun", "python"], "write: orterun … forebay run"),
+        (["jsrun", "python"], "write: jsrun … forebay run"),
+        *(([queue, "job.sh"], "in the job's script: srun --ntasks-per-node=N forebay run") for queue in ("sbatch", "salloc", "qsub")),
+        (["/usr/bin/srun", "-N", "2", "--ntasks-per-node=4", "python"], "srun --ntasks-per-node=4 forebay run -- python train.py"),
+    ],
+)
+def test_launchers_of_several_nodes_are_refused(command: list[str], said: str) -> None:
+    """What they start runs elsewhere or later, and needs a forebay run of its own; the line can be typed as it stands."""
+    assert said in refusal(command)
 
 
 @pytest.mark.parametrize("command", ["python", "torchrun", "accelerate", "/home/me/srun.py", "sh"])

@@ -18,12 +18,6 @@ pytestmark = pytest.mark.each_python
 BASE = "http://127.0.0.1:7071"
 
 
-def test_rewrite_rules_lead_to_the_sidecar() -> None:
-    """Stock WebDataset opens s3:// URLs through it."""
-    rules = rewrite_variables(BASE, {})["GOPEN_REWRITE"]
-    assert rewritten(rules, "pipe:aws s3 cp s3://b/shard-000000.tar -").startswith(f"{BASE}/s3/b/shard-000000.tar")
-
-
 def test_a_persons_own_rules_stay_in_front() -> None:
     """The first rule that matches wins, and theirs is the first."""
     rules = rewrite_variables(BASE, {"GOPEN_REWRITE": "s3://mine/=/nas/mine/"})["GOPEN_REWRITE"]
@@ -49,13 +43,9 @@ def test_asking_twice_changes_nothing_and_a_new_address_replaces_the_old() -> No
     ],
 )
 def test_no_proxy_grows_in_both_spellings(environ: dict[str, str], upper: str, lower: str) -> None:
-    """Programs read one or the other; what was there stays."""
+    """Programs read one or the other; what was there stays; the host of a sidecar elsewhere joins the list."""
     found = rewrite_variables(BASE, environ)
     assert (found["NO_PROXY"], found["no_proxy"]) == (upper, lower)
-
-
-def test_a_sidecar_elsewhere_is_not_proxied_either() -> None:
-    """Its host joins the list."""
     assert rewrite_variables("http://node7:7070", {})["NO_PROXY"].endswith(",node7")
 
 
@@ -84,13 +74,6 @@ def test_tasks_of_one_slurm_step_are_one_job(tmp_path: Path) -> None:
     assert names[0] == {"7.0"}
     (following,) = names[1]
     assert following.startswith("7.0-")
-
-
-def test_run_names_sidecar_and_job() -> None:
-    """The command learns both."""
-    found = job_variables(BASE, {}, "job-1")
-    assert set(found) == {"FOREBAY_URL", "FOREBAY_JOB", "GOPEN_REWRITE", "NO_PROXY", "no_proxy"}
-    assert (found["FOREBAY_URL"], found["FOREBAY_JOB"]) == (BASE, "job-1")
 
 
 def test_under_wds_secure_no_rule_is_set() -> None:

@@ -10,11 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
-from click.testing import CliRunner
 from support.cli import FAKE_PROGRAM, environment, program
 from support.fake_sidecar import FakeSidecar, tally_of
 from support.sidecar import wait_until
@@ -22,9 +21,8 @@ from support.verbs import verb, verb_process
 
 from forebay_proxy.cli.client import SidecarClient, SidecarUnreachable
 from forebay_proxy.cli.run.join import Joined
-from forebay_proxy.cli.run.run import _Watch, run
+from forebay_proxy.cli.run.run import _Watch
 from forebay_proxy.cli.run.takeover import takeover_folder
-from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.node.runfile import RunDirectory, RunFile, process_start_time
 
 pytestmark = pytest.mark.another_python
@@ -57,16 +55,14 @@ class Node:
         for record in self.sidecars():
             if record.pid != os.getpid():
                 os.kill(record.pid, signal.SIGTERM)
-                while process_start_time(record.pid) == record.start_time and not is_zombie(record.pid):
-                    time.sleep(0.01)
+                wait_until_gone(record.pid, record.start_time)
 
 
-def is_zombie(pid: int) -> bool:
+def wait_until_gone(pid: int, start_time: int) -> None:
     """Ended, though nobody in this container collects orphans."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+    with suppress(OSError):
+        while process_start_time(pid) == start_time and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.01)
 
 
 @pytest.fixture
@@ -90,14 +86,6 @@ def test_a_sidecar_is_started_and_named_to_the_command(node: Node) -> None:
     assert seen["no_proxy"] == seen["NO_PROXY"]
     assert "started the sidecar" in done.stderr
     assert record.started_by == "run"
-
-
-def test_the_next_run_joins_it(node: Node) -> None:
-    """One sidecar a node; each run is a job of its own."""
-    first, second = (node.forebay("run", "--", sys.executable, "-c", SHOW) for _ in range(2))
-    assert "joined" in second.stderr
-    assert len(node.sidecars()) == 1
-    assert json.loads(first.stdout)["FOREBAY_JOB"] != json.loads(second.stdout)["FOREBAY_JOB"]
 
 
 def test_two_that_begin_at_once_start_one(node: Node) -> None:
@@ -140,40 +128,12 @@ def test_takeover_can_be_turned_off(node: Node) -> None:
     assert json.loads(done.stdout) == [node.environ["PYTHONPATH"], None]
 
 
-@pytest.mark.parametrize(("quiet", "said"), [((), True), (("--quiet",), False)])
-def test_the_end_says_who_was_taken_over(node: Node, quiet: tuple[str, ...], said: bool) -> None:
-    """In one line, unless nothing is to be said."""
-    code = 'import os; open(os.environ[\'FOREBAY_TAKEOVER_REPORT\'], \'a\').write(\'{"process": "1.1", "direct": ""}\')'
-    done = node.forebay("run", *quiet, "--", sys.executable, "-c", code)
-    assert ("forebay: 1 process taken over, 0 went direct\n" in done.stderr) is said
-
-
-def test_other_credentials_get_a_sidecar_of_their_own(node: Node) -> None:
-    """A found sidecar is used only if it reads as we would; ours has its own directory, and is found again."""
-    node.forebay("run", "--cache-dir", "/c/forebay", "--", "true")
-    node.forebay("run", "--cache-dir", "/c/forebay", "--", "true", AWS_PROFILE="other")
-    again = node.forebay("run", "--cache-dir", "/c/forebay", "--", "true", AWS_PROFILE="other")
-    main, other = node.sidecars()
-    assert "joined" in again.stderr
-    assert main.fingerprint != other.fingerprint
-    assert (main.cache_dir, other.cache_dir) == ("/c/forebay", f"/c/forebay-{other.fingerprint}")
-
-
-def test_an_address_that_was_named_is_always_used(node: Node) -> None:
-    """FOREBAY_URL wins over the run file, whatever its credentials."""
-    with FakeSidecar() as fake:
-        done = node.forebay("run", "--", sys.executable, "-c", SHOW, FOREBAY_URL=fake.url, AWS_PROFILE="other")
-        assert json.loads(done.stdout)["FOREBAY_URL"] == fake.url
-        assert node.sidecars() == []
-
-
 def test_a_stale_run_file_is_replaced(node: Node) -> None:
     """After kill -9 of the sidecar the next run starts another."""
     node.forebay("run", "--", "true")
     (old,) = node.sidecars()
     os.kill(old.pid, signal.SIGKILL)
-    while process_start_time(old.pid) == old.start_time and not is_zombie(old.pid):
-        time.sleep(0.01)
+    wait_until_gone(old.pid, old.start_time)
     done = node.forebay("run", "--", "true")
     assert "started" in done.stderr
     assert [record.url for record in node.sidecars() if record.pid != old.pid] != [old.url]
@@ -195,26 +155,6 @@ def test_without_a_sidecar_the_command_runs_all_the_same(node: Node, fake: tuple
     assert words in done.stderr
     assert "running without Forebay" in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_the_hold_goes_before_a_command_runs_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sidecar was joined and its variables cannot be made: it is let go at once, and the command runs all the same."""
-    verb, hold = sys.modules["forebay_proxy.cli.run.run"], MagicMock()
-    joined = Joined(SidecarClient("http://127.0.0.1:1"), "http://127.0.0.1:1", "joined", hold=hold)
-    closed: list[bool] = []
-
-    def no_variables(*_: object) -> dict[str, str]:
-        raise ConfigError("GOPEN_REWRITE makes no sense")
-
-    def command(*_: object) -> tuple[int, bool]:
-        closed.append(hold.close.called)
-        return 5, True
-
-    monkeypatch.setattr(verb, "join", lambda *_: joined)
-    monkeypatch.setattr(verb, "job_variables", no_variables)
-    monkeypatch.setattr(verb, "_run", command)
-    done = CliRunner().invoke(run, ["--", "true"], obj=MagicMock(), standalone_mode=False)
-    assert (done.return_value, closed) == (5, [True])
 
 
 def test_required_means_no_command_without_a_sidecar(node: Node) -> None:
@@ -257,24 +197,12 @@ def test_a_command_that_cannot_be_executed_is_126(node: Node) -> None:
         assert "cannot be run: Permission denied" in done.stderr
 
 
-@pytest.mark.parametrize("srun", ["srun", "/usr/bin/srun"])
-def test_run_srun_is_refused_with_the_right_line(node: Node, srun: str) -> None:
+def test_run_srun_is_refused_with_the_right_line(node: Node) -> None:
     """It would put one sidecar beside srun and none on the nodes."""
-    done = node.forebay("run", "--", srun, "--ntasks-per-node=8", "python", "train.py")
+    done = node.forebay("run", "--", "/usr/bin/srun", "--ntasks-per-node=8", "python", "train.py")
     assert done.returncode == 2
     assert "srun --ntasks-per-node=8 forebay run -- python train.py" in done.stderr
     assert node.sidecars() == []
-
-
-def test_a_connection_is_held_while_the_command_runs(node: Node) -> None:
-    """The sidecar lives while connections last; the end of run gives it back."""
-    with FakeSidecar() as fake:
-        with node.begin("run", "--quiet", "--url", fake.url, "--", "sh", "-c", "echo up; read line", stdin=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            fake.wait_for_connections(1)
-            process.communicate(b"\n")
-        fake.wait_for_connections(0)
 
 
 def test_the_summary_is_a_difference(node: Node) -> None:
@@ -358,38 +286,12 @@ def test_a_start_that_takes_long_holds_up_neither_signals_nor_the_commands_end(c
     assert len(tries) == 1
 
 
-def test_a_sidecar_that_is_gone_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """While the command runs; and in the end that what followed was not counted."""
-    with FakeSidecar() as fake:
-        sidecar = SidecarClient(fake.url)
-        hold = sidecar.hold()
-        watch = _Watch(Joined(sidecar, fake.url, "named"), hold, None)
-        watch.look()
-        assert capsys.readouterr().err == ""
-    with hold:
-        hold.close()
-        watch.look()
-        watch.look()
-    assert capsys.readouterr().err == f"forebay: the sidecar at {fake.url} is gone; the command goes on, reading its shards directly\n"
-    watch.ended()
-    assert f"the sidecar at {fake.url} was lost on the way" in capsys.readouterr().err
-
-
 def test_it_outlives_its_run(node: Node) -> None:
-    """The sidecar is no child of the terminal: it stays for the next command."""
+    """The sidecar is no child of the terminal: it stays for the next command. Its log, beside the run file, is private."""
     node.forebay("run", "--", "true")
     (record,) = node.sidecars()
     assert os.getsid(record.pid) == record.pid
-
-
-def test_it_ends_when_idle(node: Node) -> None:
-    """By itself, and takes its run file with it; it was there while its command ran."""
-    done = node.forebay("run", "--idle-exit-s", "0.3", "--", "cat", str(node.path / "forebay.json"))
-    told = json.loads(done.stdout)
-    while process_start_time(told["pid"]) == told["start_time"] and not is_zombie(told["pid"]):
-        time.sleep(0.02)
-    assert node.sidecars() == []
-    assert not (node.path / "forebay.json").exists()
+    assert (node.path / "forebay.log").stat().st_mode & 0o777 == 0o600
 
 
 def test_no_descriptor_of_the_caller_stays_open_in_it(node: Node) -> None:
@@ -402,12 +304,6 @@ def test_no_descriptor_of_the_caller_stays_open_in_it(node: Node) -> None:
     assert len(node.sidecars()) == 1
     assert os.read(reader, 1) == b""  # end of file: nobody else holds the other end
     os.close(reader)
-
-
-def test_its_log_is_private(node: Node) -> None:
-    """Beside the run file, 0600."""
-    node.forebay("run", "--", "true")
-    assert (node.path / "forebay.log").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_script_without_a_first_line_is_the_shells(node: Node, tmp_path: Path) -> None:

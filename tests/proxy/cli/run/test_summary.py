@@ -41,11 +41,13 @@ def test_other_jobs_are_told_apart() -> None:
     assert "saved" not in line
 
 
-def test_a_command_that_read_nothing_is_not_told_a_strangers_bytes() -> None:
-    """Beside a busy job it hears that nothing of its own was read."""
+def test_a_command_that_read_nothing_is_told_so() -> None:
+    """A command that never came through Forebay should be noticed, also beside a busy job; what only failed did come."""
+    assert told(status(), status()).startswith("no shard was read through Forebay; 'forebay check")
     line = told(status(), status(5 * GB, other=tally_of(3, 8 * GB, 8 * GB)))
     assert line.startswith("no reader of this command read through Forebay; 'forebay check URL'")
     assert "other jobs: 8.0 GB read" in line
+    assert told(status(), status(mine=tally_of(errors=3))).endswith("3 errors")
 
 
 def test_what_was_not_stored_is_told_with_its_cause() -> None:
@@ -72,16 +74,6 @@ def test_programs_that_name_no_reader_may_be_anybodys() -> None:
     both = told(status(), status(1 * GB, tally_of(3, 4 * GB, 3 * GB), mine=tally_of(1, GB)))
     assert both.startswith("1.0 GB read, 0 B hit (0 %); ")
     assert "this command's or others': 4.0 GB read" in both
-
-
-def test_no_request_at_all_says_what_to_try() -> None:
-    """A command that never came through Forebay should be noticed."""
-    assert told(status(), status()).startswith("no shard was read through Forebay; 'forebay check")
-
-
-def test_what_only_failed_is_told() -> None:
-    """A 404 sends no byte of a shard."""
-    assert told(status(), status(mine=tally_of(errors=3))).endswith("3 errors")
 
 
 @pytest.mark.parametrize("jobs", [{}, {"mine": tally_of(1, 2 * GB)}])

@@ -31,7 +31,7 @@ def pth(python: str) -> Path:
 
 
 def test_install_and_remove(tmp_path: Path, python: str) -> None:
-    """A Python with no PYTHONPATH at all is hooked, and nothing of ours is left on its path; removed, it is as before."""
+    """A Python with no PYTHONPATH at all is hooked, and nothing of ours is left on its path; removed, also twice, it is as before."""
     environ = clean_environment(tmp_path / "run")
     assert f"installed: {pth(python)}" in invoke("takeover", "install", "--python", python).stdout
     hooked, path = answer_of(python, HOOKED, environ, "-E")  # type: ignore[misc]
@@ -39,20 +39,15 @@ def test_install_and_remove(tmp_path: Path, python: str) -> None:
     assert str(TAKEOVER) not in path
     assert invoke("takeover", "remove", "--python", python).stdout == f"removed: {pth(python)}\n"
     assert answer_of(python, HOOKED, environ, "-E")[0] is False  # type: ignore[index]
+    assert invoke("takeover", "remove", "--python", python).exit_code == 0
 
 
-def test_with_a_python_path_too(tmp_path: Path, python: str) -> None:
-    """Both ways in one process: one hook."""
+@pytest.mark.parametrize(("variables", "hooks"), [({"PYTHONPATH": str(TAKEOVER)}, 1), ({"FOREBAY_TAKEOVER": "0"}, 0)])
+def test_hooks_of_a_process(tmp_path: Path, python: str, variables: dict[str, str], hooks: int) -> None:
+    """Both ways in one process: one hook; none where it is turned off."""
     invoke("takeover", "install", "--python", python)
     code = "import json, sys; print(json.dumps([type(finder).__name__ for finder in sys.meta_path].count('Hook')))"
-    assert answer_of(python, code, clean_environment(tmp_path / "run", PYTHONPATH=str(TAKEOVER))) == 1
-
-
-def test_turned_off_for_a_process(tmp_path: Path, python: str) -> None:
-    """FOREBAY_TAKEOVER=0."""
-    invoke("takeover", "install", "--python", python)
-    code = "import json, sys; print(json.dumps([type(finder).__name__ for finder in sys.meta_path].count('Hook')))"
-    assert answer_of(python, code, clean_environment(tmp_path / "run", FOREBAY_TAKEOVER="0")) == 0
+    assert answer_of(python, code, clean_environment(tmp_path / "run", **variables)) == hooks
 
 
 def test_a_forebay_that_has_gone_is_silent(tmp_path: Path, python: str) -> None:
@@ -89,11 +84,6 @@ def test_an_old_python_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / PTH_NAME).exists()
 
 
-def test_remove_twice(python: str) -> None:
-    """Nothing to do is no error."""
-    assert invoke("takeover", "remove", "--python", python).exit_code == 0
-
-
 def test_no_python(tmp_path: Path) -> None:
     """One line that names it and the flag."""
     done = invoke("takeover", "install", "--python", str(tmp_path / "python"))
@@ -107,9 +97,4 @@ def test_no_python(tmp_path: Path) -> None:
 def test_python_path(before: str, after: str) -> None:
     """In front, and once, also in a run within a run; an empty entry, which is the working directory, stays."""
     assert path_variables(Path("/t"), {"PYTHONPATH": before}) == {"PYTHONPATH": after}
-
-
-@pytest.mark.parametrize("folder", [None, Path("/a:b")])
-def test_no_python_path(folder: Path | None) -> None:
-    """A folder with a colon in its name is none that PYTHONPATH could hold."""
-    assert path_variables(folder, {}) == {}
+    assert path_variables(None, {}) == path_variables(Path("/a:b"), {}) == {}  # PYTHONPATH cannot hold a colon in a name

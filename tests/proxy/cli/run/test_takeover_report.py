@@ -20,33 +20,30 @@ def write(report: TakeoverReport, *said: tuple[int, str]) -> None:
             file.write(json.dumps({"process": f"{process}.1", "direct": why}) + "\n")
 
 
-def test_counts_processes(tmp_path: Path) -> None:
-    """Each process once for each thing it says; the reasons with the number of processes they hold for."""
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        (
+            [(1, ""), (1, ""), (2, ""), (3, "local files"), (4, "local files"), (5, "own opener")],
+            "2 processes taken over, 3 went direct: local files (2); own opener (1)",
+        ),
+        ([(1, ""), (1, "local files")], "1 process taken over, some shards went direct: local files (1)"),
+        (
+            [(1, ""), (1, "local files"), (2, "local files")],
+            "1 process taken over, 1 went direct (shards of taken-over ones too): local files (2)",
+        ),
+        (
+            [*((number, f"reason {number}") for number in range(7)), (9, "reason 3")],
+            "0 processes taken over, 8 went direct: reason 3 (2); reason 0 (1); reason 1 (1); reason 2 (1); 3 reasons more",
+        ),
+    ],
+    ids=["two kinds", "both kinds", "all kinds", "many reasons"],
+)
+def test_counts_processes(tmp_path: Path, said: list[tuple[int, str]], line: str) -> None:
+    """Each process once for each thing it says; the most frequent reasons with the number of processes they hold for."""
     with TakeoverReport(tmp_path) as report:
-        write(report, (1, ""), (1, ""), (2, ""), (3, "local files"), (4, "local files"), (5, "own opener"))
-        assert report.line() == "2 processes taken over, 3 went direct: local files (2); own opener (1)"
-
-
-def test_a_process_of_both_kinds(tmp_path: Path) -> None:
-    """Taken over, though some of its shards go past the sidecar."""
-    with TakeoverReport(tmp_path) as report:
-        write(report, (1, ""), (1, "local files"))
-        assert report.line() == "1 process taken over, some shards went direct: local files (1)"
-
-
-def test_processes_of_all_kinds(tmp_path: Path) -> None:
-    """Where others went direct altogether, both are said."""
-    with TakeoverReport(tmp_path) as report:
-        write(report, (1, ""), (1, "local files"), (2, "local files"))
-        assert report.line() == "1 process taken over, 1 went direct (shards of taken-over ones too): local files (2)"
-
-
-def test_many_reasons(tmp_path: Path) -> None:
-    """The most frequent are named, the rest counted."""
-    with TakeoverReport(tmp_path) as report:
-        write(report, *((number, f"reason {number}") for number in range(7)), (9, "reason 3"))
-        assert report.line().startswith("0 processes taken over, 8 went direct: reason 3 (2); ")
-        assert report.line().endswith("; 3 reasons more")
+        write(report, *said)
+        assert report.line() == line
 
 
 def test_nothing_said(tmp_path: Path) -> None:
@@ -85,16 +82,6 @@ def test_what_a_killed_run_left_is_swept(tmp_path: Path) -> None:
         path.touch()
     with TakeoverReport(tmp_path):
         assert [path.exists() for path in (gone, reused, living)] == [False, False, True]
-
-
-def test_the_file_is_named_by_its_process(tmp_path: Path) -> None:
-    """The number and when it started: one that has the number later has another name, and sweeps this one."""
-    with TakeoverReport(tmp_path) as report:
-        assert report.path is not None
-        assert report.path.name.startswith(f"forebay-run-{os.getpid()}.{process_start_time(os.getpid())}-")
-        with TakeoverReport(tmp_path) as second:
-            assert report.path.exists()
-            assert second.path != report.path
 
 
 @pytest.mark.parametrize("directory", [None, Path("/nonexistent")])

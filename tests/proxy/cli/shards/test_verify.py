@@ -9,8 +9,6 @@ import pytest
 from support.cli import invoke
 from support.fake_sidecar import FakeSidecar
 
-from forebay_proxy.cli.progress import ProgressView
-
 pytestmark = pytest.mark.another_python
 
 END = {"event": "end", "shards": 2, "segments": 9, "bytes": 70 * 10**6, "wrong": 0, "wrong_shards": 0, "unread": 0}
@@ -83,25 +81,10 @@ def test_a_rate_that_is_none(sidecar: FakeSidecar, rate: str) -> None:
     assert (result.exit_code, asked(sidecar)) == (2, [])
 
 
-def test_elsewhere_than_on_a_terminal_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:
-    """Not one for each event."""
-    now = [0.0]
-    view = ProgressView(quiet=False, as_json=False, clock=lambda: now[0])
-    for second in range(12):
-        now[0] = float(second)
-        view.bytes(second * 10**6, 12 * 10**6, "verified")
-    assert capsys.readouterr().err.splitlines() == [
-        "forebay: 5.0 MB of 12.0 MB verified, 1.0 MB/s, 7.0 s left",
-        "forebay: 10.0 MB of 12.0 MB verified, 1.0 MB/s, 2.0 s left",
-    ]
-
-
-def test_a_pattern_that_matches_nothing_is_not_all_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pattern_that_matches_nothing_is_not_all_right(sidecar: FakeSidecar) -> None:
     """It may be a typing error; nothing was wrong, so the exit code is 0."""
-    with FakeSidecar() as fake:
-        monkeypatch.setenv("FOREBAY_URL", fake.url)
-        fake.verify_events = [{"event": "end", "shards": 0, "segments": 0, "bytes": 0, "wrong": 0, "wrong_shards": 0, "unread": 0}]
-        result = invoke("verify", "nothing*")
-        signed = invoke("verify", "https://h.example/0.tar?token=hunter2")
+    sidecar.verify_events = [{**END, "shards": 0, "segments": 0, "bytes": 0}]
+    result = invoke("verify", "nothing*")
     assert (result.exit_code, result.stdout) == (0, "nothing that is stored matches nothing*: 0 segments verified\n")
+    signed = invoke("verify", "https://h.example/0.tar?token=hunter2")
     assert signed.output == "nothing that is stored matches https://h.example/0.tar: 0 segments verified\n"

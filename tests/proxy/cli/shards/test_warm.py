@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from support.cli import invoke
 from support.fake_sidecar import FakeSidecar
 
-from forebay_proxy.cli import sources
 from forebay_proxy.cli.client import SidecarClient
 from forebay_proxy.cli.progress import ProgressView
 
@@ -57,17 +54,11 @@ def test_the_end_is_one_line_of_totals(sidecar: FakeSidecar) -> None:
 
 def test_a_failure_is_named_and_exit_code_1(sidecar: FakeSidecar) -> None:
     """Each failed shard with its cause on stderr; the others are not held up."""
-
-    def events(shards: list[str]) -> list[dict[str, Any]]:
-        failed = {"event": "shard", "shard": shards[0], "result": "failed", "bytes": 0, "error": "the origin answers 404"}
-        rest = [{"event": "shard", "shard": shard, "result": "no-room", "bytes": 0, "error": ""} for shard in shards[1:]]
-        return [failed, *rest, {"event": "end", "stored": 0, "present": 0, "no_room": len(rest), "failed": 1, "bytes": 0}]
-
-    sidecar.warm_events = events
+    sidecar.warm_events = failing(1, "no-room")
     result = invoke("warm", "s3://b/{0..2}.tar", "--quiet")
     assert result.exit_code == 1
     assert result.stdout.startswith("0 shards stored, 0 already here, 2 without room, 1 failed")
-    assert "failed: s3://b/0.tar: the origin answers 404" in result.stderr
+    assert "failed: shard s3://b/0.tar: the origin answered 404" in result.stderr
     assert "--cache-size" in result.stderr
 
 
@@ -97,12 +88,11 @@ def test_headers_reach_their_host_only(sidecar: FakeSidecar) -> None:
     assert seen == [("Bearer x", ["https://one.example/a.tar"]), ("Bearer x", ["https://two.example/a.tar"]), (None, ["s3://b/a.tar"])]
 
 
-def test_large_sets_are_asked_for_in_parts(sidecar: FakeSidecar, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_sets_are_asked_for_in_parts(sidecar: FakeSidecar) -> None:
     """Totals run over all requests."""
-    monkeypatch.setattr(sources, "_BATCH", 4)
-    result = invoke("warm", "s3://b/{0..9}.tar")
-    assert [len(shards) for _, shards in asked(sidecar)] == [4, 4, 2]
-    assert result.stdout.startswith("10 shards stored")
+    result = invoke("warm", "s3://b/{00000..11999}.tar", "--quiet")
+    assert [len(shards) for _, shards in asked(sidecar)] == [10_000, 2000]
+    assert result.stdout.startswith("12,000 shards stored")
 
 
 @pytest.mark.parametrize(
@@ -134,12 +124,6 @@ def test_a_shard_is_no_list(sidecar: FakeSidecar, tmp_path: Path) -> None:
     assert (result.exit_code, f"write file://{tmp_path}/a.tar" in result.stderr) == (2, True)
 
 
-def test_a_list_that_is_not_there(sidecar: FakeSidecar) -> None:
-    """The file is named."""
-    result = invoke("warm", "--from", "/no/such/list")
-    assert (result.exit_code, "/no/such/list" in result.stderr) == (2, True)
-
-
 def test_elsewhere_than_on_a_terminal_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     """Not a line a shard."""
     now = [0.0]
@@ -153,32 +137,17 @@ def test_elsewhere_than_on_a_terminal_a_line_every_few_seconds(capsys: pytest.Ca
     ]
 
 
-def test_on_a_terminal_a_bar() -> None:
-    """Shards, bytes, speed, what is left and how long that may take, in one line that leaves no trace."""
-    screen = io.StringIO()
-    with ProgressView(quiet=False, as_json=False, console=Console(file=screen, force_terminal=True, width=140)) as view:
-        view.shards(3, 10, 5 * 10**6)
-    assert "about 16.7 MB in all" in screen.getvalue()
-    assert " left" in screen.getvalue()
-    assert "3 of 10" in screen.getvalue()
-    assert "5.0 MB" in screen.getvalue()
-
-
-def no_room(shards: list[str]) -> list[dict[str, Any]]:
-    told = [{"event": "shard", "shard": shard, "result": "no-room", "bytes": 0, "error": ""} for shard in shards]
-    return [*told, {"event": "end", "stored": 0, "present": 0, "no_room": len(shards), "failed": 0, "bytes": 0}]
-
-
 def test_no_room_is_named_and_no_failure(sidecar: FakeSidecar) -> None:
     """Exit code 0; the first of them by name, the others by number."""
-    sidecar.warm_events = no_room
+    end = {"event": "end", "stored": 0, "present": 0, "no_room": 12, "failed": 0, "bytes": 0}
+    full = {"event": "shard", "result": "no-room", "bytes": 0, "error": ""}
+    sidecar.warm_events = lambda shards: [*({**full, "shard": shard} for shard in shards), end]
     result = invoke("warm", "s3://b/{00..11}.tar", "--quiet")
     assert result.exit_code == 0
     assert next(line for line in result.stderr.splitlines() if "no room: " in line).endswith("no room: s3://b/00.tar")
     assert "s3://b/09.tar" in result.stderr
     assert "s3://b/10.tar" not in result.stderr
     assert "12 shards found no room (--json names the other 2 too)" in result.stderr
-    assert "no failure" in invoke("warm", "--help").stdout
 
 
 def test_an_argument_that_is_a_file_is_a_list(sidecar: FakeSidecar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,8 +176,9 @@ def test_a_pattern_is_told_as_a_set(sidecar: FakeSidecar) -> None:
     assert told == [("s3://b/{0..2}.tar", 3), ("s3://c/{0..1}.tar", 2), (None, 1), (None, 2)]
 
 
-def failing(count: int, cause: str = "the origin answered 404", step: str = "check the URL") -> Any:
-    """A sidecar's events: the first ``count`` shards fail alike, the others are stored."""
+def failing(count: int, result: str = "stored") -> Any:
+    """A sidecar's events: the first ``count`` shards fail alike, the others end with ``result``."""
+    cause, step = "the origin answered 404", "check the URL"
 
     def events(shards: list[str]) -> list[dict[str, Any]]:
         told: list[dict[str, Any]] = [
@@ -218,8 +188,10 @@ def failing(count: int, cause: str = "the origin answered 404", step: str = "che
             }
             for shard in shards[:count]
         ]  # fmt: skip
-        told += [{"event": "shard", "shard": shard, "result": "stored", "bytes": 1, "error": ""} for shard in shards[count:]]
-        return [*told, {"event": "end", "stored": len(shards) - count, "present": 0, "no_room": 0, "failed": count, "bytes": 1}]
+        told += [{"event": "shard", "shard": shard, "result": result, "bytes": 1, "error": ""} for shard in shards[count:]]
+        rest = len(shards) - count
+        ends = {"stored": 0, "present": 0, "no_room": 0, result.replace("-", "_"): rest}
+        return [*told, {"event": "end", **ends, "failed": count, "bytes": 1}]
 
     return events
 

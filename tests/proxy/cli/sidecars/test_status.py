@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -77,16 +76,8 @@ def test_what_of_a_set_cannot_be_fetched_is_shown_with_its_next_step(sidecar: Fa
         {"count": 2, "shard": "s3://b/1.tar", "cause": "not a tar archive: a page", "next_step": "look at the token"},
         {"count": 1, "shard": "s3://b/7.tar", "cause": "404", "next_step": ""},
     ]
-    one = {
-        "set": "s3://b/{0..9}.tar",
-        "shards": 10,
-        "complete": 7,
-        "stored_bytes": 7,
-        "state": "fetching",
-        "opened": {},
-        "failures": failures,
-    }
-    sidecar.status = {**sidecar.status, "sets": [one]}
+    one = {"set": "s3://b/{0..9}.tar", "shards": 10, "complete": 7, "stored_bytes": 7, "state": "fetching", "opened": {}}
+    sidecar.status = {**sidecar.status, "sets": [{**one, "failures": failures}]}
     said = ["2 shards (s3://b/1.tar and others) cannot be fetched: not a tar archive: a page; look at the token"]
     said += ["s3://b/7.tar cannot be fetched: 404"]
     lines = [line.strip() for line in invoke("status").stdout.splitlines()]
@@ -124,30 +115,6 @@ def test_watch_shows_it_again_until_ctrl_c(sidecar: FakeSidecar, tmp_path: Path)
         _, stderr = process.communicate()
     assert process.returncode == 130
     assert stderr.strip() == ""
-
-
-def test_on_a_terminal_it_has_colour_and_the_same_words(sidecar: FakeSidecar, tmp_path: Path) -> None:
-    """A person at a real terminal sees the same facts."""
-    master, slave = pty.openpty()
-    argv = [sys.executable, "-m", "forebay_proxy", "status"]
-    environ = environment(tmp_path, TERM="xterm", COLUMNS="200")
-    environ.pop("NO_COLOR", None)
-    with subprocess.Popen(argv, env=environ, stdout=slave, stdin=slave) as process:
-        os.close(slave)
-        screen = b""
-        while True:
-            try:
-                chunk = os.read(master, 65536)
-            except OSError:  # the other end is closed
-                break
-            if not chunk:
-                break
-            screen += chunk
-    os.close(master)
-    assert process.returncode == 0
-    assert b"\x1b[" in screen
-    assert b"3.0 GB hit (75 %)" in screen
-    assert b"job/0/1/7.1" in screen
 
 
 def test_ranks_are_shown_with_why_they_wait(sidecar: FakeSidecar) -> None:

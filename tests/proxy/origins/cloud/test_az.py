@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from support.ramp import ramp
@@ -93,36 +94,38 @@ async def test_a_version_of_the_service_is_asked_for(blobs: ScriptedOrigin, orig
     assert headers_of("https://a.z20.blob.core.windows.net/c/b", ())
 
 
-async def test_an_ended_signature_says_so(blobs: ScriptedOrigin, origin: HttpOrigin) -> None:
-    """When, and that new URLs are needed; asked once."""
-    detail = (
-        "Signature not valid in the specified time frame: Start [Fri, 20 Nov 2026 10:00:00 GMT] - Expiry [Sat, 21 Nov 2026 10:00:00 GMT]"
-        " - Current [Sat, 21 Nov 2026 11:00:00 GMT]"
-    )
-    blobs.put("/c/a.tar", denied("AuthenticationFailed", detail), status=403, headers=(REQUEST,))
-    with pytest.raises(ShardForbidden, match="AuthenticationFailed") as refused:
-        await get(origin, shard_of(blobs))
-    assert "ended at Sat, 21 Nov 2026 10:00:00 GMT" in refused.value.next_step
-    assert len(blobs.requests) == 1
+ENDED = (
+    "Signature not valid in the specified time frame: Start [Fri, 20 Nov 2026 10:00:00 GMT] - Expiry [Sat, 21 Nov 2026 10:00:00 GMT]"
+    " - Current [Sat, 21 Nov 2026 11:00:00 GMT]"
+)
+WRONG = "The MAC signature found in the HTTP request 'canary/secret=' is not the same as any computed signature."
+NONE = ("x-ms-error-code", "NoAuthenticationInformation")
 
 
-async def test_a_wrong_signature_is_not_quoted(blobs: ScriptedOrigin, origin: HttpOrigin) -> None:
-    """Azure repeats what it was sent; we do not."""
-    detail = "The MAC signature found in the HTTP request 'canary/secret=' is not the same as any computed signature."
-    blobs.put("/c/a.tar", denied("AuthenticationFailed", detail), status=403, headers=(REQUEST,))
-    with pytest.raises(ShardForbidden) as refused:
-        await get(origin, shard_of(blobs))
-    assert "sp=r" in refused.value.next_step
+@pytest.mark.parametrize(
+    ("answer", "query", "code", "step"),
+    [
+        (
+            {"body": denied("AuthenticationFailed", ENDED), "status": 403, "headers": (REQUEST,)},
+            SAS,
+            "AuthenticationFailed",
+            "ended at Sat, 21 Nov 2026 10:00:00",
+        ),
+        ({"body": denied("AuthenticationFailed", WRONG), "status": 403, "headers": (REQUEST,)}, SAS, "AuthenticationFailed", "sp=r"),
+        ({"body": b"", "status": 401, "headers": (REQUEST, NONE)}, "", "NoAuthenticationInformation", "?sv=...&sig=..."),
+    ],
+    ids=["ended", "wrong", "none, by the header alone"],
+)
+async def test_a_refusal_says_what_to_do(
+    blobs: ScriptedOrigin, origin: HttpOrigin, answer: dict[str, Any], query: str, code: str, step: str
+) -> None:
+    """Asked once; what Azure repeats of the signature is not quoted."""
+    blobs.put("/c/a.tar", **answer)
+    with pytest.raises(ShardForbidden, match=code) as refused:
+        await get(origin, shard_of(blobs, query))
+    assert step in refused.value.next_step
     assert "canary" not in str(refused.value) + refused.value.next_step
-
-
-async def test_no_signature_at_all_says_how_one_is_written(blobs: ScriptedOrigin, origin: HttpOrigin) -> None:
-    """By the code in the header too, where there is no body."""
-    headers = (REQUEST, ("x-ms-error-code", "NoAuthenticationInformation"))
-    blobs.put("/c/a.tar", b"", status=401, headers=headers)
-    with pytest.raises(ShardForbidden, match="NoAuthenticationInformation") as refused:
-        await get(origin, shard_of(blobs, ""))
-    assert "?sv=...&sig=..." in refused.value.next_step
+    assert len(blobs.requests) == 1
 
 
 @pytest.mark.parametrize("url", ["az://c/a.tar", "abfss://c@account.dfs.core.windows.net/a.tar", "wasbs://c@account/a.tar"])

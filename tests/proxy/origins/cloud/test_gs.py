@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
-import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from forebay_proxy.core.errors import (
     OriginUnavailable,
     ShardChanged,
     ShardForbidden,
-    ShardNotFound,
 )
 from forebay_proxy.core.events import Event, Events
 from forebay_proxy.core.shard import ByteRange, Pin, Shard
@@ -148,12 +146,6 @@ async def test_odd_keys_are_spelt_as_the_service_wants(gcs: Gcs, client: Client)
     assert gcs.reads[-1].path == "/bucket/a%20b//c%252F%3Fd%23%2B%26e%3D%C3%A9.tar"
 
 
-async def test_absence(client: Client) -> None:
-    """The service's own word for it."""
-    with pytest.raises(ShardNotFound, match="NoSuchKey"):
-        await client.get(shard_of("gs://bucket/none"))
-
-
 # Tokens
 
 
@@ -276,38 +268,6 @@ async def test_anonymous_by_setting_sends_nothing(gcs: Gcs) -> None:
             await client.get()
     assert gcs.token_requests == 0
     assert all("authorization" not in request.headers for request in gcs.requests)
-
-
-@pytest.mark.usefixtures("nobody")
-def asked(listening: socket.socket) -> int:
-    """How many connections have come since it was asked last."""
-    count = 0
-    listening.setblocking(False)
-    with suppress(BlockingIOError):
-        while True:
-            listening.accept()[0].close()
-            count += 1
-    return count
-
-
-async def test_a_metadata_service_that_never_answers_costs_two_seconds_once(gcs: Gcs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network that swallows packets to it holds up the first gs shard, in a thread, and nothing else."""
-    monkeypatch.delenv("NO_GCE_CHECK")
-    metadata = pytest.importorskip("google.auth.compute_engine._metadata")
-    monkeypatch.setattr(metadata, "_NO_GCE_CHECK", False)
-    monkeypatch.setattr(metadata, "detect_gce_residency_linux", lambda: False)
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen(8)
-        monkeypatch.setenv("GCE_METADATA_IP", f"127.0.0.1:{silent.getsockname()[1]}")
-        monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # it would answer at once
-        async with client_of(gcs) as client:
-            begun = time.monotonic()
-            await client.get(shard_of("gs://bucket/open.tar"))
-            assert time.monotonic() - begun > 1.5
-            assert asked(silent) > 0
-            await client.get(shard_of("gs://bucket/open.tar"))
-            assert asked(silent) == 0, "asked twice"
 
 
 # Whose credentials go where

@@ -20,11 +20,6 @@ def test_an_exact_entry_names_scheme_host_and_port() -> None:
         assert not allow.names(place_of(other))
 
 
-def test_a_default_port_may_be_left_out() -> None:
-    """https://h and https://h:443 are one place."""
-    assert AllowList(["https://h"]).exactly(place_of("https://h:443/a"))
-
-
 def test_a_wildcard_stands_for_the_first_labels() -> None:
     """*.example.org names hosts below it, not itself, and never opens loopback."""
     allow = AllowList(["https://*.example.org"])

@@ -340,16 +340,7 @@ async def test_with_nothing_but_a_hosts_file() -> None:
         async with servers(PUBLIC, METADATA, "127.0.0.1") as (public, metadata, ourselves):
             port = public.port
             guard = Guard(allow_origin=[f"http://me.example:{port}"], own_addresses=[("127.0.0.1", port)])
-            resolver = GuardedResolver(guard)
-            sender = Sender(
-                guard=guard,
-                events=Events(),
-                connect_timeout_s=2.0,
-                idle_timeout_s=2.0,
-                user_agent="t",
-                resolver=resolver,
-                egress=Egress(),
-            )
+            sender = made(guard, GuardedResolver(guard))
             assert await asked(sender, port) == 200
             for name in ("bad.example", "me.example", "0.0.0.0", f"[::ffff:{METADATA}]"):
                 with pytest.raises(OriginRefused):

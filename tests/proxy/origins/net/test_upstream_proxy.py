@@ -194,15 +194,11 @@ async def test_a_silent_name_server_costs_two_tenths_of_a_second_once(tmp_path: 
 @pytest.mark.parametrize(
     "url",
     [
-        "http://169.254.169.254/latest/meta-data/",
-        "http://[fd00:ec2::254]/latest/",
-        "http://metadata.google.internal/computeMetadata/v1/",
-        "https://metadata.google.internal/computeMetadata/v1/",
-        "http://rebind.example/",
-        "http://mixed.example/",
-        "http://[::ffff:169.254.169.254]/",
+        "http://169.254.169.254/latest/meta-data/", "http://[fd00:ec2::254]/latest/",
+        "http://metadata.google.internal/computeMetadata/v1/", "https://metadata.google.internal/computeMetadata/v1/",
+        "http://rebind.example/", "http://mixed.example/", "http://[::ffff:169.254.169.254]/",
     ],
-)
+)  # fmt: skip
 async def test_the_proxy_is_never_asked_for_what_is_refused(tmp_path: Path, url: str) -> None:
     """Literals, names, and names with one bad answer among good ones, from which the proxy would choose."""
 

@@ -286,9 +286,9 @@ def test_a_larger_set_is_read_by_those_who_say_so() -> None:
 def test_an_opening_tells_of_sets_alone() -> None:
     """Nobody fetches a group ahead: that it was opened is for nobody else to hear."""
     passes = EpochTracker()
-    assert passes.opened(A, "job", 1.0) == []
+    assert passes.opened(A, "job", 1.0) == ()
     passes.declare_set(PATTERN, 1.0)
-    assert [key for key, _ in passes.opened(A, "job", 2.0)] == [passes.sets.key(PATTERN)]
+    assert passes.opened(A, "job", 2.0) == (passes.sets.key(PATTERN),)
 
 
 def test_a_declared_set_hears_of_every_opening() -> None:
@@ -297,7 +297,7 @@ def test_a_declared_set_hears_of_every_opening() -> None:
     key = passes.declare_set("https://o/set/{a,b,c,d}.tar", 0.0)
     half = "https://o/set/{a,b}.tar"
     passes.began(half, "job", 0, 0.0)
-    assert {found for found, _ in passes.opened(A, "job", 1.0, half, 0)} == {key, passes.sets.key(half)}
+    assert {*passes.opened(A, "job", 1.0, half, 0)} == {key, passes.sets.key(half)}
 
 
 def test_sets_by_long_names_do_not_pile_up() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
-from weakref import ref
 
 import pytest
 from hypothesis import given, settings
@@ -16,8 +15,10 @@ from support.planned import nearest
 
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans import reader_plan
+from forebay_proxy.policy.plans.entries import Entries
 from forebay_proxy.policy.plans.epochs import GROUP_LIFE_S
 from forebay_proxy.policy.plans.next_use import Rank
+from forebay_proxy.policy.plans.plan_storage import SLICE
 from forebay_proxy.policy.plans.registry import CUT_FROM, SILENCE_S, START_RATE, NextUseChanged, PlanRegistry, PlansFull
 
 GROUP = "https://o/set/"
@@ -354,7 +355,7 @@ def test_two_readers_of_one_name_take_turns_at_being_wrong() -> None:
 def test_a_plan_half_taken_is_nobodys() -> None:
     """Until its last slice the old one counts; given up, it leaves nothing behind."""
     plans, _ = plans_of()
-    many = [shard_of(f"{GROUP}new{number}.tar") for number in range(2000)]
+    many = [shard_of(f"{GROUP}new{number}.tar") for number in range(16 * SLICE)]
     plans.replace(R, SHARDS[:2])
     taking = plans.replacing(R, many)
     for _ in range(9):
@@ -364,16 +365,16 @@ def test_a_plan_half_taken_is_nobodys() -> None:
         assert list(plans.mentions(many[0].name)) == []
     taking.close()  # type: ignore[attr-defined]
     plans.storage.tidy()
-    assert (len(plans.shard_ids), plans.storage.entries_held) == (2, 2)
+    assert (len(plans.storage.mentions), plans.storage.entries_held) == (2, 2)
     for _ in plans.replacing(R, many):
         pass
-    assert len(ahead(plans)) == 2000
+    assert len(ahead(plans)) == 16 * SLICE
 
 
 def test_two_plans_taken_at_once_do_not_mix() -> None:
     """A slice of the one, a slice of the other: both are whole in the end, and the third's openings between count."""
     plans, _ = plans_of()
-    first, second = ([shard_of(f"{GROUP}{letter}{number}.tar") for number in range(1500)] for letter in "ab")
+    first, second = ([shard_of(f"{GROUP}{letter}{number}.tar") for number in range(12 * SLICE)] for letter in "ab")
     plans.replace(reader(2), SHARDS[:9])
     for number, _ in enumerate(zip(plans.replacing(R, first), plans.replacing(S, second), strict=True)):
         if number < 9:
@@ -394,7 +395,7 @@ def test_a_plan_beyond_the_bound_leaves_the_old_one(monkeypatch: pytest.MonkeyPa
             pass
     plans.withdraw(S)
     plans.storage.tidy()
-    assert (ahead(plans), plans.storage.entries_held, len(plans.shard_ids)) == (NAMES[:2], 2, 2)
+    assert (ahead(plans), plans.storage.entries_held, len(plans.storage.mentions)) == (NAMES[:2], 2, 2)
 
 
 # Templates and credentials
@@ -405,9 +406,9 @@ TEXT = "https://o/set/{0..39}.tar"
 def test_indices_and_lists_name_the_same_shards() -> None:
     """One number for a shard, whoever mentions it and how."""
     plans, _ = plans_of()
-    plans.replace(R, plans.shard_ids.template(TEXT).picked([3, 1, 3]))
+    plans.replace(R, Entries([], pattern=TEXT, indices=[3, 1, 3]))
     plans.replace(S, [SHARDS[1]])
-    assert len(plans.shard_ids) == 2
+    assert len(plans.storage.mentions) == 2
     assert sorted(plan.reader.rank for plan, _ in plans.mentions(NAMES[1])) == sorted([R.rank, S.rank])
     assert [plans.opened(SHARDS[index], R) for index in (3, 1, 3)] == ["planned"] * 3
 
@@ -418,12 +419,12 @@ def test_each_plan_asks_with_its_own_credential() -> None:
     tokens = {reader(number): (("Authorization", f"Bearer {number}"),) for number in range(4)}
     for number, (who, headers) in enumerate(tokens.items()):
         listed = [shard_of(NAMES[7], credential=f"Bearer {number}")]
-        plans.replace(who, plans.shard_ids.template(TEXT, headers).picked([7]) if number % 2 else listed)
+        plans.replace(who, Entries([], headers, pattern=TEXT, indices=[7]) if number % 2 else listed)
     plans.replace(reader(9), [SHARDS[7]])
-    plans.replace(reader(8), plans.shard_ids.template(TEXT).picked([7]))
+    plans.replace(reader(8), Entries([], pattern=TEXT, indices=[7]))
     asked = {plan.reader: plans.shard_at(plan, 0).credential.headers for plan in plans.all()}
     assert asked == {**tokens, reader(9): (), reader(8): ()}
-    assert len(plans.shard_ids) == 1
+    assert len(plans.storage.mentions) == 1
 
 
 def test_credentials_announced_anew_while_a_plan_is_cut_are_asked_with() -> None:
@@ -467,7 +468,7 @@ def test_plans_agree_with_lists(script: list[tuple[str, int, list[int]]]) -> Non
         if what in ("replace", "indices"):
             if model.get(who, ([], [-1]))[1] != shards:
                 model[who] = ([], shards)
-            picked = plans.shard_ids.template(TEXT).picked(shards) if what == "indices" else [SHARDS[index] for index in shards]
+            picked = Entries([], pattern=TEXT, indices=shards) if what == "indices" else [SHARDS[index] for index in shards]
             plans.replace(WHO[who], picked)
         elif what == "append":
             passed, left = model.get(who, ([], []))
@@ -490,12 +491,7 @@ def test_plans_agree_with_lists(script: list[tuple[str, int, list[int]]]) -> Non
     for who in WHO:
         plans.withdraw(who)
     plans.storage.tidy()
-    assert (len(plans.shard_ids), plans.storage.entries_held, plans.storage.own_bytes, plans.shard_ids.held_bytes) == (
-        0,
-        0,
-        0,
-        0,
-    )
+    assert (len(plans.storage.mentions), plans.storage.entries_held, plans.storage.name_bytes) == (0, 0, 0)
 
 
 def test_a_job_that_vanished_is_waited_for_by_nobody() -> None:
@@ -508,15 +504,3 @@ def test_a_job_that_vanished_is_waited_for_by_nobody() -> None:
     clock.now += SILENCE_S + 1
     plans.opened(SHARDS[1], replace(R, job="here"))
     assert plans.next_use(SHARDS[2].name, SHARDS[2].group).rank is Rank.READ
-
-
-def test_a_plan_keeps_no_pattern() -> None:
-    """Another pattern for the same shard is forgotten with the message: thousands of readers may each bring one."""
-    plans = plans_of()[0]
-    plans.replace(R, SHARDS[:1])
-    template = plans.shard_ids.template(f"{{{SHARDS[0].name},{SHARDS[0].name}?{'x' * 999}}}", (("Cookie", "k"),))
-    block = ref(template.block)
-    plans.replace(reader(8), template.picked([0]))
-    del template
-    assert block() is None
-    assert plans.shard_at(plans.all()[1], 0).credential.headers == (("Cookie", "k"),)

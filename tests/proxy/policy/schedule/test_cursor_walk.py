@@ -1,4 +1,4 @@
-"""What a cursor passes, and what it stops at."""
+"""What a cursor passes, what it stops at, and when that is needed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from support.house import FakeClock, reader, shard_of
 from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.core.segments import SEGMENT_BYTES as SEGMENT
 from forebay_proxy.policy.plans.registry import PlanRegistry
-from forebay_proxy.policy.schedule.cursor_walk import CHECKS_AHEAD, FRONT, CursorWalk, NeedTimes
+from forebay_proxy.policy.schedule.cursor_walk import CHECKS_AHEAD, FRONT, CursorWalk
 from forebay_proxy.policy.schedule.cursors import OriginCursor
-from forebay_proxy.policy.schedule.lane_queues import LaneQueues
 from forebay_proxy.policy.schedule.pending_shards import PendingShards, RevalidationQueue
 from forebay_proxy.policy.schedule.planned_readers import PlannedReaders
 
@@ -45,13 +44,13 @@ class Scheduled:
     """One reader of all shards, and its cursor at their only origin."""
 
     def __init__(self) -> None:
-        plans = PlanRegistry(FakeClock())
+        self.clock = FakeClock()
+        self.plans = plans = PlanRegistry(self.clock)
         self.view = View()
         self.readers = PlannedReaders(plans, self.view)
         self.pending = PendingShards(RevalidationQueue(plans, lambda name: None))
-        needs = NeedTimes(self.view, self.readers.rates)
-        self.lanes = LaneQueues(self.readers.shares, needs.due)
-        self.walk = CursorWalk(self.readers, self.view, self.pending, self.lanes, needs)
+        self.walk = CursorWalk(self.readers, self.view, self.pending)
+        self.lanes = self.walk.lanes
         plans.replace(reader(), SHARDS)
         plan = plans.get(reader())
         assert plan is not None
@@ -143,3 +142,39 @@ def test_what_waits_for_its_comparison_is_passed_once(scheduled: Scheduled) -> N
     scheduled.pending.ended(SHARDS[0].name)
     scheduled.mine.lead.uncount(0)
     assert not scheduled.walk.walk(scheduled.lane)
+
+
+# When it is needed
+
+
+def test_each_segment_has_its_part_of_the_reading_time(scheduled: Scheduled) -> None:
+    """By the reader's own rate."""
+    first = scheduled.walk.need(scheduled.lane)
+    scheduled.lane.segment = 2
+    assert scheduled.walk.need(scheduled.lane) - first == pytest.approx(2 / 3 / scheduled.mine.plan.pace.rate)
+
+
+def test_whose_lead_is_less_is_first(scheduled: Scheduled) -> None:
+    """By the rate its job's readers share; a guess is no lead."""
+    scheduled.readers.rates.learn("job", 1.0, 100)
+    scheduled.mine.lead.count(0, 500)
+    since = scheduled.mine.plan.pace.since
+    scheduled.mine.inside.has_waited = True
+    assert scheduled.walk.due(scheduled.lane) == pytest.approx(since + 5.0)
+    scheduled.mine.lead.guessed(0, 200)
+    assert scheduled.walk.due(scheduled.lane) == pytest.approx(since + 3.0)
+
+
+def test_what_the_reader_is_in_is_lead_too(scheduled: Scheduled) -> None:
+    """From when it was opened."""
+    scheduled.readers.rates.learn("job", 1.0, 100)
+    scheduled.clock.advance(10.0)
+    scheduled.plans.opened(SHARDS[0], reader())
+    scheduled.mine.inside.bytes, scheduled.mine.inside.has_waited = 300, True
+    assert scheduled.walk.due(scheduled.lane) == pytest.approx(scheduled.clock.now + 3.0)
+
+
+def test_a_lane_that_wants_nothing_is_never_due(scheduled: Scheduled) -> None:
+    """It has no need."""
+    scheduled.lane.indices.clear()
+    assert scheduled.walk.due(scheduled.lane) == float("inf")

@@ -31,40 +31,6 @@ class Scheduled:
         return lane
 
 
-def test_each_origin_has_its_queue() -> None:
-    """And whichever was served is asked last."""
-    scheduled = Scheduled()
-    lanes = [scheduled.lane(number) for number in (0, 1)]
-    for lane in lanes:
-        scheduled.queues.requeue(lane)
-    assert scheduled.queues.origins() == list(ORIGINS)
-    assert [scheduled.queues.nearest(origin) for origin in ORIGINS] == lanes
-    scheduled.queues.served(lanes[0], 100)
-    assert scheduled.queues.origins() == list(ORIGINS)[::-1]
-
-
-def test_who_is_beyond_its_window_wants_nothing() -> None:
-    """Until the reader moves."""
-    scheduled = Scheduled()
-    lane = scheduled.lane(0)
-    scheduled.mine.lead.count(0, scheduled.mine.window.bytes)
-    scheduled.queues.requeue(lane)
-    assert (scheduled.queues.is_within(lane), lane.ticket, scheduled.queues.origins()) == (False, 0, [])
-
-
-def test_who_found_no_room_stands_aside() -> None:
-    """In one queue only, and in that of its origin again when there may be room."""
-    scheduled = Scheduled()
-    lane = scheduled.lane(0)
-    scheduled.queues.requeue(lane)
-    scheduled.queues.queue_for_room(lane)
-    scheduled.queues.retry()
-    assert (lane.ticket, lane.tight > 0, scheduled.queues.nearest(ORIGINS[0])) == (0, True, None)
-    scheduled.queues.room.roomy = True
-    scheduled.queues.retry()
-    assert (lane.tight, scheduled.queues.nearest(ORIGINS[0])) == (0, lane)
-
-
 def test_a_queue_that_nobody_stands_in_goes() -> None:
     """It is made again when somebody does."""
     scheduled = Scheduled()
@@ -83,16 +49,6 @@ def queue_of(*dues: float) -> tuple[RoomQueue, list[OriginCursor]]:
     for lane, due in zip(lanes, dues, strict=True):
         queue.put(lane, due)
     return queue, lanes
-
-
-def test_nobody_is_tried_while_there_is_no_room() -> None:
-    """When there may be some, the nearest is first, and one refusal ends the trying."""
-    queue, lanes = queue_of(3.0, 1.0, 2.0)
-    assert queue.next() is None
-    queue.roomy = True
-    assert [queue.next(), queue.next()] == [lanes[1], lanes[2]]
-    queue.roomy = False
-    assert (queue.next(), len(queue)) == (None, 1)
 
 
 def test_who_is_taken_out_is_passed_over() -> None:

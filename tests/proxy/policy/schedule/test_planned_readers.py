@@ -56,15 +56,6 @@ def scheduled() -> Scheduled:
     return Scheduled()
 
 
-def test_a_plan_brings_cursors_and_takes_them_away(scheduled: Scheduled) -> None:
-    """Its reader has a share of the windows for so long."""
-    scheduled.plans.replace(reader(), SHARDS)
-    mine = scheduled.readers.get(reader())
-    assert (scheduled.heard[-1], len(scheduled.readers)) == ((None, mine), 1)
-    scheduled.plans.withdraw(reader())
-    assert (scheduled.heard[-1], len(scheduled.readers)) == ((mine, None), 0)
-
-
 def test_another_plan_begins_anew_with_the_same_window(scheduled: Scheduled) -> None:
     """How far ahead the reader needs was learnt before."""
     scheduled.plans.replace(reader(), SHARDS)
@@ -98,28 +89,6 @@ def test_how_long_it_took_is_its_jobs_rate(scheduled: Scheduled) -> None:
     scheduled.clock.advance(4.0)
     scheduled.plans.opened(SHARDS[1], reader())
     assert (scheduled.readers.rates.rate("job"), mine.inside.has_waited) == (25.0, False)
-
-
-def test_who_wants_a_shard_comes_back_to_it(scheduled: Scheduled) -> None:
-    """Where its cursor has been beyond it."""
-    for worker in (0, 1):
-        scheduled.plans.replace(reader(worker), SHARDS)
-    mine = scheduled.readers.get(reader(0))
-    assert mine is not None
-    mine.front = 3
-    mine.lead.count(2, 100)
-    (lane,) = scheduled.readers.back_to(SHARDS[2].name)
-    assert (lane.cursors, lane.indices, mine.lead.bytes) == (mine, [2], 0)
-
-
-def test_what_was_opened_tells_how_long_shards_are(scheduled: Scheduled) -> None:
-    """Of the jobs that will read it; forgotten when the last reader has left."""
-    scheduled.plans.replace(reader(), SHARDS)
-    scheduled.readers.learn(SHARDS[0].name)
-    scheduled.readers.learn("https://o/unknown.tar")
-    assert scheduled.readers.lengths.expected("job", 7) == 100
-    scheduled.plans.withdraw(reader())
-    assert "job" not in scheduled.readers.lengths
 
 
 def test_the_newest_count_most() -> None:

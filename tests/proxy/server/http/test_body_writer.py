@@ -125,11 +125,6 @@ async def test_a_closed_connection_is_the_clients_leaving(how: str) -> None:
         assert isinstance(await asyncio.wait_for(caught, 60), ClientGone)
 
 
-async def test_cutting_nothing_is_allowed() -> None:
-    """The connection may be gone already."""
-    cut(None)
-
-
 class FileOf:
     """A stretch of a real file of ``size`` bytes, sent in turns of ``turn``."""
 
@@ -183,20 +178,6 @@ async def test_a_stretch_goes_from_its_file_to_the_client(tmp_path: Path, family
         writer.transport.resume_reading()  # type: ignore[attr-defined]
         received = await reader.read(-1)
     assert received.partition(b"\r\n\r\n")[2].removesuffix(b"0\r\n\r\n") == stretch.data
-
-
-async def test_others_get_a_turn_after_each_turn_of_a_stretch(tmp_path: Path) -> None:
-    """A client that takes everything at once does not keep the loop."""
-    turns: list[int] = []
-
-    async def handle(request: web.BaseRequest, response: web.StreamResponse) -> None:
-        ticking = asyncio.create_task(tick(turns))
-        await BodyWriter(request.writer, chunked=False).send_stretch(FileOf(tmp_path / "file", 1000, turn=100))
-        ticking.cancel()
-
-    async with served(handle) as (reader, _):
-        await reader.read(-1)
-    assert len(turns) >= 9
 
 
 async def test_a_stretch_that_goes_on_is_corked_and_its_end_is_not(tmp_path: Path) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import inspect
 from importlib.metadata import version
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -15,11 +12,9 @@ from support.fake_cache import FakeShard
 from support.http_server import World, listening, request
 from support.raw import line
 
-import forebay_proxy
 from forebay_proxy.server.http.connection import Connection
-from forebay_proxy.server.http.request_handler import PRIVATE, RequestHandler
+from forebay_proxy.server.http.request_handler import PRIVATE
 
-SOURCES = Path(forebay_proxy.__file__).parent
 GET = request("GET", "/s3/b/0.tar", close=False)
 
 
@@ -35,24 +30,6 @@ async def test_aiohttp_still_has_it(name: str) -> None:
         f"aiohttp {version('aiohttp')} has no RequestHandler.{name} any more ({PRIVATE[name]}): find what tells it now and say so in"
         " server/http/request_handler.py, or lower the upper bound of aiohttp in pyproject.toml"
     )
-
-
-def test_they_are_named_whole() -> None:
-    """What the module reads is what it names."""
-    tree = ast.parse(inspect.getsource(RequestHandler))
-    assert {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_private(node.attr)} == set(PRIVATE)
-
-
-@pytest.mark.parametrize("path", [path for path in SOURCES.rglob("*.py") if "aiohttp" in path.read_text()], ids=lambda path: path.name)
-def test_no_other_module_reads_aiohttps(path: Path) -> None:
-    """A private name is read only where it is set or defined: one of aiohttp's would not be."""
-    tree = ast.parse(path.read_text())
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_private(node.attr)]
-    ours = {node.attr for node in found if isinstance(node.ctx, ast.Store)}
-    ours |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-    ours |= {node.target.id for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
-    foreign = {node.attr for node in found} - ours
-    assert foreign <= (set(PRIVATE) if path.name == "request_handler.py" else set()), f"{path.name} reads {foreign} of aiohttp"
 
 
 async def test_idle_and_unanswered_are_told() -> None:
@@ -79,10 +56,6 @@ async def _connection(world: World) -> Connection:
     (connection,) = world.server._server.connections
     assert isinstance(connection, Connection)
     return connection
-
-
-def _is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__")
 
 
 def test_none_of_our_names_covers_one_of_aiohttps() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import encodings.idna  # connect() looks it up, and another user may not read this interpreter's files
 import os
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.fake_cache import FakeShard
-from support.http_server import World, listening, parse, request, talk
+from support.http_server import listening, request
 
 from forebay_proxy.core.facts.requests import ClientRefused
 from forebay_proxy.server.net.access import Access, AccessQuestion, AccessRefused, ConnectionLimit
-from forebay_proxy.server.net.listen import is_loopback_host
 from forebay_proxy.server.net.peers import Peer, Where
 
 NAME = "s3://b/0.tar"
@@ -160,61 +157,6 @@ async def test_a_refusal_is_a_problem_and_an_event() -> None:
         assert world.of(ClientRefused) == [ClientRefused("browser")] * 3
 
 
-async def test_a_preflight_gets_no_permission() -> None:
-    """Without an Access-Control header the browser sends nothing further."""
-    async with listening() as world:
-        headers = {
-            "Origin": "https://evil.example",
-            "Access-Control-Request-Method": "PUT",
-            "Access-Control-Request-Headers": "forebay-reader",
-        }
-        reply = await world.ask("OPTIONS", "/v1/plans/a/b/c/d", headers)
-        assert (reply.status, [name for name in reply.headers if name.startswith("access-control")]) == (403, [])
-
-
-async def test_the_user_is_looked_up_once_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The verdict holds for all its requests."""
-    asked = []
-    monkeypatch.setattr(
-        "forebay_proxy.server.http.connection.peer_of",
-        lambda transport: asked.append(transport) or Peer(Where.LOOPBACK, os.getuid(), "127.0.0.1"),
-    )
-    async with listening({NAME: FakeShard(b"x")}) as world:
-        await talk(world.port, request("GET", PATH, close=False) + request("GET", PATH, close=False) + request("GET", PATH))
-        assert (len(world.cache.resolver), len(asked)) == (3, 1)
-
-
-@needs_root
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-async def test_another_user_on_loopback_is_refused(host: str) -> None:
-    """A real process of another uid, found out by the kernel; health still answers it; ours comes in."""
-    async with listening({NAME: FakeShard(b"x")}, host=host) as world:
-        reply = await as_user(NOBODY, lambda: connected(host, world.port), request("GET", PATH))
-        assert reply.status == 403
-        assert f"--allow-uid {NOBODY}" in reply.problem["next_step"]
-        assert (await as_user(NOBODY, lambda: connected(host, world.port), request("GET", "/healthz"))).status == 200
-        assert (await talk(world.port, request("GET", PATH), host=host)).status == 200
-        assert world.of(ClientRefused) == [ClientRefused("uid")]
-
-
-@needs_root
-async def test_an_allowed_user_comes_in() -> None:
-    """--allow-uid says so."""
-    async with listening({NAME: FakeShard(b"x")}, access=Access(os.getuid(), frozenset({NOBODY}))) as world:
-        assert (await as_user(NOBODY, lambda: connected("127.0.0.1", world.port), request("GET", PATH))).body == b"x"
-
-
-@needs_root
-async def test_another_user_on_the_socket_is_refused(open_folder: Path) -> None:
-    """0600 keeps it out; where the mode was changed, the credential of its socket does."""
-    path = open_folder / "f.sock"
-    async with listening({NAME: FakeShard(b"x")}, socket=path):
-        with pytest.raises(PermissionError):
-            await as_user(NOBODY, lambda: unix_connected(path), request("GET", PATH))
-        path.chmod(0o666)
-        assert (await as_user(NOBODY, lambda: unix_connected(path), request("GET", PATH))).status == 403
-
-
 @needs_root
 async def test_a_client_that_closes_at_once_does_not_pass_for_root() -> None:
     """The kernel says uid 0 for an end that nobody holds any more; with a sidecar of root that would open the door."""
@@ -228,60 +170,11 @@ async def test_a_client_that_closes_at_once_does_not_pass_for_root() -> None:
         assert world.operations.evicted == []
 
 
-async def test_an_address_of_the_machine_needs_the_token() -> None:
-    """Not loopback: the same user without the token stays out."""
-    host = own_address()
-    async with listening({NAME: FakeShard(b"x")}, access=Access(os.getuid(), token="t0ken"), host=host) as world:
-        assert (await talk(world.port, request("GET", PATH), host=host)).status == 403
-        assert (await talk(world.port, request("GET", PATH, {"Forebay-Token": "wrong"}), host=host)).status == 403
-        assert (await talk(world.port, request("GET", PATH, {"Forebay-Token": "t0ken", "Host": "any"}), host=host)).body == b"x"
-        assert world.of(ClientRefused) == [ClientRefused("token")] * 2
-
-
-def own_address() -> str:
-    """An address of this machine other than loopback; nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            pytest.skip("this machine has no address beside loopback")
-        found: str = probe.getsockname()[0]
-    if is_loopback_host(found):
-        pytest.skip("this machine has no address beside loopback")
-    return found
-
-
 assert encodings.idna
 
 
 def connected(host: str, port: int) -> socket.socket:
     return socket.create_connection((host, port), timeout=120)
-
-
-def unix_connected(path: Path) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX)
-    sock.connect(str(path))
-    return sock
-
-
-async def as_user(uid: int, connect: Callable[[], socket.socket], sent: bytes):  # type: ignore[no-untyped-def]
-    """``sent`` over a connection that a forked child of that uid made."""
-    ours, theirs = socket.socketpair()
-    with ours:
-        pid = os.fork()
-        if pid == 0:
-            _child(uid, connect, sent, theirs)
-        theirs.close()
-        ours.setblocking(False)
-        received = bytearray()
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(60):
-            while part := await loop.sock_recv(ours, 1 << 16):
-                received += part
-    _, status = os.waitpid(pid, 0)
-    if os.waitstatus_to_exitcode(status) == 13:
-        raise PermissionError
-    return parse(bytes(received))
 
 
 def _leave_at_once(port: int) -> None:
@@ -304,87 +197,38 @@ def _await_orphan(port: int) -> None:
     pytest.skip("this kernel keeps the owner of a closed end")
 
 
-def _child(uid: int, connect: Callable[[], socket.socket], sent: bytes, out: socket.socket) -> None:
-    try:
-        os.setuid(uid)
-        sock = connect()
-        sock.sendall(sent)
-        while part := sock.recv(1 << 16):
-            out.sendall(part)
-        os._exit(0)
-    except PermissionError:
-        os._exit(13)
-    finally:
-        os._exit(1)
-
-
-async def test_the_world_is_torn_down() -> None:
-    """No listener outlives its server."""
-    async with listening() as world:
-        port = world.port
-    with pytest.raises(ConnectionRefusedError):
-        connected("127.0.0.1", port)
-    assert isinstance(world, World)
-
-
 @dataclass(eq=False)
 class Visitor:
     idle: bool = True
     stranger: bool = False
 
 
-def test_nobody_leaves_while_there_is_room() -> None:
-    """Up to the bound, which counts the newcomer."""
-    connection_limit = ConnectionLimit(3, 3)
-    assert [connection_limit.enter(Visitor()) for _ in range(3)] == [None] * 3
-    assert len(connection_limit) == 3
-
-
 def test_the_idle_one_unheard_for_longest_leaves() -> None:
-    """Whoever asked lately, or is being answered, stays."""
+    """Nobody while there is room. Whoever asked lately, or is being answered, stays; where all are busy the newcomer leaves."""
     connection_limit = ConnectionLimit(3, 3)
     busy, first, second = Visitor(idle=False), Visitor(), Visitor()
-    for visitor in (busy, first, second):
-        connection_limit.enter(visitor)
+    assert [connection_limit.enter(visitor) for visitor in (busy, first, second)] == [None] * 3
     connection_limit.heard(first)
     assert connection_limit.enter(Visitor()) is second
-
-
-def test_the_newcomer_leaves_where_all_are_busy() -> None:
-    """Nobody who is being served pays for it."""
-    connection_limit = ConnectionLimit(1, 1)
-    connection_limit.enter(Visitor(idle=False))
-    newcomer = Visitor()
-    assert connection_limit.enter(newcomer) is newcomer
+    full, newcomer = ConnectionLimit(1, 1), Visitor()
+    full.enter(busy)
+    assert full.enter(newcomer) is newcomer
+    for _ in range(2):
+        full.leave(busy)
+    full.heard(busy)
+    assert len(full) == 1
 
 
 def test_a_stranger_takes_a_strangers_place_only() -> None:
-    """However many idle ones of ours there are."""
+    """However many idle ones of ours there are; one who is vouched for is no stranger any more."""
     connection_limit = ConnectionLimit(10, 1)
     ours, stranger, another = Visitor(), Visitor(stranger=True), Visitor(stranger=True)
     connection_limit.enter(ours)
     connection_limit.enter(stranger)
     assert connection_limit.enter(another) is stranger
-
-
-def test_one_who_is_vouched_for_is_no_stranger_any_more() -> None:
-    """Its place is free for the next."""
-    connection_limit = ConnectionLimit(10, 1)
-    remote = Visitor(stranger=True)
-    connection_limit.enter(remote)
-    remote.stranger = False
+    connection_limit.leave(stranger)
+    another.stranger = False
     assert connection_limit.enter(Visitor(stranger=True)) is None
-
-
-def test_leaving_twice_is_no_error() -> None:
-    """Nor is being heard after it."""
-    connection_limit = ConnectionLimit(1, 1)
-    visitor = Visitor()
-    connection_limit.enter(visitor)
-    connection_limit.leave(visitor)
-    connection_limit.leave(visitor)
-    connection_limit.heard(visitor)
-    assert len(connection_limit) == 0
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=40))

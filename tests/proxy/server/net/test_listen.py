@@ -79,29 +79,6 @@ def test_loopback_is_told_from_the_rest(host: str, expected: bool) -> None:
     assert is_loopback_host(host) is expected
 
 
-def test_a_unix_socket_is_private_and_goes_away(tmp_path: Path) -> None:
-    """0600 from its first moment under its name, removed at the end, nothing left beside it."""
-    path = tmp_path / "f.sock"
-    made = UnixListener(path)
-    with made.socket:
-        assert path.stat().st_mode & 0o777 == 0o600
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(path))
-    made.remove()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_file_of_a_dead_owner_is_replaced(tmp_path: Path) -> None:
-    """A killed sidecar leaves its file behind."""
-    path = tmp_path / "f.sock"
-    UnixListener(path).socket.close()
-    assert path.exists()
-    made = UnixListener(path)
-    with made.socket, socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(path))
-    made.remove()
-
-
 def test_the_socket_of_a_live_owner_is_an_error(tmp_path: Path) -> None:
     """It stays where it is."""
     path = tmp_path / "f.sock"

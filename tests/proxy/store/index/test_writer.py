@@ -114,12 +114,6 @@ async def test_a_row_that_could_not_be_read_back_is_not_put(index_writer: IndexW
     assert disk.rows.keys() == {row(1).key}
 
 
-async def test_nothing_to_commit_is_committed(index_writer: IndexWriter, disk: Disk) -> None:
-    """Without changes committed() returns at once."""
-    await index_writer.committed()
-    assert disk.commits == []
-
-
 async def test_a_change_during_a_commit_waits_for_the_next(index_writer: IndexWriter, disk: Disk) -> None:
     """committed() covers what was put before it, even if another commit is under way."""
     disk.gate.clear()
@@ -133,20 +127,6 @@ async def test_a_change_during_a_commit_waits_for_the_next(index_writer: IndexWr
     assert row(2).key not in disk.rows or second.done()
     await second
     assert row(2).key in disk.rows
-
-
-async def test_waiting_for_a_commit_under_way(index_writer: IndexWriter, disk: Disk) -> None:
-    """Who asks while the last change is being committed waits for just that."""
-    disk.gate.clear()
-    index_writer.put(row(1))
-    first = asyncio.create_task(index_writer.committed())
-    await disk.begun.wait()
-    second = asyncio.create_task(index_writer.committed())
-    await asyncio.sleep(0)
-    assert not second.done()
-    disk.gate.set()
-    await asyncio.gather(first, second)
-    assert len(disk.commits) == 1
 
 
 async def test_a_failed_commit_is_told_and_kept(index_writer: IndexWriter, events: Events, disk: Disk) -> None:

@@ -45,7 +45,6 @@ from forebay_proxy.core.facts.requests import (
     RequestOutcome,
     ShardOpened,
 )
-from forebay_proxy.telemetry.prometheus.gauges import LEVELS
 from forebay_proxy.telemetry.prometheus.metric_catalog import METRICS, OTHER
 from forebay_proxy.telemetry.prometheus.metrics import MAX_JOBS, MAX_ORIGINS, MAX_RANKS, Metrics
 from forebay_proxy.telemetry.usage import Usage
@@ -88,11 +87,6 @@ def test_every_metric_of_the_table_is_exported(metrics: Metrics) -> None:
     for metric in METRICS:
         assert f"# HELP {metric.full_name} {metric.help}\n" in text
         assert f"# TYPE {metric.full_name} {metric.kind}\n" in text
-
-
-def test_every_level_is_in_the_table() -> None:
-    """A pulled gauge cannot exist outside the table."""
-    assert {metric.name for metric in METRICS} >= LEVELS
 
 
 def test_names_carry_their_unit_and_kind() -> None:
@@ -201,14 +195,6 @@ def test_a_fact_is_counted(metrics: Metrics, fact: Event, name: str, labels: dic
     assert _value(metrics, name, **labels) == value
 
 
-def test_an_opening_as_planned_is_no_deviation(metrics: Metrics) -> None:
-    """It is in the whole, and in no part of it."""
-    metrics.listen(ShardOpened(READER, "planned"))
-    deviations = {labels: value for (name, labels), value in _samples(metrics).items() if name == "forebay_plan_deviation_total"}
-    assert len(deviations) == 3 * 3  # of this job, of readers without a name, and of the others
-    assert not any(deviations.values())
-
-
 def test_levels_are_read_when_somebody_asks() -> None:
     """Two scrapes see two moments; nothing is remembered between them."""
     metrics, stored = Metrics(), [1, 2]
@@ -239,24 +225,6 @@ def test_the_lead_of_a_job_is_its_worst() -> None:
     metrics.watch(lambda: Usage(configured_bytes=1, effective_bytes=1, lead_s=leads))
     assert _value(metrics, "prefetch_lead_seconds", job="job1") == 1
     assert _value(metrics, "prefetch_lead_seconds", job=OTHER) == 0.5
-
-
-def test_build_info_says_what_runs(metrics: Metrics) -> None:
-    """One line with version and interpreter."""
-    assert next(labels for name, labels in _samples(metrics) if name == "forebay_build_info")[1] == ("version", "9.9.9")
-
-
-def test_the_process_is_watched_too(metrics: Metrics) -> None:
-    """Memory, descriptors and garbage collection come from the library."""
-    names = {name for name, _ in _samples(metrics)}
-    assert names >= {"process_resident_memory_bytes", "process_open_fds", "process_max_fds", "python_gc_collections_total"}
-
-
-def test_two_sidecars_in_one_process_do_not_meet() -> None:
-    """Each has a registry of its own."""
-    one, two = Metrics(), Metrics()
-    one.listen(FlightBoarded())
-    assert _value(two, "singleflight_joins_total") == 0
 
 
 def test_two_thousand_lines_are_the_most_a_scrape_returns() -> None:
@@ -377,8 +345,11 @@ def test_any_text_leaves_the_answer_readable(origin: str, word: str, code: int) 
     assert _samples(metrics)
 
 
-def test_the_content_type_is_the_text_format(metrics: Metrics) -> None:
-    """Prometheus 3 refuses an answer whose type it does not know."""
+def test_what_a_scrape_says_beside_the_table(metrics: Metrics) -> None:
+    """The version; memory and descriptors of the process; the type without which Prometheus 3 refuses an answer."""
     body, content_type = metrics.render()
     assert content_type == "text/plain; version=0.0.4; charset=utf-8"
     assert b"_created" not in body
+    samples = _samples(metrics)
+    assert next(labels for name, labels in samples if name == "forebay_build_info")[1] == ("version", "9.9.9")
+    assert {name for name, _ in samples} >= {"process_resident_memory_bytes", "process_open_fds", "process_max_fds"}

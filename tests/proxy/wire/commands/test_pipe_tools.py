@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
@@ -226,31 +225,6 @@ def test_slips_are_told_with_their_mend(text: str, mend: str) -> None:
 def test_variables_outweigh_in_order() -> None:
     """A flag beats a variable, the specific variable the general one."""
     assert understood("pipe:AWS_DEFAULT_REGION=a AWS_REGION=b aws s3 cp s3://b/k -").url.options() == {"region": "b"}
-
-
-@given(
-    st.one_of(st.text(), st.binary().map(os.fsdecode)),
-    st.sampled_from(["", "pipe:", "pipe:curl ", "pipe:aws s3 cp s3://b/k - ", "pipe:wget -O- "]),
-)
-def test_noise_never_breaks_the_parser(noise: str, head: str) -> None:
-    """Any text is a source, left alone, or InvalidShardUrl."""
-    with contextlib.suppress(InvalidShardUrl):
-        parse_source(head + noise)
-
-
-words = st.sampled_from(
-    ["aws", "s3", "cp", "s3://b/k", "-", "curl", "-s", "-H", "A: b", "-o", "https://h/x", "--", "--profile", "=", "-O", "wget", "cat",
-    "gsutil",
-     "gcloud", "storage", "s3api", "get-object", "--bucket", "--key", "--request-payer", "requester", "|", "||", "true", "pv", "''",
-     "2>/dev/null"]
-)  # fmt: skip
-
-
-@given(st.lists(words, max_size=10))
-def test_shuffled_words_never_break_the_parser(given_words: list[str]) -> None:
-    """Nor do right words in a wrong order."""
-    with contextlib.suppress(InvalidShardUrl):
-        parse_source("pipe:" + " ".join(given_words))
 
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no sh to compare with")

@@ -19,7 +19,6 @@ from forebay_proxy.wire.protocol.fd import (
     decode_answer,
     decode_end,
     decode_request,
-    door_path,
     encode_answer,
     encode_end,
     encode_refusal,
@@ -32,14 +31,10 @@ READER = ReaderName("job", "0", "3", "4711.1")
 
 
 def test_a_request_is_heard_as_it_was_said() -> None:
-    """Shard, reader and headers; one line."""
+    """Shard, reader and headers; one line. Without a reader it is anonymous, as over HTTP."""
     line = encode_request(SHARD, str(READER), [("Authorization", "Bearer x y"), ("X-Empty", "")])
     assert line.count(b"\n") == 1
     assert decode_request(line) == FdRequest(SHARD, READER, (("Authorization", "Bearer x y"), ("X-Empty", "")))
-
-
-def test_a_request_needs_no_reader() -> None:
-    """As over HTTP, it is anonymous then."""
     assert decode_request(encode_request(SHARD, "")) == FdRequest(SHARD)
 
 
@@ -112,11 +107,6 @@ def test_secrets_are_not_shown() -> None:
     """Neither a signed URL nor a header."""
     shown = repr(decode_request(encode_request("https://o/a.tar?sig=secret", str(READER), [("Cookie", "secret")])))
     assert "secret" not in shown
-
-
-def test_the_door_is_beside_the_socket() -> None:
-    """The contract's name."""
-    assert door_path("/run/user/1/forebay.sock") == "/run/user/1/forebay.sock.fd"
 
 
 _JSON = st.recursive(

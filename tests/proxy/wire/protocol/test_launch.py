@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -55,32 +55,25 @@ def test_one_is_started_and_the_next_joins_it(node: Node) -> None:
         assert first.hold.alive()
 
 
-def test_of_many_at_once_one_starts_it(node: Node) -> None:
-    """As `srun --ntasks-per-node=4` does: one sidecar, nobody fails."""
-    found: list[LaunchedSidecar] = []
-    threads = [threading.Thread(target=lambda: found.append(node.join())) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(held.how for held in found) == ["joined", "joined", "joined", "started"]
-    assert len(node.directory.live()) == 1
-    for held in found:
-        held.close()
-
-
-def test_a_starter_that_is_killed_leaves_its_sidecar_to_the_next(node: Node, tmp_path: Path) -> None:
-    """The lock is the sidecar's too until it is ready: nobody starts a second one on the same directory."""
+@contextmanager
+def at_the_gate(node: Node, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A starter whose sidecar stands before a gate, which opens at the end of the block."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     command = [*program(*IDLE, "--gate", str(gate)), "launch"]
     with subprocess.Popen(command, env=node.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starter:
         writer = os.open(gate, os.O_WRONLY)  # returns once the sidecar stands before it
+        yield starter
+    os.close(writer)
+
+
+def test_a_starter_that_is_killed_leaves_its_sidecar_to_the_next(node: Node, tmp_path: Path) -> None:
+    """The lock is the sidecar's too until it is ready: nobody starts a second one on the same directory."""
+    with at_the_gate(node, tmp_path) as starter:
         starter.kill()
         starter.communicate()
-    with pytest.raises(ConfigError, match="has not ended"), node.directory.starting(within_s=0.1):
-        pass
-    os.close(writer)
+        with pytest.raises(ConfigError, match="has not ended"), node.directory.starting(within_s=0.1):
+            pass
     with node.join() as held:
         assert held.how == "joined"
     assert len(node.directory.live()) == 1
@@ -88,26 +81,13 @@ def test_a_starter_that_is_killed_leaves_its_sidecar_to_the_next(node: Node, tmp
 
 def test_a_starter_that_is_killed_with_its_sidecar_lets_the_next_go_on(node: Node, tmp_path: Path) -> None:
     """The kernel gives the lock back."""
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    command = [*program(*IDLE, "--gate", str(gate)), "launch"]
-    with subprocess.Popen(command, env=node.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starter:
-        writer = os.open(gate, os.O_WRONLY)
+    with at_the_gate(node, tmp_path) as starter:
         (child,) = Path(f"/proc/{starter.pid}/task/{starter.pid}/children").read_text().split()
         starter.kill()
         os.kill(int(child), signal.SIGKILL)
         starter.communicate()
-    os.close(writer)
     with node.join() as held:
         assert held.how == "started"
-
-
-def test_one_with_other_credentials_is_not_joined(node: Node) -> None:
-    """It would be served what the other may read; the second has a directory of its own."""
-    with node.join() as first, node.join(AWS_ACCESS_KEY_ID="other") as second:
-        assert (first.how, second.how) == ("started", "started")
-        assert first.endpoint != second.endpoint
-    assert len({record.cache_dir for record in node.directory.live()}) == 2
 
 
 def test_a_named_one_is_used_and_nothing_started(node: Node) -> None:
@@ -137,30 +117,10 @@ def test_a_wrong_option_is_named(node: Node) -> None:
         join_or_start(("--cachesize", "3"), node.environ, program=program())
 
 
-def test_a_program_that_cannot_be_run(node: Node) -> None:
-    """One line."""
-    with pytest.raises(LaunchError, match="/no/such/forebay: cannot be run: No such file or directory"):
-        join_or_start((), node.environ, program=("/no/such/forebay",))
-
-
 def test_one_that_says_nothing_in_time_is_given_up(node: Node) -> None:
     """Training is not kept waiting for ever."""
     with pytest.raises(LaunchError, match="not ready in time"):
         join_or_start((), node.environ, program=(sys.executable, "-c", "import sys; sys.stdin.read()"), timeout_s=0.3)
-
-
-def test_the_sidecar_is_nobodys_child(node: Node) -> None:
-    """A session of its own: Ctrl-C of the training is not for it."""
-    with node.join():
-        (record,) = node.directory.live()
-        assert os.getsid(record.pid) == record.pid
-
-
-def test_what_holds_it_leaves_no_process_behind(node: Node) -> None:
-    """`forebay launch` has ended by the time the sidecar is handed over."""
-    with node.join():
-        children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-        assert not [pid for pid in children if b"\0launch\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def test_the_command_of_the_environment_it_was_installed_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,11 +134,6 @@ def test_the_command_of_the_environment_it_was_installed_in(tmp_path: Path, monk
     )
     assert forebay_program({}) == [str(command)]
     assert launch._surroundings([str(command)], {"PYTHONPATH": "/train", "HOME": "/h"}) == {"HOME": "/h"}
-
-
-def test_this_interpreter_where_it_has_all_a_sidecar_needs() -> None:
-    """A source tree, or an editable install."""
-    assert forebay_program({}) == [sys.executable, "-P", "-m", "forebay_proxy"]
 
 
 def test_the_one_on_path_where_this_interpreter_lacks_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay_proxy.wire.protocol import plan
-from forebay_proxy.wire.protocol import plan as module
 from forebay_proxy.wire.protocol.plan import NDJSON, InvalidPlan, PlanBody, decode, encode
-from forebay_proxy.wire.urls.patterns import MAX_PARTS, parse_pattern
+from forebay_proxy.wire.urls.patterns import MAX_PARTS
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import object_url, parse_origin_url
 
@@ -58,14 +57,10 @@ def test_indices_pick_from_the_expanded_pattern() -> None:
     )
 
 
-def test_shards_alone_are_enough() -> None:
-    """Epoch and set are optional, and the content type of ``curl -d`` does no harm."""
-    assert decode("application/x-www-form-urlencoded", b'{"shards": ["s3://b/k"]}') == PlanBody(["s3://b/k"])
-
-
 def test_lines_may_be_blank_and_end_as_windows_ends_them() -> None:
-    """Blank lines count for nothing."""
+    """Blank lines count for nothing; the content type of ``curl -d`` does no harm."""
     assert decode("application/x-ndjson; charset=utf-8", b'\n"s3://b/1"\r\n\n"s3://b/2"').shards == ["s3://b/1", "s3://b/2"]
+    assert decode("application/x-www-form-urlencoded", b'{"shards": ["s3://b/k"]}') == PlanBody(["s3://b/k"])
 
 
 @pytest.mark.parametrize(
@@ -162,13 +157,6 @@ def test_refusals_tell_no_secret() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-@given(st.sampled_from([JSON, NDJSON, ""]), st.binary(), st.text())
-def test_noise(content_type: str, body: bytes, query: str) -> None:
-    """Any body is a plan or InvalidPlan."""
-    with contextlib.suppress(InvalidPlan):
-        decode(content_type, body, query)
-
-
 entries = st.sampled_from(
     ["s3://b/k.tar", "https://h.example/a/b.tar", "http://1.2.3.4/x", "s3://b/../k", "s3://b//k", "gs://b/.k", "hf://d/o/n"]
 )
@@ -202,13 +190,22 @@ def test_a_pattern_of_many_parts_is_refused() -> None:
         decode("application/json", body, expand=False)
 
 
-def test_readers_of_one_set_bring_a_pattern_that_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousand readers send the same text; of very long ones none is kept."""
-    parsed: list[str] = []
-    monkeypatch.setattr(module, "parse_pattern", lambda text: parsed.append(text) or parse_pattern(text))  # type: ignore[func-returns-value]
-    module._known_pattern.cache_clear()
-    for text in ("s3://b/{0..9}.tar", "s3://b/{0..9}.tar?" + "a" * (1 << 14)):
-        body = json.dumps({"set": text, "indices": [1]}).encode()
-        for _ in range(3):
-            decode("application/json", body, expand=False)
-    assert [len(text) < 100 for text in parsed] == [True, False, False, False]
+# Where a message begins among all that its reader announced
+
+
+@pytest.mark.parametrize(
+    "how", [{"shards": ["s3://b/1.tar"]}, {"shards": ["s3://b/" + "x" * 200] * 6000}, {"set": "s3://b/{0..9}.tar", "indices": [3]}]
+)
+def test_it_travels_in_every_form(how: dict[str, Any]) -> None:
+    """As JSON, as lines and with indices; left out it is not told."""
+    told, untold = encode(**how, at=17), encode(**how)
+    assert decode(told.content_type, told.body, told.query).at == 17
+    assert decode(untold.content_type, untold.body, untold.query).at is None
+
+
+@pytest.mark.parametrize("at", ["-1", "1.5", '"3"', "true", "[]", str(1 << 60)])
+def test_nonsense_is_refused(at: str) -> None:
+    """With the name of the field, for lines as well."""
+    for content_type, body, query in ((JSON, b'{"shards": [], "at": %s}' % at.encode(), ""), (NDJSON, b'"s3://b/1.tar"\n', f"at={at}")):
+        with pytest.raises(InvalidPlan, match="at is not a whole number"):
+            decode(content_type, body, query)

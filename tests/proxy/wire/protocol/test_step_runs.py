@@ -39,17 +39,11 @@ def own(pid: int) -> str:
     return f"{pid}-{process_start_time(pid)}"
 
 
-def test_tasks_of_the_first_run_need_nothing(place: Path) -> None:
-    """So its name is the step's alone, on every node; and processes of one task that live side by side are one run."""
+def test_the_next_run_has_another_name_that_its_tasks_share(place: Path) -> None:
+    """The first one's is the step's alone, also of processes of one task side by side; whoever begins the next names it."""
     with process() as first, process() as second, process() as beside:
         assert [told(place, 0, first), told(place, 1, second), told(place, 1, beside)] == ["", "", ""]
         assert told(place, 0, first, step="7.1") == ""
-
-
-def test_the_next_run_has_another_name_that_its_tasks_share(place: Path) -> None:
-    """Whoever begins it names it."""
-    with process() as first, process() as second:
-        assert [told(place, 0, first), told(place, 1, second)] == ["", ""]
     with process() as first, process() as second:
         assert [told(place, 1, second), told(place, 0, first)] == [own(second)] * 2
 

@@ -102,28 +102,28 @@ def test_a_size_in_an_extended_header_counts() -> None:
     assert seen(extended + lying.tobuf(tarfile.USTAR_FORMAT) + plain[512:])
 
 
-def test_a_size_in_base_256_counts() -> None:
-    """GNU writes large sizes so."""
-    info = tarfile.TarInfo("a")
-    info.size = 600
-    header = bytearray(info.tobuf(tarfile.USTAR_FORMAT))
-    header[124:136] = b"\x80" + (600).to_bytes(11, "big")
+def header_of(info: tarfile.TarInfo, format: int, at: int, field: bytes) -> bytes:
+    """With ``field`` written over its place, and a right checksum."""
+    header = bytearray(info.tobuf(format))
+    header[at : at + len(field)] = field
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
-    assert seen(bytes(header) + b"x" * 600 + bytes(424) + bytes(1024))
+    return bytes(header)
+
+
+def test_a_size_in_base_256_counts() -> None:
+    """GNU writes large sizes so."""
+    header = header_of(tarfile.TarInfo("a"), tarfile.USTAR_FORMAT, 124, b"\x80" + (600).to_bytes(11, "big"))
+    assert seen(header + b"x" * 600 + bytes(424) + bytes(1024))
 
 
 def test_an_old_sparse_member_is_passed_over() -> None:
     """Its map may go on in blocks of its own."""
     info = tarfile.TarInfo("a")
     info.size, info.type = 512, b"S"
-    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
-    header[482] = 1
-    header[148:156] = b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
-    more, last = bytearray(512), bytearray(512)
+    more = bytearray(512)
     more[504] = 1
-    data = bytes(header) + bytes(more) + bytes(last) + b"x" * 512
+    data = header_of(info, tarfile.GNU_FORMAT, 482, b"\x01") + bytes(more) + bytes(512) + b"x" * 512
     assert seen(data + bytes(1024))
     assert not seen(data[:-512] + bytes(512))
 

@@ -86,12 +86,6 @@ def test_bad_patterns(text: str) -> None:
         parse_pattern(text)
 
 
-def test_the_largest_public_set_is_indexed_without_a_list() -> None:
-    """585,270 URLs: counted, first and last named, in no time."""
-    pattern = parse_pattern("s3://b/{000000..585269}.tar")
-    assert (pattern.count, pattern.at(0), pattern.at(585_269)) == (585_270, "s3://b/000000.tar", "s3://b/585269.tar")
-
-
 @pytest.mark.parametrize(("text", "index"), [("{a,b}", 2), ("{0..9}", 10), ("x", 1), ("{a,b}", -1), ("{a..c}{0..1}", 6)])
 def test_beyond_the_last_is_an_error(text: str, index: int) -> None:
     """An index past the end does not wrap."""

@@ -8,7 +8,7 @@ from support.scripted_origin import ScriptedOrigin
 from forebay_proxy.config.settings import Settings, load
 from forebay_proxy.core.errors import ConfigError, ForebayError, ShardNotFound
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.simulate.survey import sample_of, surveyed
+from forebay_proxy.origins.survey import sample_of, surveyed
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
 
