@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from forebay_proxy.cli.client import SidecarClient, SidecarRefused
+from forebay_proxy.cli.index.count_room import PAUSE_S, CountRoom
 from forebay_proxy.cli.index.sizes_json import Conflict, SizesJson, file_name
 from forebay_proxy.cli.index.video_scan import VideoScan, is_clip
 from forebay_proxy.cli.locate import locate
@@ -36,10 +37,6 @@ __all__ = ["index"]
 # where the set is larger than the cache.
 _TOGETHER = 16
 _NOT_YET = 409
-PAUSE_S = 2.0
-_EVICTED_AT_ONCE = 1000  # names a request
-_DISK_TRIES = 60  # in a row, while the sidecar tries whether its disk works again, which it does once a minute or sooner
-_STATUS_S = 60.0  # a count of hours must not end because a busy sidecar takes its time
 _TRIES = 5  # for an index that cannot be made now: a part of the shard left meanwhile, or the disk is slow
 _NAMED = 3  # shards with something amiss; --json names all
 _NO_ROOM = "run it again when other jobs have ended, or give the sidecar a larger --cache-size"
@@ -165,12 +162,7 @@ class _Counting:
         self._reader = str(ReaderName(f"index-{os.getpid()}-{secrets.token_hex(4)}", "0", "0", f"{os.getpid()}.1"))
         self._together = _TOGETHER
         self._outage = False  # of an origin, in these shards
-        # Counted shards, by the sidecar's names, which may leave for others: those fetched for this count first. With --video one may
-        # leave before the scan of clips comes to it, which costs a second fetch of its clips: the scan reads through the sidecar.
-        self._fetched_names: list[str] = []
-        self._present_names: list[str] = []
-        self._crowded = False  # something found no room
-        self._disk_tries = 0  # in a row
+        self._room = CountRoom(sidecar)
         self._tried: Counter[str] = Counter()  # shards that were all here, and had no index yet
 
     def batch(self, batch: Batch) -> None:
@@ -193,46 +185,24 @@ class _Counting:
                 time.sleep(PAUSE_S)
 
     def _make_room(self, asked: Sequence[str], crowded: dict[str, Event]) -> None:
-        """Let something leave for ``crowded``, or ask for one at a time; refuse what is alone and finds no room."""
-        self._crowded = True
-        if self._let_go() or self._disk_is_waited_for():
+        """Let something leave for ``crowded``, or ask for fewer at a time; refuse what is alone and finds no room."""
+        freed, whole = self._room.let_go(), sum(shard in self._tally.counts for shard in asked)
+        if whole:
+            self._together = whole  # what is begun beyond that would be fetched in parts, which leave again
+        elif self._room.disk_is_waited_for():
             return
-        first = asked[0]
-        if self._together > 1:  # parts of each keep the others out
+        elif len(asked) > 1:  # parts of each keep the others out
             self._together = 1
-            self._evict([_name(shard) for shard in crowded])
-        else:
-            told = crowded[first]
-            self._tally.refuse(first, _name(first), str(told.get("error")), told.get("cause"), str(told.get("next_step") or _NO_ROOM))
-            self._fetched_names.append(_name(first))  # what is here of it
-
-    def _let_go(self) -> bool:
-        """Whether anything left that has been counted: what was here before only where nobody reads, or has said what will be read."""
-        if self._evict(self._fetched_names):
-            return True
-        status = self._sidecar.status(_STATUS_S)
-        return not status.get("readers") and not status.get("plans_total") and self._evict(self._present_names)
-
-    def _evict(self, names: list[str]) -> bool:
-        """Whether bytes left; ``names`` is emptied."""
-        freed = 0
-        for first in range(0, len(names), _EVICTED_AT_ONCE):
-            freed += self._sidecar.evict({"shards": names[first : first + _EVICTED_AT_ONCE]})["bytes"]
-        names.clear()
-        return freed > 0
-
-    def _disk_is_waited_for(self) -> bool:
-        """Whether the sidecar's disk failed, so that room says nothing, and may be back now; waits ``PAUSE_S`` then."""
-        if self._disk_tries >= _DISK_TRIES or self._sidecar.status(_STATUS_S)["cache"].get("disk_state") != "down":
-            return False
-        self._disk_tries += 1
-        time.sleep(PAUSE_S)
-        return True
+            self._room.evict([_name(shard) for shard in crowded])
+        elif not freed and not self._room.evict_parts(_name(asked[0])):
+            told = crowded[asked[0]]
+            self._tally.refuse(asked[0], _name(asked[0]), str(told.get("error")), told.get("cause"), str(told.get("next_step") or _NO_ROOM))
+            self._room.counted(_name(asked[0]), fetched=True)  # what is here of it
 
     def _fetched(self, shards: Sequence[str], headers: tuple[tuple[str, str], ...]) -> dict[str, Event]:
         """Have ``shards`` fetched, and count their samples; returns the shards that found no room, with the last event of each."""
-        if self._crowded:
-            self._let_go()  # there was no room before: there is none now but for what has been counted
+        if self._together < _TOGETHER:
+            self._room.let_go()  # there was no room before: there is none now but for what has been counted
         crowded: dict[str, Event] = {}
         shard_of = {_name(shard): shard for shard in shards}
         encoded = encode(shards)
@@ -243,11 +213,13 @@ class _Counting:
             elif event.get("event") == "end":
                 self._tally.fetched(event["bytes"])
             elif shard and event.get("result") in ("stored", "present"):
-                names = self._fetched_names if event["result"] == "stored" else self._present_names
-                names.append(_name(shard))
+                self._room.whole(_name(shard))
+                self._room.counted(_name(shard), fetched=event["result"] == "stored")
                 self._count(shard, headers, last=True)
             elif shard and event.get("result") == "no-room":
                 crowded[shard] = event
+                if event.get("bytes"):
+                    self._room.in_part(_name(shard))
             elif shard:
                 why, step = str(event.get("error") or event.get("result")), str(event.get("next_step", ""))
                 self._tally.refuse(shard, _name(shard), why, event.get("cause"), step)
@@ -262,7 +234,7 @@ class _Counting:
         try:
             count, _, amiss = self._sidecar.samples(target, headers)
             if not last:
-                self._present_names.append(_name(shard))
+                self._room.counted(_name(shard), fetched=False)
         except SidecarRefused as refused:
             if refused.status >= HTTPStatus.INTERNAL_SERVER_ERROR and not last:
                 self._outage = True  # each of the others would wait as long; their fetches wait together, and say why
@@ -271,7 +243,7 @@ class _Counting:
                 return False
             self._tally.refuse(shard, _name(shard), str(refused), step=refused.next_step)
             return True
-        self._disk_tries = 0
+        self._room.disk_works()
         self._tally.count(shard, _name(shard), count, amiss)
         self._counted(shard, headers[:-1])  # without the reader of this count
         return True
