@@ -3,7 +3,8 @@
 The file system's free bytes are looked at once a second: the cache may hold what it holds already and what is free above the floor.
 
 A quota shows in no free-space figure, and a disk may be full for us before it is full (reserved blocks, a writer between two looks). So a
-refusal teaches a *ceiling*: what we held when it came. Below it segments replace one another, instead of each of them failing.
+refusal teaches a *ceiling*: what we held when it came. Below it segments replace one another, instead of each of them failing. It is lifted
+after a while, and at once where the file system shows more room.
 
 The capacity only ever says what may be *granted*; what is held above it is worked off, and meanwhile nothing is granted.
 """
@@ -15,6 +16,7 @@ from collections.abc import Callable
 __all__ = ["Headroom"]
 
 MARGIN_BYTES = 2 * 2**20  # below what was held at a refusal: the index must be able to say what leaves
+LIFT_BYTES = 8 * 2**20  # more room than at the refusal, by a segment: less is the breathing of the index and of other programs
 CEILING_S = 300.0  # a quota is rarely raised, and each try stops storing for a minute
 
 
@@ -27,6 +29,7 @@ class Headroom:
         self.floor_bytes = floor_bytes
         self._fits_bytes = effective_bytes  # by the free-space figure
         self._ceiling_bytes: int | None = None
+        self._ours_at_refusal: int | None = None  # free and held together, which our own doings do not change: the least seen since
         self._until = 0.0
         self._clock = clock
 
@@ -51,11 +54,18 @@ class Headroom:
         else:
             ours_bytes = free_bytes + held_bytes
             self._fits_bytes = (min(ours_bytes, size_bytes) if size_bytes else ours_bytes) - self.floor_bytes
+            if self._ours_at_refusal is None:
+                self._ours_at_refusal = ours_bytes
+            self._ours_at_refusal = min(self._ours_at_refusal, ours_bytes)
+            if ours_bytes >= self._ours_at_refusal + LIFT_BYTES:
+                self._ceiling_bytes = None
         if self._clock() >= self._until:
             self._ceiling_bytes = None
 
     def refused(self, held_bytes: int) -> None:
         """The disk refused to give more while ``held_bytes`` of ours were on it."""
         self._until = self._clock() + CEILING_S
+        if self._ceiling_bytes is None:
+            self._ours_at_refusal = None
         learned = max(0, held_bytes - MARGIN_BYTES)
         self._ceiling_bytes = learned if self._ceiling_bytes is None else min(self._ceiling_bytes, learned)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.house import FakeClock
 
-from forebay_proxy.policy.eviction.headroom import CEILING_S, MARGIN_BYTES, Headroom
+from forebay_proxy.policy.eviction.headroom import CEILING_S, LIFT_BYTES, MARGIN_BYTES, Headroom
 
 MIB = 2**20
 ASKED = 100 * MIB
@@ -45,6 +45,18 @@ def test_a_refusal_teaches_a_ceiling() -> None:
     for held in (40, 30, 20):
         headroom.looked((100 - held) * MIB, held * MIB)
         assert headroom.capacity_bytes == 35 * MIB - MARGIN_BYTES
+
+
+def test_more_room_lifts_it_at_once() -> None:
+    """Whoever filled the disk gave it back. What we free ourselves is no more room: it may shrink further before it grows."""
+    headroom, _ = room_of()
+    headroom.refused(40 * MIB)
+    headroom.looked(1 * MIB, 40 * MIB)
+    headroom.looked(20 * MIB, 21 * MIB)
+    headroom.looked(1 * MIB, 36 * MIB)
+    assert headroom.capacity_bytes == 38 * MIB - 1 * MIB  # ours, less what the others took
+    headroom.looked(LIFT_BYTES, 37 * MIB)
+    assert headroom.capacity_bytes == LIFT_BYTES + 37 * MIB
 
 
 def test_a_quota_is_tried_again_after_a_while() -> None:
