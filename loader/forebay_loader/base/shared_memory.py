@@ -27,7 +27,10 @@ class _File:
         self.descriptor: Optional[int] = None
         self.used_bytes = 0
         self.handed: dict[tuple[int, int], int] = {}  # by device and inode: descriptors of other processes' files, once each
-        self.lock = threading.Lock()  # also of what is read and changed: a lock of the file's is a process's, not a thread's
+        # Also of what is read and changed: a lock of the file's is a process's, not a thread's. It may be taken again within: the collector
+        # runs at any moment, and a pass that it ends, by a generator that nobody reads any more, writes into a part of its own.
+        self.lock = threading.RLock()
+        self.held: dict[tuple[int, int], int] = {}  # by descriptor, and where a part begins: how often this thread is inside
 
     def part(self, size_bytes: int) -> tuple[int, int]:
         """(descriptor, where a new part begins)."""
@@ -77,11 +80,15 @@ class SharedPart:
     def locked(self) -> Iterator[None]:
         """Nobody else is inside, of whatever process."""
         with _FILE.lock:
+            held, place = _FILE.held, (self._descriptor, self._start)
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, self._start)
+            held[place] = held.get(place, 0) + 1
             try:
                 yield
             finally:
-                fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._start)
+                held[place] -= 1
+                if not held[place]:
+                    fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._start)
 
     def __getstate__(self) -> dict[str, Any]:
         """Shared with a process that is being started; anything else that pickles gets one of its own."""

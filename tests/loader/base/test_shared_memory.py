@@ -72,3 +72,11 @@ def test_one_that_has_ended_does_not() -> None:
 def test_that_of_another_user_lives() -> None:
     """The first process of the machine is root's; asked as root it may be signalled, and lives all the same."""
     assert lives(1)
+
+
+def test_a_part_may_be_taken_again_within() -> None:
+    """As where the collector ends a pass amid it."""
+    one, other = SharedPart(8), SharedPart(8)
+    with one.locked(), other.locked(), one.locked():
+        one.write(b"within")
+    assert one.read(6) == b"within"
