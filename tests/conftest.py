@@ -136,6 +136,7 @@ def _alarm_held() -> Generator[None]:
 STUCK_S = 60.0  # of what a test that took too long does yet, and of each step of a teardown whose test has failed
 THREAD_S = 30.0  # for a thread that was told to end
 ENDING_S = 0.05  # for one that is just ending
+METER = "forebay-meter-ticks"
 GONE_S = 30.0  # for a process that was
 
 
@@ -170,7 +171,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     before = item.stash.get(_THREADS, None)
     said = []
     if before is not None and (left := _left_behind(before)):
-        said.append(f"threads left behind, which keep the run from ending: {', '.join(thread.name for thread in left)}")
+        said.append(f"threads left behind, which keep the run from ending or ask the sidecars of other tests: {', '.join(thread.name for thread in left)}")
     if said:
         pytest.fail("; ".join(said), pytrace=False)
 
@@ -183,8 +184,9 @@ _THREADS = pytest.StashKey[set[threading.Thread]]()
 
 
 def _left_behind(before: set[threading.Thread]) -> list[threading.Thread]:
-    """The threads that came since, would be waited for at the end of the process, and do not end."""
-    came = [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]
+    """The threads that came since, would be waited for at the end of the process, and do not end; and a meter's, which asks every sidecar
+    that FOREBAY_URL names later."""
+    came = [thread for thread in threading.enumerate() if thread not in before and (not thread.daemon or thread.name == METER)]
     if came and _alive(came, ENDING_S):
         gc.collect()  # a pool that nobody holds ends its threads when it is collected, which takes half a second in a whole run
     return _alive(came, THREAD_S)
