@@ -31,7 +31,7 @@ class OriginBody:
     length: int | None
     ranged: bool
     framed: bool
-    chunks: AsyncIterator[bytes]
+    chunks: AsyncIterator[bytes | memoryview]
     digests: tuple[Digest, ...] = ()
     narrow: Callable[[int], None] = lambda size: None
 

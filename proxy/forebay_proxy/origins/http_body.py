@@ -11,22 +11,33 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from types import TracebackType
+from typing import Protocol
 
 import aiohttp
 
 from forebay_proxy.core.errors import OriginLied, OriginTimeout, OriginUnavailable, TruncatedShard
 from forebay_proxy.origins.errors import mapped_http_errors
 
-__all__ = ["IdleTimeout", "chunks_of", "close", "narrow", "start_of", "take_larger_pieces"]
+__all__ = ["Content", "IdleTimeout", "chunks_of", "close", "narrow", "start_of", "take_larger_pieces"]
 
 RECEIVE_BYTES = 2**20  # what a busy loop finds waiting in a kernel buffer of the usual size
 ERROR_BODY_BYTES = 16 * 1024  # enough for any S3 error; also what is drained to keep a connection
 
 
+class Content(Protocol):
+    """A body as it comes: a ``StreamReader`` of aiohttp's, or a ``Landing``."""
+
+    def at_eof(self) -> bool: ...
+
+    async def readchunk(self) -> tuple[bytes | memoryview, bool]: ...
+
+    def set_exception(self, exc: BaseException) -> None: ...
+
+
 class IdleTimeout:
     """Watches one body for the length of the ``with``; ``next`` raises ``TimeoutError`` after ``limit_s`` without a piece."""
 
-    def __init__(self, content: aiohttp.StreamReader, limit_s: float) -> None:
+    def __init__(self, content: Content, limit_s: float) -> None:
         self._content = content
         self._limit_s = limit_s
         self._loop = asyncio.get_running_loop()
@@ -41,7 +52,7 @@ class IdleTimeout:
         if self._timer is not None:
             self._timer.cancel()
 
-    async def next(self) -> bytes:
+    async def next(self) -> bytes | memoryview:
         """The bytes received, in the pieces in which they came (``readany`` would copy all that have gathered into one); b"" at an end."""
         self._since = self._loop.time()
         try:
@@ -62,15 +73,15 @@ class IdleTimeout:
 
 
 async def chunks_of(
-    shard: str, response: aiohttp.ClientResponse, promised: int | None, connect_timeout_s: float, idle_timeout_s: float
-) -> AsyncGenerator[bytes]:
+    shard: str, content: Content, promised: int | None, connect_timeout_s: float, idle_timeout_s: float
+) -> AsyncGenerator[bytes | memoryview]:
     """The body, as it is received: ``promised`` bytes, None where the origin does not say. Raises the ``ShardError`` family."""
     received = 0
     with (
         mapped_http_errors(shard, connect_timeout_s, idle_timeout_s),
-        IdleTimeout(response.content, idle_timeout_s) as silence,
+        IdleTimeout(content, idle_timeout_s) as silence,
     ):
-        while not response.content.at_eof():
+        while not content.at_eof():
             chunk = await _next(shard, silence, idle_timeout_s)
             if not chunk:  # the end of a chunk in chunked coding, or of the body
                 continue
@@ -82,7 +93,7 @@ async def chunks_of(
         raise TruncatedShard(shard, f"the origin sent {received} of {promised} bytes")
 
 
-async def _next(shard: str, silence: IdleTimeout, limit_s: float) -> bytes:
+async def _next(shard: str, silence: IdleTimeout, limit_s: float) -> bytes | memoryview:
     try:
         return await silence.next()
     except TimeoutError as error:

@@ -31,6 +31,7 @@ from forebay_proxy.origins import digests
 from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.origins.errors import report
 from forebay_proxy.origins.http_body import chunks_of, close, narrow, start_of, take_larger_pieces
+from forebay_proxy.origins.landing import Landing
 from forebay_proxy.origins.net.address_class import AddressClass
 from forebay_proxy.origins.net.dial import GuardedResolver
 from forebay_proxy.origins.net.egress import Egress
@@ -110,9 +111,12 @@ class OriginClient:
                     self._events.emit(OriginOddity(shard.origin, "range-as-200"))
                 version = source.version(shard, exchange.ask, answer, placed.total)
                 self._denied.pop(wanted, None)
-                chunks = chunks_of(shard.name, response, placed.count, self._connect_timeout_s, self._idle_timeout_s)
-                async with contextlib.aclosing(chunks):
-                    yield _body(exchange.ask, answer, version, placed, chunks, partial(narrow, response))
+                landing = Landing.of(response, placed.count)
+                content = landing or response.content
+                chunks = chunks_of(shard.name, content, placed.count, self._connect_timeout_s, self._idle_timeout_s)
+                with contextlib.nullcontext() if landing is None else contextlib.closing(landing):
+                    async with contextlib.aclosing(chunks):
+                        yield _body(exchange.ask, answer, version, placed, chunks, landing.narrow if landing else partial(narrow, response))
             except ShardChanged:
                 self._deny(wanted)
                 raise
@@ -209,7 +213,7 @@ def _body(
     answer: OriginResponse,
     version: Version,
     placed: Placement,
-    chunks: AsyncIterator[bytes],
+    chunks: AsyncIterator[bytes | memoryview],
     narrow: Callable[[int], None],
 ) -> OriginBody:
     framed = placed.count is not None or "chunked" in answer.headers.get("transfer-encoding", "").lower()

@@ -94,6 +94,12 @@ async def client_of(*servers: ScriptedOrigin, idle_timeout_s: float = 5.0) -> As
         await client.origin.aclose()
 
 
+@pytest.fixture(autouse=True, params=["as chunks", "landed"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bodies come as aiohttp's chunks, or land in buffers however short they are."""
+    monkeypatch.setattr("forebay_proxy.origins.landing.LEAST_BYTES", 1 if request.param == "landed" else 2**40)
+
+
 @pytest.fixture
 async def origin() -> AsyncIterator[ScriptedOrigin]:
     async with ScriptedOrigin() as server:

@@ -101,8 +101,8 @@ class BodyCopy:
         if self._whole:
             self._events.emit(OriginOddity(self._origin, "whole-for-range"))
         with self._buffers.fetches.held():
-            if self._writer.bypassing:
-                self._body.narrow(self._buffers.windows.unit_bytes)
+            share = self._buffers.windows if self._writer.bypassing else self._buffers.fetches
+            self._body.narrow(share.unit_bytes)
             async with aclosing(self._needed(self._body.chunks, stopwatch)) as needed:
                 async for chunk in needed:
                     if self._writer.bypassing:
@@ -114,7 +114,7 @@ class BodyCopy:
         await self._writer.flush()
         await self._end()
 
-    async def _needed(self, chunks: AsyncIterator[bytes], stopwatch: Stopwatch) -> AsyncGenerator[bytes, None]:
+    async def _needed(self, chunks: AsyncIterator[bytes | memoryview], stopwatch: Stopwatch) -> AsyncGenerator[bytes | memoryview, None]:
         """The bytes from the next missing one to the flight's end."""
         position, end = self._writer.received, self._flight.end
         kind = "demand" if self._flight.need < DEMAND else "prefetch"

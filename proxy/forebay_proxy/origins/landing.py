@@ -1,0 +1,222 @@
+"""The body of an answer, received by the kernel's hand straight into buffers of ours: one piece, and one wake of its taker, a MiB.
+
+aiohttp makes an object of every 64 to 256 KiB (of every 16 KiB over TLS), copies it twice and wakes a task for it. So once the head of an
+answer is read, and says how many bytes follow, its transport is lent to a ``Landing`` until that many have come, and is aiohttp's again
+then: dialling, TLS, proxies, heads, errors and keep-alive stay with it. Bytes beyond the promised ones are never received here; they make
+aiohttp's connection unfit for another request (``_GuardedConnector`` looks).
+
+The private names of aiohttp that this needs are in ``_Lender``, and a test names them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+
+__all__ = ["LEAST_BYTES", "Landing"]
+
+LEAST_BYTES = 256 * 1024  # of a body: a smaller one has mostly come with its head
+PIECE_BYTES = 2**20  # what one system call moves well
+WAIT_S = 0.005  # so long a piece that is not full is kept from a taker who waits for it: an origin that is slow gives small pieces
+
+
+class _Lender:
+    """aiohttp's side of a connection: what must be told to it before and after its transport was lent."""
+
+    def __init__(self, response: aiohttp.ClientResponse, protocol: ResponseHandler, transport: asyncio.Transport) -> None:
+        self._content = response.content
+        self._protocol = protocol
+        self._transport = transport
+
+    def early(self) -> list[bytes]:
+        """What aiohttp has received of the body already; its parser keeps none of it back."""
+        pieces = []
+        while piece := self._content.read_nowait():
+            pieces.append(piece)
+        return pieces
+
+    def lend(self, to: asyncio.BufferedProtocol) -> None:
+        self._transport.set_protocol(to)
+        self._transport.resume_reading()
+
+    def whole(self) -> None:
+        """The body is at its end: the parser, which waits for it, goes, and the connection may be kept.
+
+        Whatever comes from now on lies in the protocol's tail, and so ends the connection: what TLS has decrypted by now comes before
+        ``_end``, as the loop runs its callbacks in order.
+        """
+        self._protocol._parser = self._protocol._payload = None
+        self._transport.set_protocol(self._protocol)
+        self._transport.resume_reading()
+
+    def end(self) -> None:
+        self._content.feed_eof()  # gives the connection back
+
+    def back(self) -> None:
+        """In the middle of the body: the connection can only be closed."""
+        self._transport.set_protocol(self._protocol)
+
+    def lost(self, error: Exception | None) -> BaseException:
+        """The connection is gone; what aiohttp says of the body that breaks off so."""
+        self._protocol.connection_lost(error)
+        return self._content.exception() or aiohttp.ClientPayloadError("Response payload is not completed")
+
+
+class Landing(asyncio.BufferedProtocol):
+    """The bytes of one body, in pieces; to be used where a ``StreamReader`` is. Not thread-safe: the event loop's only."""
+
+    def __init__(self, lender: _Lender, transport: asyncio.Transport, size: int) -> None:
+        self._lender = lender
+        self._transport = transport
+        self._left = size  # bytes that are still to come
+        self._piece_bytes = PIECE_BYTES
+        self._filling = memoryview(b"")
+        self._filled = 0
+        self._ready: deque[bytes | memoryview] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._begun = self._lent = self._given = self._whole = False
+        self._error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        return f"<Landing {self._left} bytes to come, {len(self._ready)} pieces ready>"
+
+    @classmethod
+    def of(cls, response: aiohttp.ClientResponse, size: int | None) -> Landing | None:
+        """For a body of ``size`` bytes whose head has just been read: nothing more is received until the first piece is asked for.
+
+        None where the body is short, all here, or of unknown length, and where its transport cannot be lent.
+        """
+        connection = response.connection
+        if (
+            size is None
+            or size < LEAST_BYTES
+            or connection is None
+            or response.content.is_eof()
+            or response.content.exception() is not None
+        ):
+            return None
+        protocol, transport = connection.protocol, connection.transport
+        if protocol is None or transport is None or not hasattr(transport, "set_protocol") or transport.get_protocol() is not protocol:
+            return None
+        transport.pause_reading()
+        return cls(_Lender(response, protocol, transport), transport, size)
+
+    # The taker's side, as a StreamReader has it
+
+    def at_eof(self) -> bool:
+        return self._whole and not self._ready
+
+    def set_exception(self, exc: BaseException) -> None:
+        """What has come is given out yet; then ``exc`` is raised."""
+        if self._error is None and not self._whole:
+            self._error = exc
+            self._wake()
+
+    def narrow(self, size: int) -> None:
+        """Pieces of at most ``size`` bytes, of which no more than one waits."""
+        self._piece_bytes = min(PIECE_BYTES, size)
+
+    async def readchunk(self) -> tuple[bytes | memoryview, bool]:
+        """The next piece, b"" at the end; raises what ended the body early."""
+        self._begin()
+        while not self._ready:
+            if self._error is not None:
+                raise self._error
+            if self._whole:
+                return b"", True
+            if self._filled:
+                self._soon()
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        piece = self._ready.popleft()
+        if self._lent and not self._ready:
+            self._transport.resume_reading()
+        return piece, True
+
+    def _begin(self) -> None:
+        if self._begun:
+            return
+        self._begun = True
+        for piece in self._lender.early():
+            self._ready.append(piece)
+            self._left -= len(piece)
+        if self._left:
+            self._lent = True
+            self._lender.lend(self)
+        else:  # aiohttp's parser had all of it, and the connection is kept already
+            self._whole = True
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """The taker leaves; what has not come by now does not come."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._lent:
+            self._lent = False
+            self._lender.back()
+        self._ready.clear()
+
+    # The transport's side
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if not self._filling:
+            self._filling = memoryview(bytearray(min(self._piece_bytes, self._left)))
+        return self._filling[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        self._left -= nbytes
+        if self._filled == len(self._filling) or self._filled >= self._piece_bytes:
+            self._give()
+        elif self._waiter is not None and self._given:
+            self._soon()
+        elif self._waiter is not None:
+            self._give()  # the first bytes are a reader's time to first byte
+        if not self._left:
+            self._lent = False
+            self._lender.whole()
+            self._loop.call_soon(self._end)
+        elif self._ready:
+            self._transport.pause_reading()
+
+    def _soon(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(WAIT_S, self._give)
+
+    def _give(self) -> None:
+        """What has been received is a piece."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._filled:
+            self._given = True
+            self._ready.append(self._filling[: self._filled])
+            self._filling, self._filled = self._filling[self._filled :], 0
+        self._wake()
+
+    def _end(self) -> None:
+        self._lender.end()
+        self._whole = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def eof_received(self) -> None:
+        """The transport closes itself then, and says so by ``connection_lost``."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._lent:
+            self._lent = False
+            lost = self._lender.lost(error)
+            self._give()
+            self.set_exception(lost)
