@@ -31,7 +31,7 @@ from forebay_proxy.origins import digests
 from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.origins.errors import report
 from forebay_proxy.origins.http_body import chunks_of, close, narrow, start_of, take_larger_pieces
-from forebay_proxy.origins.landing import Landing
+from forebay_proxy.origins.landing import Landing, LandingBuffers
 from forebay_proxy.origins.net.address_class import AddressClass
 from forebay_proxy.origins.net.dial import GuardedResolver
 from forebay_proxy.origins.net.egress import Egress
@@ -82,6 +82,7 @@ class OriginClient:
         self._events = events
         self._connect_timeout_s = connect_timeout_s
         self._idle_timeout_s = idle_timeout_s
+        self._buffers = LandingBuffers()
         self._denied: OrderedDict[tuple[str, str], None] = OrderedDict()  # (shard, pin) that the last answer denied
         self._sender = Sender(
             guard=guard, events=events, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s, user_agent=user_agent,
@@ -111,7 +112,7 @@ class OriginClient:
                     self._events.emit(OriginOddity(shard.origin, "range-as-200"))
                 version = source.version(shard, exchange.ask, answer, placed.total)
                 self._denied.pop(wanted, None)
-                landing = Landing.of(response, placed.count)
+                landing = Landing.of(response, placed.count, self._buffers)
                 content = landing or response.content
                 chunks = chunks_of(shard.name, content, placed.count, self._connect_timeout_s, self._idle_timeout_s)
                 with contextlib.nullcontext() if landing is None else contextlib.closing(landing):
