@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
-from forebay_proxy.app.cache_rooms import Surroundings
-from forebay_proxy.app.composition import build_cache
+from forebay_proxy.app.composition import Surroundings, build_cache
 from forebay_proxy.app.doors import SidecarDoors
 from forebay_proxy.app.service_tasks import begin_tasks
 from forebay_proxy.app.shutdown import Deadline, Shutdown
 from forebay_proxy.app.sidecar import Sidecar
 from forebay_proxy.app.startup import NotBegun, OriginParts, OwnedDirectory, Start, adopt, own_directory
-from forebay_proxy.app.status import ServiceInfo
+from forebay_proxy.app.status import ServiceInfo, StatusReport
 from forebay_proxy.app.telemetry_parts import TelemetryParts, begin_access_log
 from forebay_proxy.background.set_prefetch import check_sets
 from forebay_proxy.config.settings import Settings
@@ -99,7 +98,10 @@ def _tell(announce: Announce, info: ServiceInfo) -> None:
 async def _begin(start: Start) -> Sidecar:
     """Own the directory, load what is there, listen. Raises ``ConfigError``."""
     settings, life = start.settings, start.life
-    egress, telemetry = Egress.of(start.environ, start.instance), TelemetryParts.build(start)
+    egress, telemetry = (
+        Egress.of(start.environ, start.instance),
+        TelemetryParts.build(start.events, start.clock, start.layout.segment_bytes),
+    )
     check_sets(settings.set)
     run = RunDirectory.of(start.environ)
     fingerprint = run.fingerprint(start.environ)
@@ -111,11 +113,11 @@ async def _begin(start: Start) -> Sidecar:
     parts = build_cache(
         owned.store, owned.capacity, settings, Surroundings(outward.origins, start.events, group, start.clock, asyncio.sleep, chance)
     )
-    adopt(owned.found, owned.store, parts.filling.resolver, parts.cache)
+    adopt(owned.found, owned.store, parts.resolver, parts.cache)
     parts.cache.room.overhead.measure()
-    report = telemetry.report_on(parts, start)
+    report = StatusReport(parts, telemetry, start.instance, start.clock)
     doors = SidecarDoors(start, parts, telemetry, report, outward, group)
-    said = await doors.open(start, claim, outward.guard, can_lend=owned.store.can_lend)
+    said = await doors.open(start, claim, can_lend=owned.store.can_lend)
     info = _info(start, owned, doors.http.address, fingerprint, said)
     owned.store.directory.announce(info.url, start.instance)
     claim.announce(_run_file(info, settings))

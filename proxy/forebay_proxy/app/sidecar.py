@@ -50,7 +50,7 @@ class Sidecar:
     def _idle_s(self) -> float:
         """For how long no client has used it."""
         now = self._start.clock()
-        if self._parts.reading.fd_leases.lingering:
+        if self._parts.fd_leases.lingering:
             self._lingered_at = now
         return 0.0 if self._doors.in_use else now - max(self._doors.last_active, self._lingered_at)
 
@@ -58,29 +58,29 @@ class Sidecar:
         parts, doors, ending = self._parts, self._doors, self._start.ending
         ending.began()
         self._claim.close()  # nobody new joins
-        parts.resident.store.directory.leaving()
+        parts.store.directory.leaving()
         for name in {"prefetch", "sets"} & self._tasks.keys():
             self._tasks[name].cancel()
         await doors.http.drain()
         await doors.fd.aclose()
         self._drop_unread()
         await doors.http.aclose(self._start.settings.drain_timeout_s, ending.hurried)
-        await parts.transfer.flights.ended(FLIGHTS_END_S)
+        await parts.flights.ended(FLIGHTS_END_S)
         for task in self._tasks.values():
             task.cancel()
-        parts.filling.resolver.cancel()
-        parts.transfer.flights.cancel()
-        parts.integrity.digest_check.stop()
-        parts.background.indexer.stop()
-        await parts.resident.tasks.idle()
+        parts.resolver.cancel()
+        parts.flights.cancel()
+        parts.digest_check.stop()
+        parts.indexer.stop()
+        await parts.tasks.idle()
 
     def _drop_unread(self) -> None:
         """Flights without a reader end now. Flights that a running answer needs go on, and bytes that have come are written."""
-        cache, flights = self._parts.cache, self._parts.transfer.flights
+        cache, flights = self._parts.cache, self._parts.flights
         keys = {reading.entry.key for reading in cache.readers}
         names = {reading.entry.name for reading in cache.readers}
         # The bytes of an opening are written by the opening itself.
         entries = cache.room.entries
         names |= {entries[key].name for key in flights.arrived() if key in entries}
         flights.drop(keys.__contains__)
-        self._parts.filling.resolver.drop(names.__contains__)
+        self._parts.resolver.drop(names.__contains__)
