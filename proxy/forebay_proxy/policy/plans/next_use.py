@@ -24,10 +24,8 @@ scan). Leased segments are no matter of this module: they are never offered.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
-
-from forebay_proxy.policy.plans.reader_plan import ReaderPlan
 
 __all__ = ["NextUse", "Rank"]
 
@@ -45,10 +43,8 @@ class Rank(IntEnum):
 
 @dataclass(slots=True, order=True, unsafe_hash=True)  # not frozen: one is made with every decision, and that would take 1 us more
 class NextUse:
-    """When a shard is used next, ordered from "leaves first" to "stays". AHEAD also says by whose plan, and where in it. Never changed."""
+    """When a shard is used next, ordered from "leaves first" to "stays". Never changed."""
 
     rank: Rank
     order: float
-    plan: ReaderPlan | None = field(default=None, compare=False, repr=False)
-    index: int = field(default=0, compare=False, repr=False)
     then: float = 0.0  # who is first among those of the same order

@@ -241,14 +241,14 @@ class PlanStorage:
             if plan is not None and plan.live and index >= plan.position:
                 yield plan, index
 
-    def first(self, name: str) -> tuple[float, ReaderPlan | None, int]:
-        """(when the shard is opened by some live plan, the plan, its index); never and none if no plan has the shard ahead."""
-        need, first, at = inf, None, 0
+    def first_need(self, name: str) -> float:
+        """When the shard is opened by the first live plan that has it ahead; never (infinite) if none has."""
+        need = inf
         for mention in self.mentions.of(name):  # not by way of ``ahead``: a generator costs more than what it finds
             plan, index = self._by_serial[mention >> INDEX_BITS], mention & INDEX_MASK
-            if plan is not None and plan.live and index >= plan.position and (when := plan.need_at(index)) < need:
-                need, first, at = when, plan, index
-        return need, first, at
+            if plan is not None and plan.live and index >= plan.position:
+                need = min(need, plan.need_at(index))
+        return need
 
     def next_mention(self, plan: ReaderPlan, name: str) -> int | None:
         """Where ``plan`` mentions the shard next."""

@@ -5,7 +5,6 @@ What all plans together may hold is bounded, because it is held in memory: a cli
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
@@ -104,7 +103,6 @@ class ReaderPlan:
     position: int = 0
     live: bool = False  # taken whole, and not withdrawn
     ended: bool = False  # it was live
-    moved: Callable[[ReaderPlan], None] | None = None  # who keeps an order of its shards hears that all their needs are others now
     _zero: float = inf  # when index 0 is needed, and how long until the next one is: need_at is asked a hundred thousand times a second
     _step: float = 0.0
 
@@ -136,8 +134,6 @@ class ReaderPlan:
         """It was withdrawn or replaced."""
         self.live, self.ended = False, True
         self._zero = inf
-        if self.moved is not None:
-            self.moved(self)
 
     def advance(self, position: int, now: float) -> None:
         """The reader opened the shard before ``position``. What it passed over it did not read: one opening, whatever the distance."""
@@ -153,8 +149,6 @@ class ReaderPlan:
         self._step = 1.0 / pace.rate
         last = pace.since if pace.opened_at is None else pace.opened_at + self._step
         self._zero = last - self.position * self._step
-        if self.moved is not None:
-            self.moved(self)
 
     def credential_at(self, index: int) -> PlanCredential | None:
         """The headers with which the shard at ``index`` was announced."""

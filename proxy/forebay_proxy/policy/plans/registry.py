@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from forebay_proxy.core.events import Events, Fact
 from forebay_proxy.core.shard import Shard
@@ -284,9 +285,9 @@ class PlanRegistry:
     def next_use(self, name: str, group_name: str) -> NextUse:
         """When the shard is used next, as far as plans and guesses tell. ``NextUseChanged`` tells of another one, until ``forget``."""
         self._watched.add(name)
-        need, plan, index = self.storage.first(name)
-        if plan is not None:
-            return NextUse(Rank.AHEAD, -need, plan, index)
+        need = self.storage.first_need(name)
+        if need < inf:
+            return NextUse(Rank.AHEAD, -need)
         now = self.clock()
         opened_at = self.epochs.last_opened(name) or 0.0
         unread = self.epochs.unread_by(name, group_name, now)
