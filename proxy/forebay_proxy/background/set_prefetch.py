@@ -24,7 +24,7 @@ from forebay_proxy.cache.versions.versions import Versions
 from forebay_proxy.core.errors import CacheFull, ConfigError, ForebayError, NotTarArchive, ShardError
 from forebay_proxy.core.shard import Shard, shown_set
 from forebay_proxy.policy.plans.registry import PlanRegistry, SetShardOpened
-from forebay_proxy.policy.plans.sets.shard_sets import InvalidSet, PatternSet, ShardSet
+from forebay_proxy.policy.plans.sets.shard_sets import InvalidSet, PatternSet
 
 __all__ = ["SetPrefetch", "check_sets"]
 
@@ -58,7 +58,7 @@ class _Declared:
 
     key: str
     text: str
-    shards: ShardSet
+    shards: PatternSet
     rewound_at: float
     is_awaited: bool = False  # its shards are not fetched before a reader opens one
     cursor: int = 0  # the next shard to look at
@@ -246,7 +246,7 @@ class SetPrefetch:
             "state": self._state(declared, failed=bool(failures)),
         }
 
-    def _failed(self, shards: ShardSet) -> list[dict[str, object]]:
+    def _failed(self, shards: PatternSet) -> list[dict[str, object]]:
         """What of this set cannot be fetched: equal causes together, the most frequent first, each with one shard that has it."""
         found: dict[tuple[str, str], list[str]] = {}
         for name, failure in self._failures.items():

@@ -20,7 +20,7 @@ __all__ = ["GROUP_LIFE_S", "EpochTracker", "Groups"]
 GROUP_LIFE_S = 6 * 3600.0  # longer than a night's checkpoint-and-restart, shorter than a day of other work
 MOST_JOBS = 64  # passes kept of one set: a node runs a handful of jobs, and a client may make names up
 MOST_GROUPS = 1 << 16  # sets and groups; some data sets have a folder for every hundred shards
-MOST_SEEN = 1 << 23  # shards over all passes: 75 MB
+MOST_SEEN = 1 << 21  # shards over all passes: 150 MB, and the largest public set has 585,270
 ANONYMOUS_AGAIN = "/"  # and a number: anonymous jobs after the first; no reader's name has a slash
 WARM = "\0warm"  # the pass of shards that were asked for ahead; no job has this name
 
