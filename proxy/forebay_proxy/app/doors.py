@@ -10,14 +10,15 @@ from pathlib import Path
 
 from forebay_proxy.app.composition import CacheParts
 from forebay_proxy.app.operations import Operations
-from forebay_proxy.app.startup import OriginParts, Start
+from forebay_proxy.app.startup import Start
 from forebay_proxy.app.status import StatusReport
 from forebay_proxy.app.telemetry_parts import TelemetryParts
 from forebay_proxy.background.plan_intake import PlanIntake
 from forebay_proxy.core.errors import ConfigError, InvalidRequest
+from forebay_proxy.core.request_loop import LoopGuard
 from forebay_proxy.core.uids import anybodys_uid
 from forebay_proxy.node.runfile import Claim
-from forebay_proxy.origins.net.guard import Refused
+from forebay_proxy.origins.net.guard import Guard, Refused
 from forebay_proxy.server.fd.server import FdServer, default_socket
 from forebay_proxy.server.http.meter_route import MeterDoor
 from forebay_proxy.server.http.server import HttpServer
@@ -37,8 +38,8 @@ class SidecarDoors:
     """Both ways in, for the same clients; shut until ``open``."""
 
     def __init__(
-        self, start: Start, parts: CacheParts, telemetry: TelemetryParts, report: StatusReport, outward: OriginParts,
-        group: asyncio.TaskGroup,
+        self, start: Start, parts: CacheParts, telemetry: TelemetryParts, report: StatusReport, guard: Guard,
+        loop_guard: LoopGuard, group: asyncio.TaskGroup,
     ) -> None:  # fmt: skip
         settings, cache, plans = start.settings, parts.cache, parts.plans
         self._access = Access(
@@ -48,7 +49,7 @@ class SidecarDoors:
             hosts=frozenset({settings.host}),
             token=settings.token.get_secret_value() if settings.token else None,
         )
-        self._guard, self._report = outward.guard, report
+        self._guard, self._report = guard, report
         self.http = HttpServer(
             cache=cache, plans=PlanIntake(plans, parts.prefetcher, start.events),
             operations=Operations(
@@ -58,7 +59,7 @@ class SidecarDoors:
             meters=MeterDoor(telemetry.meters.take, telemetry.meters.end, report.meter_page),
             metrics=telemetry.metrics.render,
             access=self._access, events=start.events, pass_headers=settings.pass_header, clock=start.clock,
-            loop_guard=outward.egress.loop_guard, instance=start.instance, jobs=plans.jobs, allow=self._allow,
+            loop_guard=loop_guard, instance=start.instance, jobs=plans.jobs, allow=self._allow,
         )  # fmt: skip
         self.fd = FdServer(
             cache=cache.fd_lender, access=self._access, events=start.events, group=group, clock=start.clock,

@@ -15,7 +15,7 @@ from forebay_proxy.app.doors import SidecarDoors
 from forebay_proxy.app.service_tasks import begin_tasks
 from forebay_proxy.app.shutdown import Deadline, Shutdown
 from forebay_proxy.app.sidecar import Sidecar
-from forebay_proxy.app.startup import NotBegun, OriginParts, OwnedDirectory, Start, adopt, own_directory
+from forebay_proxy.app.startup import NotBegun, OwnedDirectory, Start, adopt, own_directory
 from forebay_proxy.app.status import ServiceInfo, StatusReport
 from forebay_proxy.app.telemetry_parts import TelemetryParts, begin_access_log
 from forebay_proxy.background.set_prefetch import check_sets
@@ -28,6 +28,7 @@ from forebay_proxy.core.segments import DEFAULT_LAYOUT, SegmentLayout
 from forebay_proxy.core.tasks import describe_fault
 from forebay_proxy.node.runfile import RunDirectory, RunFile, process_start_time
 from forebay_proxy.origins.net.egress import Egress
+from forebay_proxy.origins.registry import Origins
 from forebay_proxy.server.http.server import ServerAddress
 from forebay_proxy.server.net.process_limits import raise_limit
 
@@ -109,14 +110,15 @@ async def _begin(start: Start) -> Sidecar:
     owned = await own_directory(start)
     await begin_access_log(start, owned.store)
     group = await life.enter_async_context(asyncio.TaskGroup())
-    outward, chance = OriginParts.build(start, egress), random.Random()  # noqa: S311 -- spreads retries, guards nothing
+    origins, chance = Origins.of(settings, start.environ, start.events, egress), random.Random()  # noqa: S311 -- spreads retries, guards nothing
+    life.push_async_callback(origins.aclose)
     parts = build_cache(
-        owned.store, owned.capacity, settings, Surroundings(outward.origins, start.events, group, start.clock, asyncio.sleep, chance)
+        owned.store, owned.capacity, settings, Surroundings(origins, start.events, group, start.clock, asyncio.sleep, chance)
     )
     adopt(owned.found, owned.store, parts.resolver, parts.cache)
     parts.cache.room.overhead.measure()
     report = StatusReport(parts, telemetry, start.instance, start.clock)
-    doors = SidecarDoors(start, parts, telemetry, report, outward, group)
+    doors = SidecarDoors(start, parts, telemetry, report, origins.guard, egress.loop_guard, group)
     said = await doors.open(start, claim, can_lend=owned.store.can_lend)
     info = _info(start, owned, doors.http.address, fingerprint, said)
     owned.store.directory.announce(info.url, start.instance)

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
-from forebay_proxy.background.selection import Slices
 from forebay_proxy.cache.integrity.segment_check import Finding, SegmentCheck
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import SpaceManager
@@ -92,12 +91,10 @@ class Verifier:
         self._events.put_nowait(self._tally.end(sum(1 for _, indices in self._work if indices)))
 
     async def _list(self) -> None:
-        slices = Slices()
         async for entry in self._entries:
             indices = list(entry.segments.stored())
             self._work.append((entry, indices))
             self._total_bytes += sum(entry.segments.span(index)[1] for index in indices)
-            await slices.turn()
 
     def _segments_in_order(self) -> Iterator[tuple[Entry, int]]:
         return ((entry, index) for entry, indices in self._work for index in indices)

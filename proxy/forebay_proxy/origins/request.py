@@ -113,9 +113,6 @@ class RedirectCache:
         self._wall = wall
         self._kept: OrderedDict[tuple[str, Credential], tuple[float, OriginRequest]] = OrderedDict()
 
-    def __repr__(self) -> str:
-        return f"<RedirectCache {len(self._kept)}>"
-
     def find(self, shard: Shard) -> OriginRequest | None:
         """The link of ``shard``, None if there is none that is good now."""
         until, ask = self._kept.get((shard.name, shard.credential), (0.0, None))

@@ -98,7 +98,7 @@ async def test_what_is_told_of_a_set(tmp_path: Path) -> None:
         (told,) = idle.status_rows()
         assert (told["set"], told["shards"], told["opened"]) == (PATTERN, 12, {})
         assert told["state"] == "not fetched ahead: prefetch is off"
-        assert (told["complete"], told["stored_bytes"]) == (None, None)
+        assert (told["complete"], told["stored_bytes"]) == (0, 0)
     async with building(tmp_path / "d") as world:
         fill(world)
         async with fetching(world, PATTERN) as sets:

@@ -17,7 +17,7 @@ from forebay_proxy.cli.output import many, notice, say, say_json
 from forebay_proxy.cli.sources import shown_argument, understood
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.quantities import format_size
-from forebay_proxy.policy.plans.sets.shard_sets import understood as understood_set
+from forebay_proxy.policy.plans.shard_sets import understood as understood_set
 
 __all__ = ["evict", "selected", "selections"]
 

@@ -131,7 +131,7 @@ class S3Origin:
         if order.client.unsigned or answer.status not in (400, 401, 403):
             return None
         bad = answer.code in _BAD_TOKENS
-        looked = await self._recredential(order.client.profile, certain=bad)
+        looked = await self._recredential(order.client.profile)
         second = await self._signed_anew(shard)
         return None if _same_signer(ask, second) and (ask.fresh or (bad and not looked)) else second
 
@@ -185,13 +185,13 @@ class S3Origin:
         _keep(self._signatures, shard.name, (made, signature), _SIGNATURES_MAX)
         return signature
 
-    async def _recredential(self, profile: str, *, certain: bool) -> bool:
-        """Read the credentials of ``profile`` anew; False if that was done a moment ago. ``certain``: those in use are known to be bad."""
+    async def _recredential(self, profile: str) -> bool:
+        """Read the credentials of ``profile`` anew; False if that was done a moment ago."""
         now = self._clock()
         if abs(now - self._recredentialed.get(profile, float("-inf"))) < _RECREDENTIAL_S:
             return False
         self._recredentialed[profile] = now
-        if await self._sdk(lambda signer: signer.forget(profile) if certain else signer.reread(profile)):
+        if await self._sdk(lambda signer: signer.reread(profile)):
             self._signatures.clear()  # all of them may carry the rejected token
         return True
 

@@ -66,9 +66,6 @@ class EvictionCandidates(Generic[H]):
         self._can_punch = can_punch
         self._queue = EvictionQueue(self._use_of)
 
-    def __repr__(self) -> str:
-        return f"<EvictionCandidates {len(self.entries)} shards>"
-
     def use_of(self, entry: H) -> NextUse:
         """When an entry is used next, whoever is inside it now."""
         return NextUse(Rank.DEAD, 0.0) if entry.in_use.stale else self._plans.next_use(entry.name, entry.group)
@@ -167,9 +164,6 @@ class AdmissionPolicy(Generic[H]):
         self.ledger = ledger
         self.read_ahead = ReadAhead(events)
         self.candidates: EvictionCandidates[H] = EvictionCandidates(plans, clock, can_punch)
-
-    def __repr__(self) -> str:
-        return f"<AdmissionPolicy {self.ledger!r}, {self.candidates!r}>"
 
     def reserve(self, size: int) -> Grant[tuple[H, tuple[int, ...]]]:
         """Room for a demanded segment: whatever is not leased may leave for it. Raises ``CacheFull``."""

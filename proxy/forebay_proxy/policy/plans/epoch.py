@@ -81,9 +81,6 @@ class Epoch:
         self._early: list[str] = []  # opened again by who tells no epoch, in a job where others do: perhaps as the first of the next one
         self._late_at = 0  # how many shards of the present epoch had been opened when the last one of the epoch before was
 
-    def __repr__(self) -> str:
-        return f"<Epoch epoch {self.epoch}{'' if self.told else ' (guessed)'}, {self.opened} of {len(self.marks)} known shards read>"
-
     def read(self, name: str, epoch: int | None, running: Collection[int] = ()) -> None:
         """A reader opened the shard, in ``epoch`` if it told. ``running`` are the epochs that readers of the job are in."""
         if epoch is not None:

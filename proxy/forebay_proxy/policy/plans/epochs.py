@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.epoch import UNTOLD, Epoch
 from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, LiveJobs
-from forebay_proxy.policy.plans.sets.shard_sets import ShardSets
+from forebay_proxy.policy.plans.shard_sets import ShardSets
 
 __all__ = ["GROUP_LIFE_S", "EpochTracker", "Groups"]
 
@@ -40,9 +40,6 @@ class Groups:
         self.sets = ShardSets(self._lose)
         self._groups: OrderedDict[str, Group] = OrderedDict()  # longest unopened first
         self._seen = 0  # shards in all passes
-
-    def __repr__(self) -> str:
-        return f"<Groups {len(self)}, {self._seen} shards>"
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -110,9 +107,6 @@ class EpochTracker:
         self._anonymous = ANONYMOUS  # the present anonymous job
         self._sessions = 0  # anonymous jobs after the first
         self._anonymous_since = float("-inf")  # what it has not opened since then it has left
-
-    def __repr__(self) -> str:
-        return f"<EpochTracker over {len(self.groups)} groups>"
 
     # What is told
 

@@ -37,9 +37,6 @@ class ReverseIndex:
             str, int | array[int]
         ] = {}  # an array where there are several: a resampled shard is mentioned a thousand times
 
-    def __repr__(self) -> str:
-        return f"<ReverseIndex of {len(self)} shards>"
-
     def __len__(self) -> int:
         return len(self._mentions)
 
@@ -92,9 +89,6 @@ class PlanStorage:
         self._reclaimer: deque[Iterator[None]] = deque()
         self.entries_held = 0  # of all plans, what is read or withdrawn already but not cleared away included
         self.name_bytes = 0  # characters of their names and URLs
-
-    def __repr__(self) -> str:
-        return f"<PlanStorage of {self.entries_held} entries, {len(self._reclaimer)} to be cleared away>"
 
     # Writing down
 

@@ -41,9 +41,6 @@ class FairQueue:
         self._served = 0.0  # the tag of whoever was served last
         self._serial = 0
 
-    def __repr__(self) -> str:
-        return f"<FairQueue {len(self)} lanes of {len(self._jobs)} jobs>"
-
     def __len__(self) -> int:
         return sum(job.waiting for job in self._jobs.values())
 
@@ -128,9 +125,6 @@ class RoomQueue:
         self._waiting = 0
         self.roomy = False  # whether there may be some room: nobody is tried before
 
-    def __repr__(self) -> str:
-        return f"<RoomQueue {len(self)} wait>"
-
     def __len__(self) -> int:
         return self._waiting
 
@@ -170,9 +164,6 @@ class LaneQueues:
         self._due = due
         self._turns: dict[str, FairQueue] = {}  # origin -> its queue; who was served last is last
         self.room = RoomQueue()
-
-    def __repr__(self) -> str:
-        return f"<LaneQueues of {len(self._turns)} origins, {len(self.room)} without room>"
 
     def put(self, lane: OriginCursor) -> None:
         """``lane`` wants something, or its need has changed."""

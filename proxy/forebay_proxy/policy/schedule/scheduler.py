@@ -23,9 +23,8 @@ from __future__ import annotations
 from itertools import islice
 
 from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
-from forebay_proxy.policy.schedule.cursor_walk import CursorWalk
+from forebay_proxy.policy.schedule.cursor_walk import CursorWalk, PendingShards
 from forebay_proxy.policy.schedule.cursors import CacheView, OriginCursor, PrefetchRequest, ReaderCursors
-from forebay_proxy.policy.schedule.pending_shards import PendingShards, RevalidationQueue
 from forebay_proxy.policy.schedule.planned_readers import PlannedReaders
 from forebay_proxy.wire.protocol.plan import ReaderName
 
@@ -43,14 +42,14 @@ class PrefetchScheduler:
         self.readers = PlannedReaders(plans, view)
         self.has_more = False  # the last decision used up its steps: there may be more to say at once
         self._view = view
-        self._pending = PendingShards(RevalidationQueue(plans, self.missing))
+        self._pending = PendingShards(plans, self.missing)
         self._walk = CursorWalk(self.readers, view, self._pending)
         self._lanes = self._walk.lanes
         self._changed: dict[ReaderName, ReaderCursors] = {}  # to be looked at before the next decision, longest changed first
         self._last: tuple[OriginCursor, int] | None = None  # of the last request: what to come back to if it is refused
 
     def __repr__(self) -> str:
-        return f"<PrefetchScheduler {len(self.readers)} readers, {self._pending!r}, {self._lanes!r}>"
+        return f"<PrefetchScheduler {len(self.readers)} readers>"
 
     # What becomes of readers
 
@@ -112,7 +111,7 @@ class PrefetchScheduler:
 
     def forgiven(self, name: str) -> None:
         """It may be tried again."""
-        self._pending.forgive(name)
+        self._pending.failed.discard(name)
         self.missing(name)
 
     def unopened(self, name: str) -> None:
@@ -169,7 +168,7 @@ class PrefetchScheduler:
         if self.has_more:
             return None
         self._lanes.retry()
-        asked = self._pending.revalidations.next()
+        asked = self._pending.next_check()
         if asked is not None:
             need_at, plan, shard = asked
             return PrefetchRequest(plan, shard, None, need_at, 0, need_at)

@@ -12,11 +12,11 @@ import string
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate, chain, product
-from typing import Iterable, Iterator, Optional, Protocol, Sequence, Tuple
+from typing import Iterable, Iterator, Optional, Protocol, Sequence
 
 __all__ = [
     "MAX_EXPANSION", "MAX_PARTS", "InvalidPattern", "Pattern", "check_parts", "expand", "index_in", "meant_range", "offers_choice",
-    "parse_pattern", "split_last",
+    "parse_pattern",
 ]  # fmt: skip
 
 MAX_EXPANSION = 1 << 22  # URLs in one set; the largest public one has 585,270
@@ -221,22 +221,6 @@ class _AllOf:
 def offers_choice(inside: str) -> bool:
     """Whether a pair of braces around ``inside`` goes away in an expansion. Raises ``InvalidPattern``."""
     return bool(_numbers(inside) or _letters(inside) or _commas(inside))
-
-
-def split_last(pattern: Pattern) -> Optional[Tuple[Pattern, Pattern, str]]:
-    """``pattern`` as (what stands before, the numbers that vary fastest, the text behind them), which many texts are made of quickly.
-
-    The text at ``i`` is ``before.at(i // n) + numbers.at(i % n) + behind`` with n = ``numbers.count``. None where it does not end so.
-    """
-    if not isinstance(pattern, _AllOf) or pattern.escaped:
-        return None
-    parts, behind = list(pattern.parts), ""
-    while parts and isinstance(parts[-1], _Text):
-        behind = parts[-1].text + behind
-        parts.pop()
-    if not parts or not isinstance(parts[-1], _Numbers):
-        return None
-    return _AllOf.of(parts[:-1], escaped=False), parts[-1], behind
 
 
 def _sequence(text: str, depth: int) -> Pattern:

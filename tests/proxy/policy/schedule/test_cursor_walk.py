@@ -8,9 +8,8 @@ from support.house import FakeClock, reader, shard_of
 from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.core.segments import SEGMENT_BYTES as SEGMENT
 from forebay_proxy.policy.plans.registry import PlanRegistry
-from forebay_proxy.policy.schedule.cursor_walk import CHECKS_AHEAD, FRONT, CursorWalk
+from forebay_proxy.policy.schedule.cursor_walk import CHECKS_AHEAD, FRONT, CursorWalk, PendingShards, RevalidationQueue
 from forebay_proxy.policy.schedule.cursors import OriginCursor
-from forebay_proxy.policy.schedule.pending_shards import PendingShards, RevalidationQueue
 from forebay_proxy.policy.schedule.planned_readers import PlannedReaders
 
 SHARDS = [shard_of(f"https://o/set/{number}.tar") for number in range(100)]

@@ -93,9 +93,6 @@ class ShardSets:
         self._keys: OrderedDict[str, str] = OrderedDict()  # by text, longest unmentioned first: asked for with every opening
         self._containing: dict[str, tuple[str, ...]] = {}
 
-    def __repr__(self) -> str:
-        return f"<ShardSets {len(self.listed)} listed, {len(self.unlisted)} by name>"
-
     def __len__(self) -> int:
         return len(self.listed) + len(self.unlisted)
 

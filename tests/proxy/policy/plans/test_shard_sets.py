@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.lengths import examples
 
 from forebay_proxy.core.shard import shown_set
-from forebay_proxy.policy.plans.sets.shard_sets import (
+from forebay_proxy.policy.plans.shard_sets import (
     MOST_SETS,
     InvalidSet,
     PatternSet,
