@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support.http_server import request, talk
 
-from forebay_proxy.app import service, service_tasks, sidecar
+from forebay_proxy.app import service
 from forebay_proxy.app.service import serve
 from forebay_proxy.app.shutdown import Shutdown
 from forebay_proxy.app.status import ServiceInfo
@@ -32,7 +32,7 @@ async def test_a_failed_opening_is_tried_again_by_itself(tmp_path: Path, monkeyp
     """A planned shard appears at its origin later; nobody asks, and it comes."""
     monkeypatch.setattr(prefetcher, "FAILED_S", 0.1)
     monkeypatch.setattr(refusals, "REMEMBERED_S", 0.0)
-    monkeypatch.setattr(service_tasks, "TICK_S", 0.02)
+    monkeypatch.setattr(service, "TICK_S", 0.02)
     root, run = tmp_path / "root", tmp_path / "run"
     root.mkdir()
     run.mkdir(mode=0o700)
@@ -76,19 +76,19 @@ async def serving(place: Path) -> AsyncIterator[int]:
 
 async def test_what_has_come_is_written_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that has left got its last bytes from memory: they are on their way to the disk at the end, and here at the next start."""
-    ending, write, drop = threading.Event(), file_io.write_pieces, sidecar.Sidecar._drop_unread
+    ending, write, drop = threading.Event(), file_io.write_pieces, service.Sidecar._drop_unread
 
     def late(*arguments: Any) -> None:
         assert ending.wait(60)
         write(*arguments)
 
-    def dropped(serving: sidecar.Sidecar) -> None:
+    def dropped(serving: service.Sidecar) -> None:
         drop(serving)
         ending.set()
 
     monkeypatch.setattr(file_io, "write_pieces", late)
-    monkeypatch.setattr(sidecar.Sidecar, "_drop_unread", dropped)
-    monkeypatch.setattr(sidecar, "FLIGHTS_END_S", 60.0)
+    monkeypatch.setattr(service.Sidecar, "_drop_unread", dropped)
+    monkeypatch.setattr(service, "FLIGHTS_END_S", 60.0)
     (tmp_path / "root").mkdir()
     shard = tmp_path / "root" / "a.tar"
     shard.write_bytes(bytes(range(256)) * 20)

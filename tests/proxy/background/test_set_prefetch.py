@@ -19,8 +19,7 @@ from forebay_proxy.policy.eviction.admission import AdmissionPolicy
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.policy.plans.epochs import GROUP_LIFE_S
 from forebay_proxy.policy.plans.live_jobs import QUIET_S
-from forebay_proxy.policy.plans.next_use import Rank
-from forebay_proxy.policy.plans.registry import SetShardOpened
+from forebay_proxy.policy.plans.registry import Rank, SetShardOpened
 
 PATTERN = "https://o/set/{00..11}.tar"
 NAMES = [f"https://o/set/{number:02d}.tar" for number in range(12)]

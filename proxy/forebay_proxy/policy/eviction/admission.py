@@ -18,8 +18,7 @@ from forebay_proxy.core.segments import Segments
 from forebay_proxy.policy.eviction.eviction_queue import EvictionQueue
 from forebay_proxy.policy.eviction.ledger import Grant, Ledger, Victim, chosen
 from forebay_proxy.policy.eviction.read_ahead import ReadAhead
-from forebay_proxy.policy.plans.next_use import NextUse, Rank
-from forebay_proxy.policy.plans.registry import NextUseChanged, PlanRegistry
+from forebay_proxy.policy.plans.registry import NextUse, NextUseChanged, PlanRegistry, Rank
 
 __all__ = ["AdmissionPolicy", "EvictionCandidates", "HeldBytes", "HeldUse"]
 

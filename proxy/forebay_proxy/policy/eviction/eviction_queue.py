@@ -11,7 +11,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from forebay_proxy.policy.plans.next_use import NextUse
+from forebay_proxy.policy.plans.registry import NextUse
 
 __all__ = ["EvictionQueue"]
 

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 
+from forebay_proxy.policy.plans import reader_plan
 from forebay_proxy.policy.plans.entries import Entries
-from forebay_proxy.policy.plans.reader_plan import ReaderPace, ReaderPlan, check_entries, check_names, fits
+from forebay_proxy.policy.plans.reader_plan import ReaderPace, ReaderPlan, check_held
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["INDEX_BITS", "SLICE", "PlanStorage", "ReverseIndex"]
@@ -108,16 +109,15 @@ class PlanStorage:
         """Write ``entries`` into ``plan``, in slices. Raises ``PlansFull``, ``InvalidShardUrl``."""
         spare, spare_bytes = (len(instead_of), instead_of.name_bytes + instead_of.text_bytes) if instead_of else (0, 0)  # for a moment
         count = len(entries)
-        while self._reclaimer and not fits(self.entries_held + count - spare):
+        while self._reclaimer and self.entries_held + count - spare > reader_plan.MOST_SHARDS:
             self.tidy(1)
             yield
-        check_entries(self.entries_held + count - spare)
+        check_held(shards=self.entries_held + count - spare)
         plan.credentials = [(0, entries.credential)]
         for start in range(0, count, SLICE):
             names, texts = entries.names(start, start + SLICE)
             self._write(plan, names, texts)
-            check_entries(self.entries_held - spare)
-            check_names(self.name_bytes - spare_bytes)
+            check_held(shards=self.entries_held - spare, name_bytes=self.name_bytes - spare_bytes)
             self.tidy(1)  # so clearing away keeps up with taking
             yield
 

@@ -13,8 +13,7 @@ from forebay_proxy.policy.plans.entries import PlanCredential
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = [
-    "MOST_NAME_BYTES", "MOST_READERS", "MOST_SHARDS", "START_RATE", "PlanGap", "PlansFull", "ReaderPace", "ReaderPlan", "check_entries",
-    "check_names", "check_readers", "fits",
+    "MOST_NAME_BYTES", "MOST_READERS", "MOST_SHARDS", "START_RATE", "PlanGap", "PlansFull", "ReaderPace", "ReaderPlan", "check_held",
 ]  # fmt: skip
 
 MOST_READERS = 4096  # eight ranks of 32 workers with two openers each are 512
@@ -41,27 +40,13 @@ class PlanGap(ForebayError):
         super().__init__(f"the plan ends after {held} entries, and these begin at {at}", next_step="send the whole plan (PUT)")
 
 
-def check_readers(count: int) -> None:
-    """Whether a new reader may come to ``count`` others. Raises ``PlansFull``."""
-    if count >= MOST_READERS:
-        raise PlansFull(f"{count} readers have announced plans, and {MOST_READERS} may", next_step=_STEP)
-
-
-def fits(count: int) -> bool:
-    """Whether so many entries may be held."""
-    return count <= MOST_SHARDS
-
-
-def check_entries(count: int) -> None:
-    """Whether so many entries may be held. Raises ``PlansFull``."""
-    if not fits(count):
-        raise PlansFull(f"all plans together would hold {count} shards, and {MOST_SHARDS} are taken", next_step=_STEP)
-
-
-def check_names(size: int) -> None:
-    """Whether names and URLs of ``size`` bytes may be held. Raises ``PlansFull``."""
-    if size > MOST_NAME_BYTES:
-        raise PlansFull(f"the names in all plans together would take {size} bytes, and {MOST_NAME_BYTES} are taken", next_step=_STEP)
+def check_held(readers: int = 0, shards: int = 0, name_bytes: int = 0) -> None:
+    """Whether all plans together may hold so much. Raises ``PlansFull``."""
+    for held, most, what in (
+        (readers, MOST_READERS, "readers"), (shards, MOST_SHARDS, "shards"), (name_bytes, MOST_NAME_BYTES, "bytes of names"),
+    ):  # fmt: skip
+        if held > most:
+            raise PlansFull(f"all plans together would hold {held} {what}, and {most} are taken", next_step=_STEP)
 
 
 START_RATE = 0.2  # shards a second before anything is measured: 50 MB/s of 250 MB shards

@@ -6,7 +6,7 @@ Every reader has a *cursor*: the first thing of its future that is neither store
 2. At an origin that does, jobs take turns by bytes (``lane_queues``), and within a job the reader with the least lead is first: the bytes
    from where it is to its cursor, at the rate that the job's readers share (``CursorWalk.due``).
 3. A reader is given no more than its window, counted from its position to its cursor (``window``).
-4. A lane for which there was no room waits until there may be some; then the nearest is tried first (``RoomQueue``).
+4. A lane for which there was no room waits until there may be some; then the nearest is tried first (``LaneQueues``).
 
 A request is taken to be made: the cursor passes it at once, and comes back when it is ``refused``, or ``missing`` later (evicted, failed,
 another version). So no segment is asked for twice, and a cursor never stays beyond something that is missing.
@@ -117,7 +117,7 @@ class PrefetchScheduler:
     def unopened(self, name: str) -> None:
         """There was no room for its opening: its lane waits for some."""
         self._pending.ended(name)
-        self._lanes.room.roomy = False
+        self._lanes.roomy = False
         for lane in self.readers.back_to(name):
             self._lanes.queue_for_room(lane)
 
@@ -135,7 +135,7 @@ class PrefetchScheduler:
             return
         lane, index = self._last
         self._last = None
-        self._lanes.room.roomy = False
+        self._lanes.roomy = False
         lane.cursors.window.refused()
         self._pending.opening.discard(lane.cursors.shard(index).name)
         lane.cursors.lead.uncount(index)
@@ -150,7 +150,7 @@ class PrefetchScheduler:
 
     def room(self) -> None:
         """Something was read, removed or replaced: lanes that found no room may find some."""
-        self._lanes.room.roomy = True
+        self._lanes.roomy = True
 
     def caught_up(self, reader: ReaderName) -> None:
         """A segment that came ahead for the reader was read, or is gone: it may have another."""

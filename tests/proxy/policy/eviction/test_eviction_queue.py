@@ -9,8 +9,7 @@ from support.lengths import examples
 
 from forebay_proxy.core.events import Events
 from forebay_proxy.policy.eviction.eviction_queue import EvictionQueue
-from forebay_proxy.policy.plans.next_use import NextUse, Rank
-from forebay_proxy.policy.plans.registry import NextUseChanged, PlanRegistry
+from forebay_proxy.policy.plans.registry import NextUse, NextUseChanged, PlanRegistry, Rank
 
 KEYS = [f"k{number}" for number in range(3)]
 few = st.integers(0, 1).map(float)
