@@ -68,7 +68,7 @@ class RequestTarget(Protocol):
 
     def arrived(self, shard: Shard, ask: OriginRequest) -> None:
         """Redirects led to ``ask``, which answered well: later segments may start there. Else they are followed each time."""
-        return None
+        return
 
     def version(self, shard: Shard, ask: OriginRequest, answer: OriginResponse, length: int | None) -> Version:
         """Which version a good answer to ``ask`` is of; ``length`` is the whole shard's as the answer says it, None if it does not."""
