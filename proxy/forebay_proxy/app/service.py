@@ -119,7 +119,7 @@ async def _begin(start: Start) -> Sidecar:
     info = _info(start, owned, doors.http.address, fingerprint, said)
     owned.store.directory.announce(info.url, start.instance)
     claim.announce(_run_file(info, settings))
-    report.introduce(info, settings, lambda: doors.fd.listener.path)
+    report.introduce(info, settings, lambda: doors.fd.path)
     return Sidecar(info, start, claim, parts, doors, begin_tasks(start, parts, telemetry, report, group, chance))
 
 
