@@ -31,9 +31,8 @@ from forebay_proxy.policy.plans.epochs import EpochTracker
 from forebay_proxy.policy.plans.reader_plan import MOST_READERS, MOST_SHARDS
 from forebay_proxy.policy.plans.registry import PlanRegistry, PlansFull
 from forebay_proxy.server.http import admin_routes, connection, framing
-from forebay_proxy.server.http.connection import ConnectionServer
+from forebay_proxy.server.http.connection import ConnectionLimit, ConnectionServer
 from forebay_proxy.server.http.framing import BODIES_MOST_BYTES
-from forebay_proxy.server.net.access import ConnectionLimit
 from forebay_proxy.server.net.peers import Peer, Where
 from forebay_proxy.telemetry.counters import MAX_JOBS, Counters
 from forebay_proxy.telemetry.prometheus.metrics import Metrics

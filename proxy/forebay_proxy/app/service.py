@@ -29,8 +29,8 @@ from forebay_proxy.core.segments import DEFAULT_LAYOUT, SegmentLayout
 from forebay_proxy.core.tasks import describe_fault
 from forebay_proxy.node.runfile import RunDirectory, RunFile, process_start_time
 from forebay_proxy.origins.net.egress import Egress
+from forebay_proxy.server.http.connection import raise_limit
 from forebay_proxy.server.http.server import ServerAddress
-from forebay_proxy.server.net.process_limits import raise_limit
 
 __all__ = ["run_service", "serve"]
 

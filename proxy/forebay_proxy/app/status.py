@@ -24,7 +24,6 @@ from forebay_proxy.telemetry.counters import Counters
 from forebay_proxy.telemetry.long_waits import why
 from forebay_proxy.telemetry.meter_board import MeterBoard
 from forebay_proxy.telemetry.origin_board import OriginBoard
-from forebay_proxy.telemetry.rank_balance import rank_balance
 from forebay_proxy.telemetry.troubles import RecentErrors
 from forebay_proxy.telemetry.usage import PeakBytes, Usage
 from forebay_proxy.telemetry.verdict import verdict
@@ -248,20 +247,15 @@ class MeterStatus:
         self._instance = instance
 
     def page(self, job: str) -> dict[str, Any]:
-        """``ranks``: see ``MeterBoard.rows``; ``balance``: how evenly they were loaded in the last minute (``RankBalance``).
-
-        ``sidecar``: sums since it started, and what lies ahead of the job's readers now.
+        """``ranks``: see ``MeterBoard.rows``. ``sidecar``: sums since it started, and what lies ahead of the job's readers now.
 
         Origin bytes are of all jobs: a flight serves every job that waits for it.
         """
-        rows = self._meters.rows(job)
-        balance = rank_balance(rows)
         counted, ahead, (origin_bytes, origin_retries) = self._counters.of(job), self._announced.ahead(job), self._board.sums()
         return {
             "instance": self._instance,
             "job": job,
-            "ranks": rows,
-            "balance": balance.as_json() if balance else None,
+            "ranks": self._meters.rows(job),
             "sidecar": {
                 "sent_bytes": counted.sent_bytes,
                 "hit_bytes": counted.hit_bytes,

@@ -30,11 +30,11 @@ from forebay_proxy.core.logs import frames_of
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.core.tasks import cancel_soon
 from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, LiveJobs, Presence
+from forebay_proxy.server.http.connection import client_places
 from forebay_proxy.server.http.framing import credential_headers
 from forebay_proxy.server.net.access import Access
 from forebay_proxy.server.net.listen import UnixListener, fits
 from forebay_proxy.server.net.peers import unix_peer
-from forebay_proxy.server.net.process_limits import client_places
 from forebay_proxy.wire.protocol.fd import (
     MAX_LINE_BYTES,
     FdRequest,

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, Protocol
 from urllib.parse import parse_qs, unquote
 
@@ -17,12 +18,11 @@ from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.live_jobs import LiveJobs
 from forebay_proxy.server.http.admin_bodies import COMMAND_BODY_BYTES, parse_origins, parse_patterns, parse_rate, parse_set
 from forebay_proxy.server.http.body_writer import cut
-from forebay_proxy.server.http.framing import Bodies, Busy, read_body
+from forebay_proxy.server.http.framing import Bodies, Busy
 from forebay_proxy.server.http.plan_route import PlanRoute
 from forebay_proxy.server.http.problem import SERVER, MethodNotAllowed, NoSuchPath, answer_json
 from forebay_proxy.server.http.request_record import RequestRecord
 from forebay_proxy.server.http.shard_route import closing
-from forebay_proxy.server.http.status_page import PAGE_HEADERS, page_files
 
 __all__ = ["AdminRoutes", "Housekeeping"]
 
@@ -31,6 +31,15 @@ MOST_WARMS = 8
 # Holds at once. A node runs a few jobs, each with a hold for `forebay run` and one for each rank that calls fb.sidecar(): a crowd of
 # holds is a fault, and would take the places of readers.
 MOST_HOLDS = 256
+
+# Nothing but our own files is loaded, and nobody frames the page.
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
 
 Handler = Callable[[web.BaseRequest, RequestRecord], Awaitable[web.StreamResponse]]
 
@@ -94,7 +103,7 @@ class AdminRoutes:
         self._metrics = metrics
         self._ready = ready
         self._allow_origins = allow
-        self._page = page_files()
+        self._page = _page_files()
         self._bodies = bodies
         self._running = _Running()
         self._routes: dict[str, dict[str, Handler]] = {
@@ -172,23 +181,23 @@ class AdminRoutes:
 
     async def _show_page(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         body, content_type = self._page[request.raw_path.partition("?")[0]]
-        return web.Response(body=body, headers={"Content-Type": content_type, **PAGE_HEADERS})
+        return web.Response(body=body, headers={"Content-Type": content_type, **_PAGE_HEADERS})
 
     async def _evict(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        with self._bodies.holding() as holding:
-            patterns = parse_patterns(await read_body(request, COMMAND_BODY_BYTES, holding))
+        async with self._bodies.read(request, COMMAND_BODY_BYTES) as body:
+            patterns = parse_patterns(body)
         return answer_json(await self._operations.evict(patterns))
 
     async def _remove_set(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        with self._bodies.holding() as holding:
-            name = parse_set(await read_body(request, COMMAND_BODY_BYTES, holding))
+        async with self._bodies.read(request, COMMAND_BODY_BYTES) as body:
+            name = parse_set(body)
         if not self._operations.remove_set(name):
             raise InvalidRequest("no declared set has this name", status=404, next_step="'forebay set ls' lists them")
         return web.Response(status=204)
 
     async def _allow(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        with self._bodies.holding() as holding:
-            origins = parse_origins(await read_body(request, COMMAND_BODY_BYTES, holding))
+        async with self._bodies.read(request, COMMAND_BODY_BYTES) as body:
+            origins = parse_origins(body)
         assert self._allow_origins is not None
         self._allow_origins(origins)
         return web.Response(status=204)
@@ -211,8 +220,8 @@ class AdminRoutes:
     async def _verify(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         rate_bytes_s = parse_rate(request.raw_path.partition("?")[2])
         self._check_verifying()
-        with self._bodies.holding() as holding:
-            patterns = parse_patterns(await read_body(request, COMMAND_BODY_BYTES, holding))
+        async with self._bodies.read(request, COMMAND_BODY_BYTES) as body:
+            patterns = parse_patterns(body)
         self._check_verifying()  # as for a warm-up
         self._running.verifies = True
         try:
@@ -250,3 +259,14 @@ def _begin(path: str) -> str:
 
 def _text(text: str, *, status: int = 200) -> web.Response:
     return web.Response(status=status, text=text, headers={"Cache-Control": "no-store"})
+
+
+def _page_files() -> dict[str, tuple[bytes, str]]:
+    """Body and content type by path of the status page, read once."""
+    folder = files("forebay_proxy").joinpath("page")
+    kinds = {
+        "/": ("status.html", "text/html"),
+        "/page/status.js": ("status.js", "text/javascript"),
+        "/page/status.css": ("status.css", "text/css"),
+    }
+    return {path: (folder.joinpath(name).read_bytes(), f"{kind}; charset=utf-8") for path, (name, kind) in kinds.items()}

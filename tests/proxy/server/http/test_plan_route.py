@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from forebay_proxy.core.errors import InvalidRequest
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.server.http.plan_route import MOST_ROWS, parse_plan, parse_plan_query, parse_reader, shards_of
+from forebay_proxy.server.http.plan_route import MOST_ROWS, parse_plan, parse_plan_query, shards_of
 from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
@@ -83,12 +83,6 @@ def test_a_large_body_lets_others_run() -> None:
     body = b'{"set": "s3://b/{0..99999}.tar", "indices": [%s]}' % b",".join(b"%d" % number for number in range(100_000))
     parse_plan("application/json", body, "", (), False, lambda: breaths.append(None))
     assert len(breaths) >= len(body) // (1 << 16)
-
-
-def test_a_reader_is_read_from_the_raw_target() -> None:
-    """Percent-encoded parts and a query behind them."""
-    reader = parse_reader("/v1/plans/a%20b/0/1/7.1?epoch=3")
-    assert (reader.job, reader.opener) == ("a b", "7.1")
 
 
 def test_headers_stay_with_the_first_host() -> None:
