@@ -66,7 +66,8 @@ class Bodies:
     async def read(self, request: web.BaseRequest, limit_bytes: int) -> AsyncIterator[bytes]:
         """The whole body, which counts as held within the ``async with``.
 
-        One longer than ``limit_bytes`` is refused with 413, before it is read where its length is announced; one without room with ``Busy``. A client silent for ``BODY_SILENCE_S`` has left (``ClientGone``).
+        One longer than ``limit_bytes`` is refused with 413, before it is read where its length is announced, and one without room with
+        ``Busy``. A client silent for ``BODY_SILENCE_S`` has left (``ClientGone``).
         """
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise InvalidRequest("an encoded request body", status=415, next_step="send it without Content-Encoding")

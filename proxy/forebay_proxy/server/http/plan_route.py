@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from typing import Any
@@ -19,7 +18,7 @@ from forebay_proxy.server.http.connection import asks
 from forebay_proxy.server.http.framing import Bodies, credential_headers, named_reader
 from forebay_proxy.server.http.problem import MethodNotAllowed, answer_json
 from forebay_proxy.server.http.request_record import RequestRecord
-from forebay_proxy.wire.protocol.plan import NDJSON, InvalidPlan, PlanBody, PlanTooLong, ReaderName, decode, go_on
+from forebay_proxy.wire.protocol.plan import NDJSON, InvalidPlan, PlanBody, PlanTooLong, ReaderName, decode
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 
 __all__ = [
@@ -30,7 +29,6 @@ PLANS_PATH = "/v1/plans"
 PLAN_BODY_BYTES = 64 * 1024 * 1024  # the contract
 # Parsing above this leaves the loop: 32 kB are some hundred URLs, or the 64 shards that a reader keeps announced: 1 ms.
 _PARSE_ON_LOOP_BYTES = 32 * 1024
-_BREATH_S = 0.0003  # long enough for whoever waits for the interpreter to get it; a third of the parser's time
 MOST_ROWS = 256  # in one answer: about 120 kB and 5 ms of the loop
 
 Announced = Callable[[str | None, ReaderName | None, int], dict[str, Any]]  # plans of a job (or all), behind a reader, so many
@@ -70,7 +68,7 @@ class PlanRoute:
             arguments = (request.headers.get("Content-Type", ""), body, request.raw_path.partition("?")[2], headers, expand)
             if len(body) <= _PARSE_ON_LOOP_BYTES:
                 return *parse_plan(*arguments), headers
-            return *await asyncio.get_running_loop().run_in_executor(self._parser_pool, parse_plan, *arguments, _breathe), headers
+            return *await asyncio.get_running_loop().run_in_executor(self._parser_pool, parse_plan, *arguments), headers
 
     @staticmethod
     def _reader(request: web.BaseRequest) -> ReaderName:
@@ -99,25 +97,19 @@ class PlanRoute:
         return web.Response(status=204)
 
 
-def _breathe() -> None:
-    """In the parser's thread. Without it, whoever wants the interpreter waits for 5 ms each time (``sys.getswitchinterval``)."""
-    time.sleep(_BREATH_S)
-
-
 def parse_plan(
     content_type: str,
     body: bytes,
     query: str,
     headers: tuple[tuple[str, str], ...],
     expand: bool = True,
-    breathe: Callable[[], None] = go_on,
 ) -> tuple[PlanBody, list[Shard]]:
     """A plan; with ``expand`` its shards too, also those of indices.
 
-    Runs in the parser's own thread for large bodies, and then calls ``breathe`` every millisecond: touches nothing but its arguments.
+    Runs in the parser's own thread for large bodies: touches nothing but its arguments.
     """
     try:
-        plan = decode(content_type, body, query, expand=expand, breathe=breathe)
+        plan = decode(content_type, body, query, expand=expand)
         return plan, shards_of(plan.shards, headers) if expand else []
     except PlanTooLong as error:
         step = f"send NDJSON ({NDJSON}, a JSON string a line), or a pattern with indices"

@@ -61,9 +61,9 @@ def test_siblings_are_what_the_parser_makes_of_them(parts: list[tuple[str, str]]
 
 
 def test_a_long_list_must_be_lines_and_a_pattern_need_not() -> None:
-    """The limit is for lists in one breath; the refusal says how."""
+    """The limit is for what is parsed in one go; the refusal says how."""
     blank = b" " * (1 << 20)
-    for body in (b'{"shards": []}', b'{"set": "s3://b/{0..9}.tar", "indices": [7]}'):
+    for body in (b'{"shards": []}', b'{"set": "s3://b/{0..9}.tar", "indices": [7]}' + 15 * blank):
         with pytest.raises(InvalidRequest) as caught:
             parse_plan("application/json", body + blank, "", ())
         assert (caught.value.status, "application/x-ndjson" in caught.value.next_step) == (413, True)
@@ -71,18 +71,6 @@ def test_a_long_list_must_be_lines_and_a_pattern_need_not() -> None:
     plan, shards = parse_plan("application/json", b'{"set": "s3://b/{0..9}.tar", "indices": [%s7]}' % many, "", HEADERS)
     assert (plan.set, {shard.name for shard in shards}, len(shards)) == ("s3://b/{0..9}.tar", {"s3://b/7.tar"}, (1 << 18) + 1)
     assert parse_plan("application/x-ndjson", b'"s3://b/7.tar"\n' + blank, "", ())[0].shards == ["s3://b/7.tar"]
-
-
-def test_a_large_body_lets_others_run() -> None:
-    """Every millisecond or so: each few hundred lines, each ten thousand numbers."""
-    breaths: list[None] = []
-    lines = b"".join(b'"s3://bucket/%06d.tar"\n' % number for number in range(20_000))
-    parse_plan("application/x-ndjson", lines, "", (), False, lambda: breaths.append(None))
-    assert len(breaths) >= 20_000 // 512
-    breaths.clear()
-    body = b'{"set": "s3://b/{0..99999}.tar", "indices": [%s]}' % b",".join(b"%d" % number for number in range(100_000))
-    parse_plan("application/json", body, "", (), False, lambda: breaths.append(None))
-    assert len(breaths) >= len(body) // (1 << 16)
 
 
 def test_headers_stay_with_the_first_host() -> None:
