@@ -20,6 +20,7 @@ import struct
 import sys
 import zlib
 from array import array
+from dataclasses import dataclass
 from typing import Dict, Iterator, NamedTuple, Optional, Set, Tuple, Union
 
 from forebay_proxy.wire.tar.sample_name import RESERVED, is_meta, split_name
@@ -70,6 +71,7 @@ class SampleFile(NamedTuple):
     size: int
 
 
+@dataclass(eq=False)
 class SampleIndex:
     """The samples of one shard version, by number: from 0, in the order of the tar. ``length`` is the shard's, in bytes.
 
@@ -79,48 +81,18 @@ class SampleIndex:
     an earlier sample. ``again``: samples whose key came before, so that they are parts of samples; ``left_out``: links to no earlier file.
     """
 
-    __slots__ = (
-        "again",
-        "firsts",
-        "key_ends",
-        "keys",
-        "left_out",
-        "length",
-        "offsets",
-        "ordered",
-        "sizes",
-        "spelled",
-        "suffix_ids",
-        "suffixes",
-    )
-
-    def __init__(
-        self,
-        length: int,
-        firsts: "array[int]",
-        keys: bytes,
-        key_ends: "array[int]",
-        offsets: "array[int]",
-        sizes: "array[int]",
-        suffix_ids: "array[int]",
-        suffixes: "list[str]",
-        spelled: bool,
-        ordered: bool = True,
-        again: int = 0,
-        left_out: int = 0,
-    ) -> None:
-        self.length = length
-        self.spelled = spelled
-        self.ordered = ordered
-        self.again = again
-        self.left_out = left_out
-        self.firsts = firsts
-        self.keys = keys
-        self.key_ends = key_ends
-        self.offsets = offsets
-        self.sizes = sizes
-        self.suffix_ids = suffix_ids
-        self.suffixes = suffixes
+    length: int
+    firsts: "array[int]"
+    keys: bytes
+    key_ends: "array[int]"
+    offsets: "array[int]"
+    sizes: "array[int]"
+    suffix_ids: "array[int]"
+    suffixes: "list[str]"
+    spelled: bool
+    ordered: bool = True
+    again: int = 0
+    left_out: int = 0
 
     def __repr__(self) -> str:
         return f"<SampleIndex {len(self)} samples, {self.members} members, shard of {self.length} bytes>"
@@ -209,19 +181,9 @@ class IndexBuilder:
     def finished(self, length: int) -> SampleIndex:
         """The index of the archive, which is a shard of ``length`` bytes."""
         return SampleIndex(
-            length,
-            self._firsts,
-            bytes(self._keys),
-            self._key_ends,
-            self._offsets,
-            self._sizes,
-            self._suffix_ids,
-            list(self._ids),
-            self._spelled,
-            self._ordered,
-            self._again,
-            self._left_out,
-        )
+            length, self._firsts, bytes(self._keys), self._key_ends, self._offsets, self._sizes, self._suffix_ids, list(self._ids),
+            self._spelled, self._ordered, self._again, self._left_out,
+        )  # fmt: skip
 
     def _begin(self, key: str) -> None:
         self._again += key in self._before

@@ -71,15 +71,6 @@ def test_a_row_without_a_date_reads_back() -> None:
     assert decode(row.key, text_of(row), DEFAULT_LAYOUT).version.modified == ""
 
 
-@given(rows())
-def test_a_row_of_an_earlier_sidecar_reads_back(row: Row) -> None:
-    """It has one text of all sums, 0 for what is not here; and of a shard without a length, up to any segment."""
-    count = row.sums.last + 3 if row.length is None else DEFAULT_LAYOUT.count(row.length)
-    dense = b"".join(row.sums[index].to_bytes(8, "little") for index in range(count))
-    text = json.dumps({**json.loads(text_of(row)), "sums": base64.b64encode(dense).decode()})
-    assert decode(row.key, text, DEFAULT_LAYOUT) == row
-
-
 def test_a_row_is_as_long_as_what_is_stored() -> None:
     """Whatever length the origin names: 25 bytes for each run, 11 for each segment of one."""
     lone, run, short = make_row(length=MOST_BYTES), make_row(length=MOST_BYTES), make_row()
