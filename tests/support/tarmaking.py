@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from forebay_proxy.wire.tar.sample_name import is_twin
+from forebay_proxy.wire.tar.sample_index import is_twin
 
 __all__ = ["END", "archives", "hand_header", "names", "numbered_clips", "padded", "pax_block", "shard_of_samples", "shards", "written"]
 

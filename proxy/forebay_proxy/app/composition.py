@@ -40,13 +40,7 @@ from forebay_proxy.core.events import Events
 from forebay_proxy.node.cache_location import Capacity
 from forebay_proxy.policy.eviction.read_ahead import ReaderCaughtUp
 from forebay_proxy.policy.plans.registry import NextUseChanged, PlanAdvanced, SetShardOpened
-from forebay_proxy.store.facts import (
-    CommitFailed,
-    FileTidied,
-    GarbageRemoved,
-    IndexCommitted,
-    SpaceRefused,
-)
+from forebay_proxy.store.facts import CommitFailed, FileTidied, GarbageRemoved, IndexCommitted, SpaceRefused
 from forebay_proxy.store.store import Store
 
 __all__ = ["CacheParts", "build_cache"]

@@ -26,7 +26,7 @@ from forebay_proxy.origins.net.egress import Egress
 from forebay_proxy.origins.net.guard import Guard
 from forebay_proxy.origins.operators import operator_endpoints, operator_profiles
 from forebay_proxy.origins.registry import Origins
-from forebay_proxy.store.lock import DirectoryOwned
+from forebay_proxy.store.directory import DirectoryOwned
 from forebay_proxy.store.store import StartReport, Store
 from forebay_proxy.wire.protocol.version import VERSION
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl

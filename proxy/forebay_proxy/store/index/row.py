@@ -46,24 +46,17 @@ class InvalidRow(ValueError):
 class Row:
     """What is claimed about one version of one shard.
 
-    ``url`` is the shard's canonical name, ``length`` in bytes or None while unknown, ``access`` the HMACs of the credentials that may
-    read it (empty: everybody who may talk to us), ``boot`` the kernel boot and the folder it was written in, ``sums`` the xxh3_64 of each
-    segment that is here, ``chosen`` the HMAC of what chose this variant, "" for nothing.
+    ``url`` is the shard's canonical name, ``access`` the HMACs of the credentials that may read it (empty: everybody who may talk to us),
+    ``boot`` the kernel boot and the folder it was written in, ``sums`` the xxh3_64 of each segment that is here, ``chosen`` the HMAC of
+    what chose this variant, "" for nothing.
     """
 
     key: str
     url: str
-    identity: str
-    pin_kind: PinKind
-    pin_value: str
-    length: int | None
-    encoding: str
-    content_type: str
+    version: Version
     access: tuple[str, ...]
     boot: str
     sums: Checksums
-    modified: str = ""
-    second_over: bool = False
     chosen: str = ""
 
     @property
@@ -74,21 +67,11 @@ class Row:
     @classmethod
     def of(cls, url: str, version: Version, access: tuple[str, ...], boot: str, sums: Checksums, chosen: str = "") -> Row:
         """The row of one version; the key follows."""
-        key, pin = store_key(url, version.identity, chosen), version.pin
-        length, encoding, content_type, modified = version.length, version.encoding, version.content_type, version.modified
-        return cls(
-            key, url, version.identity, pin.kind, pin.value, length, encoding, content_type, access, boot, sums, modified,
-            version.second_over, chosen,
-        )  # fmt: skip
-
-    @property
-    def version(self) -> Version:
-        pin = Pin(self.pin_kind, self.pin_value)
-        return Version(self.identity, pin, self.length, self.encoding, self.content_type, self.modified, self.second_over)
+        return cls(store_key(url, version.identity, chosen), url, version, access, boot, sums, chosen)
 
     def check(self) -> None:
         """Raises ValueError for a row that could not be read back."""
-        if self.key != store_key(self.url, self.identity, self.chosen) or not self.identity:
+        if self.key != store_key(self.url, self.version.identity, self.chosen) or not self.version.identity:
             raise ValueError(f"row of {self.url}: the key does not follow from name and identity")
 
 
@@ -99,19 +82,20 @@ def commit_bytes(segments: int) -> int:
 
 def encode(row: Row, layout: SegmentLayout) -> str:
     """The JSON text of a row that passed its ``check``, ASCII only. ``layout`` says what its sums are of."""
+    version = row.version
     fields: dict[str, Any] = {
         "url": row.url,
-        "identity": row.identity,
-        "pin": [row.pin_kind.value, row.pin_value],
-        "length": row.length,
-        "encoding": row.encoding,
-        "type": row.content_type,
+        "identity": version.identity,
+        "pin": [version.pin.kind.value, version.pin.value],
+        "length": version.length,
+        "encoding": version.encoding,
+        "type": version.content_type,
         "access": row.access,
         "boot": row.boot,
         "sums": {"segment": layout.segment_bytes, "runs": [[first, _text_of(sums)] for first, sums in row.sums.runs()]},
     }
-    if row.modified:
-        fields["modified"] = [row.modified, row.second_over]
+    if version.modified:
+        fields["modified"] = [version.modified, version.second_over]
     if row.chosen:
         fields["chosen"] = row.chosen
     return json.dumps(fields, separators=(",", ":"))
@@ -140,7 +124,7 @@ def decode(key: str, text: str, layout: SegmentLayout) -> Row:
     version = Version(fields["identity"], found, length, fields["encoding"], fields["type"], modified[0], modified[1])
     sums = _sums(fields["sums"], length, layout)
     row = Row.of(fields["url"], version, tuple(access), fields["boot"], sums, *chosen)
-    _must(row.key == key and row.identity, "the key does not follow from name and identity")
+    _must(row.key == key and version.identity, "the key does not follow from name and identity")
     return row
 
 

@@ -1,4 +1,5 @@
-"""A plan on the wire: which shards a reader will open, in order, as JSON, as NDJSON, or as indices into a brace pattern. Pure.
+"""A plan on the wire: which shards a reader will open, in order, as JSON, as NDJSON, or as indices into a brace pattern; and who
+that is, ``job/rank/worker/opener``, as paths, headers and status pages name it. Pure.
 
 One bad entry spoils the whole body: the error names the first, and nothing is taken.
 """
@@ -11,17 +12,55 @@ from array import array
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Iterable, Iterator, NamedTuple, Optional, Sequence
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from forebay_proxy.wire.protocol.reader_name import InvalidReader, ReaderName
 from forebay_proxy.wire.urls.patterns import InvalidPattern, Pattern, check_parts, parse_pattern
 from forebay_proxy.wire.urls.quoting import MAX_URL_BYTES, InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
 __all__ = [
-    "MAX_BODY_BYTES", "NDJSON", "Encoded", "InvalidPlan", "InvalidReader", "PlanBody", "PlanTooLong",
-    "ReaderName", "decode", "encode",
+    "MAX_BODY_BYTES", "NDJSON", "Encoded", "InvalidPlan", "InvalidReader", "PlanBody", "PlanTooLong", "ReaderName", "decode", "encode",
 ]  # fmt: skip
+
+
+_MAX_PART = 128
+
+
+class InvalidReader(ValueError):
+    """The text names no reader; the message says what would be right."""
+
+
+@dataclass(frozen=True)
+class ReaderName:
+    """One consumer. ``opener`` is ``pid.n``: train and validation loaders of one process must not overwrite each other.
+
+    Each part is 1 to 128 printable characters without a slash, and not ``.`` or ``..``, which a client would remove from a path.
+    Raises ``InvalidReader`` otherwise.
+    """
+
+    job: str
+    rank: str
+    worker: str
+    opener: str
+
+    def __post_init__(self) -> None:
+        for name in ("job", "rank", "worker", "opener"):
+            part = getattr(self, name)
+            if not 1 <= len(part) <= _MAX_PART or not part.isprintable() or "/" in part or part in (".", ".."):
+                raise InvalidReader(f"the reader's {name} must be 1 to {_MAX_PART} printable characters without '/'")
+
+    @classmethod
+    def parse(cls, text: str) -> ReaderName:
+        """The reader named by ``job/rank/worker/opener``, each part percent-encoded as ``str()`` writes it."""
+        parts = text.split("/")
+        if len(parts) != 4:
+            raise InvalidReader("a reader is named job/rank/worker/opener, as train-7/0/3/4711.1")
+        return cls(*(unquote(part) for part in parts))
+
+    def __str__(self) -> str:
+        """ASCII, fit for a header and for a path."""
+        return "/".join([quote(part, safe="@:+,=") for part in (self.job, self.rank, self.worker, self.opener)])
+
 
 MAX_BODY_BYTES = 64 << 20  # the server answers 413 above it; 585,270 URLs of 100 bytes fit
 MAX_PLAN_BYTES = 512 << 20  # the URLs of one plan together; a short pattern with many indices could name more

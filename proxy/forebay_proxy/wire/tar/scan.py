@@ -10,8 +10,7 @@ import zlib
 from typing import Callable, Iterator, Tuple
 
 from forebay_proxy.wire.tar.header import BLOCK_BYTES, EXPECTED, HEADER, TIMES, BadTar, learn
-from forebay_proxy.wire.tar.links import Links
-from forebay_proxy.wire.tar.members import Walk
+from forebay_proxy.wire.tar.members import Links, Walk
 
 __all__ = ["scan"]
 

@@ -24,8 +24,9 @@ from forebay_proxy.wire.tar.sample_index import (
     SampleIndex,
     decode,
     encode,
+    is_meta,
+    split_name,
 )
-from forebay_proxy.wire.tar.sample_name import is_meta, split_name
 from forebay_proxy.wire.tar.scan import scan
 
 WEBDATASETS = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
