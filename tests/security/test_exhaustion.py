@@ -297,10 +297,10 @@ async def test_warm_ups_at_once_have_a_bound(world: World) -> None:
             warming = await stack.enter_async_context(line(world.port))
             await warming.send(request("POST", "/v1/warm", body=body))
             await warming.reader.readuntil(b"\n")
-        await world_until(lambda: world.server._admin._running.warm_ups == admin_routes.MOST_WARMS)
+        await world_until(lambda: world.server._admin._warm_ups == admin_routes.MOST_WARMS)
         refused("exhaustion: warm-ups at once", held=(await world.ask("POST", "/v1/warm", body=body)).status == 429)
         world.operations.warm_gate.set()
-    await world_until(lambda: world.server._admin._running.warm_ups == 0)
+    await world_until(lambda: world.server._admin._warm_ups == 0)
 
 
 # Too many names

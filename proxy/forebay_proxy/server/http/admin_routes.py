@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Protocol
 from urllib.parse import parse_qs, unquote
@@ -72,15 +71,6 @@ class Housekeeping(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Running:
-    """What takes long, and of which there are only so many at once."""
-
-    holds: int = 0
-    warm_ups: int = 0
-    verifies: bool = False
-
-
 class AdminRoutes:
     """One method a path. ``status`` and ``metrics`` are asked at each request; ``ready`` says whether ``/readyz`` is 200."""
 
@@ -105,7 +95,9 @@ class AdminRoutes:
         self._allow_origins = allow
         self._page = _page_files()
         self._bodies = bodies
-        self._running = _Running()
+        self._holds = 0
+        self._warm_ups = 0
+        self._verifies = False
         self._routes: dict[str, dict[str, Handler]] = {
             "/healthz": {"GET": self._healthz},
             "/readyz": {"GET": self._readyz},
@@ -149,11 +141,11 @@ class AdminRoutes:
         ``Forebay-Job``: the job that goes on for so long.
         """
         job = unquote(request.headers.get("Forebay-Job", ""))
-        if self._running.holds >= MOST_HOLDS:
+        if self._holds >= MOST_HOLDS:
             step = "close holds that are not needed (one for each process does), or go on without: the others keep this sidecar"
-            raise Busy(f"{self._running.holds} holds are open already", next_step=step, status=503)
+            raise Busy(f"{self._holds} holds are open already", next_step=step, status=503)
         response = web.StreamResponse(headers={"Cache-Control": "no-store", "Server": SERVER})
-        self._running.holds += 1
+        self._holds += 1
         if job:
             self._jobs.came(job, holds=True)
         try:
@@ -163,7 +155,7 @@ class AdminRoutes:
             if request.method != "HEAD":
                 await asyncio.get_running_loop().create_future()  # cancelled by either end
         finally:
-            self._running.holds -= 1
+            self._holds -= 1
             if job:
                 self._jobs.left(job, holds=True)
         return response
@@ -206,16 +198,16 @@ class AdminRoutes:
         self._check_warming()
         plan, shards, _ = await self._plans.read(request)
         self._check_warming()  # again: a place is taken only now, or bodies that drip would keep them all
-        self._running.warm_ups += 1
+        self._warm_ups += 1
         try:
             return await self._stream(request, record, self._operations.warm(list(shards), plan.set))
         finally:
-            self._running.warm_ups -= 1
+            self._warm_ups -= 1
 
     def _check_warming(self) -> None:
-        if self._running.warm_ups >= MOST_WARMS:
+        if self._warm_ups >= MOST_WARMS:
             step = "wait for one of them, or put its shards into this one"
-            raise Busy(f"{self._running.warm_ups} warm-ups are running already", next_step=step)
+            raise Busy(f"{self._warm_ups} warm-ups are running already", next_step=step)
 
     async def _verify(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         rate_bytes_s = parse_rate(request.raw_path.partition("?")[2])
@@ -223,14 +215,14 @@ class AdminRoutes:
         async with self._bodies.read(request, COMMAND_BODY_BYTES) as body:
             patterns = parse_patterns(body)
         self._check_verifying()  # as for a warm-up
-        self._running.verifies = True
+        self._verifies = True
         try:
             return await self._stream(request, record, self._operations.verify(patterns, rate_bytes_s))
         finally:
-            self._running.verifies = False
+            self._verifies = False
 
     def _check_verifying(self) -> None:
-        if self._running.verifies:
+        if self._verifies:
             raise Busy("a verification is running already", next_step="wait for it: two would only read everything twice")
 
     async def _stream(

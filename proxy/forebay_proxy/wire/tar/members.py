@@ -9,11 +9,11 @@ from __future__ import annotations
 import posixpath
 import re
 from itertools import chain
-from typing import Callable, Dict, Iterator, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, NamedTuple, Optional, Tuple
 
 from forebay_proxy.wire.tar.header import BLOCK_BYTES, ENCODING, ZEROS, BadTar, Header, at_start, blocks, decoded, number, parsed
 
-__all__ = ["BLOCK_BYTES", "BadTar", "Links", "Member", "Walk", "blocks", "decoded", "links_before", "members", "number", "plain_path"]
+__all__ = ["BLOCK_BYTES", "BadTar", "Links", "Member", "Walk", "blocks", "decoded", "links_before", "number", "plain_path"]
 
 
 MARKER_BYTES = 2 * BLOCK_BYTES
@@ -158,18 +158,6 @@ class Walk:
             if part != zeros[: len(part)]:
                 raise BadTar("after-end", at + len(part) - len(part.lstrip(b"\0")), "data after the end marker")
             at += len(part)
-
-
-def members(view: "bytes | memoryview", start: int = 0) -> Iterator[Member]:
-    """The regular files of a whole archive, in order. ``start`` is the first header to read. Raises ``BadTar``."""
-    walk = Walk(lambda offset, size: bytes(view[offset : offset + size]))
-    member = walk.member(start)
-    while member is not None:
-        if member.end > len(view):
-            raise BadTar("cut", len(view), "unexpected end of data")
-        if member.regular:
-            yield member
-        member = walk.member(member.end)
 
 
 def plain_path(name: str) -> str:

@@ -1,6 +1,6 @@
 """The regular files of an archive of which only the headers are read. Pure, stdlib only; ``read`` is the caller's.
 
-The same members as ``members.members``, faster: the common header (plain, no prefix) is read without an object of its own, and so is the
+The members that ``Walk`` finds, faster: the common header (plain, no prefix) is read without an object of its own, and so is the
 extended header that only holds times, which webdataset's own writer puts before each file. All others go through ``Walk``.
 """
 
