@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -103,6 +103,10 @@ class FakeReading:
             async for chunk in self._handed(part[position:stop]):
                 yield chunk
             position = stop
+
+    def pieces(self, stretches: Callable[[], bool]) -> AsyncGenerator[bytes | memoryview, None]:
+        """As ``chunks``: nothing lies in a file here."""
+        return self.chunks()
 
     async def _stop_at(self, position: int) -> None:
         if position == self._shard.held_at:

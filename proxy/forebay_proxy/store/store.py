@@ -11,6 +11,7 @@ import errno
 import sqlite3
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import diskcache
@@ -21,7 +22,7 @@ from forebay_proxy.core.segments import DEFAULT_LAYOUT, SegmentLayout
 from forebay_proxy.node.mounts import file_system_type, is_network, read_mounts
 from forebay_proxy.store.directory import Directory, Look, boot_id
 from forebay_proxy.store.file_table import ShardFiles
-from forebay_proxy.store.files import fallocate
+from forebay_proxy.store.files import fallocate, page_cache
 from forebay_proxy.store.files.fallocate import Abilities
 from forebay_proxy.store.files.thread_pools import Pools, disk_errors, disk_failed
 from forebay_proxy.store.garbage import GarbageSweep
@@ -73,6 +74,8 @@ class Store:
             undo.callback(owned.close)
             try:
                 abilities = await pools.writes.run(fallocate.probe, owned.shards)
+                if page_cache.can_send(layout.segment_bytes) and not is_network(file_system_type(owned.path, read_mounts())):
+                    abilities = replace(abilities, send=await pools.writes.run(page_cache.probe, owned.shards))
             except OSError as error:
                 raise ConfigError(f"cache directory {owned.path} cannot be written: {error.strerror}") from error
             undo.pop_all()

@@ -13,6 +13,9 @@ There are five sources. Which one it is, is decided without I/O:
 
 Segments that were hashed when they were here before may come again, and be read before they have landed: they are the same bytes, or an
 error (``RepeatCheck``).
+
+What lies in the file need not come through a buffer: a ``FileStretch`` is sent from there. What must be true of a chunk once it has been
+read must be true of a stretch when it is sent, and nothing comes between the look and the sending.
 """
 
 from __future__ import annotations
@@ -88,6 +91,24 @@ class ChunkReader:
             raise FellBehind("the segment was found wrong, and left, while it was read")
         self._given.add(index)
         return data
+
+    def send_now(self, index: int, position: int, end: int, flight: Flight | None, sock: int) -> int | None:
+        """How many bytes of a segment from ``position``, before ``end``, the socket took from the file. ``flight``: as ``from_file``.
+
+        None: they are to be read, and that says why. What leaves the file after this look was taken out of use by the loop before, so
+        nothing of it is sent. Raises ConnectionError.
+        """
+        entry, segments = self._entry, self._entry.segments
+        if self._fault is not None or entry.in_use.fault is not None:
+            return None
+        if flight is not None and (flight.error is not None or flight.on_disk.file is not entry.stored.file or end > flight.on_disk.end):
+            return None
+        if (flight is None or index in flight.on_disk.segments) and (not segments.has(index) or index in segments.unverified):
+            return None
+        sent = self._parts.segment_reader.send_now(entry, position, end - position, sock)
+        if sent:
+            self._given.add(index)
+        return sent
 
     @property
     def _unit_bytes(self) -> int:

@@ -8,9 +8,9 @@ whose flight met a failing disk, goes on with a fetch of its own.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, cast
 
 from forebay_proxy.cache.readers.chunk_reader import (
     ChunkReader,
@@ -20,6 +20,7 @@ from forebay_proxy.cache.readers.chunk_reader import (
     source_in_flight,
     source_of_segment,
 )
+from forebay_proxy.cache.readers.file_stretch import FIRST_BYTES, LEAST_BYTES, MOST_BYTES, FileStretch
 from forebay_proxy.cache.readers.reader_lease import ReaderLease, ReaderPlace, ReaderTally
 from forebay_proxy.cache.readers.reader_parts import ReaderParts
 from forebay_proxy.cache.resident.entry import Entry
@@ -111,26 +112,38 @@ class ShardReader:
                     raise
                 await self._host.move(self)  # it has given nobody a byte yet: the second fetch may do
 
-    async def chunks(self) -> AsyncIterator[bytes | memoryview]:
+    def chunks(self) -> AsyncIterator[bytes | memoryview]:
         """The bytes of the range, in order; a chunk is used up when the next is asked for.
 
         Ends normally only at the range's or the shard's proven end; raises ``ShardError``.
         """
+        return cast(AsyncIterator[bytes | memoryview], self.pieces(lambda: False))
+
+    async def pieces(self, stretches: Callable[[], bool]) -> AsyncIterator[bytes | memoryview | FileStretch]:
+        """As ``chunks``. While ``stretches``, what lies in the file may come as one, never first; what was not sent of it comes next."""
+        copied = FIRST_BYTES if stretches() else MOST_BYTES
         while self._end is None or self.position < self._end:
             try:
                 if not await self._reach():
                     break
-                data = await self._next()
-                if self._repeats.add(self._place.segment, self.position, data):
+                data = await self._next(copied)
+                stretch = data if isinstance(data, FileStretch) else None
+                if not isinstance(data, FileStretch) and self._repeats.add(self._place.segment, self.position, data):
                     self.chunk_reader.check()
                 if self._repeats and self._end is not None and self.position + len(data) >= self._end:
                     await self._compared()
             except CacheError as error:
                 self._go_alone(error)
                 continue
-            self._moved(len(data))
+            if stretch is None:
+                self._moved(len(data))
+            else:
+                self._place.handed_at = time.monotonic()
             yield data
             self._place.handed_at = None
+            copied = stretch.copied if stretch is not None else 0
+            if not copied and not stretches():
+                copied = MOST_BYTES
         await self._compared()
         if self.position == self.entry.shown_version.length:  # of a shard whose length was not known only the end itself can be kept back
             await self._pass_seal(self._index_of(max(0, self.position - 1)))
@@ -178,13 +191,17 @@ class ShardReader:
         self._place.private_attempts = 0
         self._place.handed_at = time.monotonic()
 
-    async def _next(self) -> bytes | memoryview:
-        """Readable bytes at the position, within one segment: at most one unit."""
+    async def _next(self, copied: int) -> bytes | memoryview | FileStretch:
+        """Readable bytes at the position, within one segment: at most one unit, and ``copied`` of a file; 0: they may be a stretch."""
         index, flight = self._place.segment, self.lease.flight
         end = self.chunk_reader.end_of(index, self._end)
         self._repeats.expect(index, flight)
+        if not copied and not self._repeats:  # what is to be compared, we must see
+            last = end if flight is None else min(end, flight.on_disk.end)
+            if last - self.position >= LEAST_BYTES:
+                return FileStretch(self.chunk_reader, self._place, flight, self.position, last, self._moved, goes_on=flight is None)
         if flight is None or flight.in_file(self.position):
-            return await self.chunk_reader.from_file(index, self.position, end, flight)
+            return await self.chunk_reader.from_file(index, self.position, min(end, self.position + (copied or MOST_BYTES)), flight)
         if flight.bypass:
             self.tally.passes_by(flight)
         return self.chunk_reader.from_window(flight, self.position, end)

@@ -49,6 +49,13 @@ class SegmentReader:
                 self._tasks.spawn(self._reclaimer.discard(entry, index), "discard")
             raise
 
+    def send_now(self, entry: Entry, first: int, length: int, sock: int) -> int | None:
+        """As ``ShardFile.send_now``; also None where the file is not open. Raises ConnectionError."""
+        file = entry.stored.file
+        with suppress(DiskFailed):  # it is being closed, and the read will tell
+            return None if file is None else file.send_now(sock, first, length)
+        return None
+
     async def _opened(self, entry: Entry, index: int) -> ShardFile:
         """The open file. Raises ``DiskFailed`` (ENODATA) if opening it showed that segment ``index`` is not whole in it."""
         file = await self._files.stored(entry)

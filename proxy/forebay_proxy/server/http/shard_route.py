@@ -7,7 +7,7 @@ code repeat such a request by themselves. After it, only cutting the connection 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TypeVar
@@ -27,7 +27,7 @@ from forebay_proxy.core.errors import (
     VersionLost,
 )
 from forebay_proxy.core.shard import Shard, shown
-from forebay_proxy.server.http.body_writer import BodyWriter, cut
+from forebay_proxy.server.http.body_writer import BodyWriter, Stretch, cut
 from forebay_proxy.server.http.connection import asks
 from forebay_proxy.server.http.framing import credential_headers, reader_of
 from forebay_proxy.server.http.problem import SERVER, MethodNotAllowed
@@ -48,6 +48,10 @@ Chunk = bytes | memoryview
 T = TypeVar("T")
 
 
+# From so many bodies at once on they are sent from their files. A copy leaves the bytes in the processor's cache for the client: up to then
+# it costs no more, and for one reader less (measured on two busy cores). 64 warm readers: 1.6 times the rate of copies, at half the
+# processor time and memory.
+MANY_BODIES = 8
 REOPENED = 2  # a shard that changes, or breaks, a third time before its first byte is not worth waiting for
 
 
@@ -58,6 +62,7 @@ class ShardRoute:
         self._cache = cache
         self._own = {"Server": SERVER, **({INSTANCE: instance} if instance else {})}
         self._pass_headers = frozenset(name.lower() for name in pass_headers)
+        self._bodies = 0  # on their way
 
     async def answer(self, request: web.BaseRequest, record: RequestRecord, via: str = "") -> web.StreamResponse:
         """``via``: the sidecars the request has passed. Raises the ``ForebayError`` that says why not, as long as no header is out."""
@@ -88,9 +93,11 @@ class ShardRoute:
                 return web.Response(status=answer.status, headers=answer.headers)  # no byte was come by, so no Cache-Status either
             _refuse_old_client(request, shard, answer)
             told.outcome = await reading.begin(answer.first, answer.last)
+            self._bodies += 1
             try:
-                return await _stream(request, shard, answer, reading, record, told, self._own)
+                return await _stream(request, shard, answer, reading, record, told, self._own, lambda: self._bodies >= MANY_BODIES)
             finally:
+                self._bodies -= 1
                 # a disk that fails on the way makes it a bypass
                 told.outcome, told.waited_s = reading.tally.outcome, reading.tally.waited_s
 
@@ -124,9 +131,9 @@ def _refuse_old_client(request: web.BaseRequest, shard: Shard, answer: ShardResp
 
 async def _stream(
     request: web.BaseRequest, shard: Shard, answer: ShardResponse, reading: ShardReader, record: RequestRecord, told: ShardRecord,
-    own: Mapping[str, str],
+    own: Mapping[str, str], many: Callable[[], bool],
 ) -> web.StreamResponse:  # fmt: skip
-    async with closing(reading.chunks()) as pieces:
+    async with closing(reading.pieces(many) if answer.length is not None else reading.chunks()) as pieces:
         counted = _counted(pieces, shard, answer.length, told)
         first = await anext(counted, b"")
         record.answered(answer.status)
@@ -137,12 +144,10 @@ async def _stream(
             writer = await response.prepare(request)
             assert writer is not None
             body_writer = BodyWriter(writer, chunked=answer.length is None)
-            piece: Chunk | None = first
-            while piece is not None:
-                await body_writer.send(piece)
-                told.bytes_sent += len(piece)
-                told.hit_bytes = reading.tally.hit_bytes  # only now: bytes that were read for a client that left are no hits
-                piece = await anext(counted, None)
+            try:
+                await _copy(first, counted, body_writer, told, reading)
+            finally:
+                body_writer.close()
         except (ClientGone, ConnectionError):
             _end_early(request, record, "client_gone")
         except ShardError as error:
@@ -152,7 +157,34 @@ async def _stream(
         return response
 
 
-async def _counted(pieces: AsyncIterator[Chunk], shard: Shard, promised: int | None, told: ShardRecord) -> AsyncIterator[Chunk]:
+async def _copy(
+    first: Chunk | Stretch, pieces: AsyncIterator[Chunk | Stretch], body_writer: BodyWriter, told: ShardRecord, reading: RouteReader
+) -> None:
+    """A chunk counts once all of it is sent, as a hit too: bytes that were read from the store for a client that left do not count as
+    hits.
+    """
+    piece: Chunk | Stretch | None = first
+    while piece is not None:
+        if isinstance(piece, bytes | memoryview):
+            await body_writer.send(piece)
+            told.bytes_sent += len(piece)
+        else:
+            await _sent(piece, body_writer, told)
+        told.hit_bytes = reading.tally.hit_bytes
+        piece = await anext(pieces, None)
+
+
+async def _sent(stretch: Stretch, body_writer: BodyWriter, told: ShardRecord) -> None:
+    before = len(stretch)
+    try:
+        await body_writer.send_stretch(stretch)
+    finally:
+        told.bytes_sent += before - len(stretch)
+
+
+async def _counted(
+    pieces: AsyncIterator[Chunk | Stretch], shard: Shard, promised: int | None, told: ShardRecord
+) -> AsyncIterator[Chunk | Stretch]:
     """``pieces``, held to the length the header promises: whatever went wrong before, no wrong body looks right."""
     async for piece in pieces:
         if promised is not None and told.bytes_sent + len(piece) > promised:

@@ -14,14 +14,15 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Abilities", "Reserve", "allocate", "probe", "punch", "punch_from_tail"]
+__all__ = ["FOLIO_BYTES", "Abilities", "Reserve", "allocate", "nameless", "probe", "punch", "punch_from_tail"]
 
 _KEEP_SIZE = 0x01
 _PUNCH_HOLE = 0x02
 _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV, errno.EINVAL})
 _PUNCH_BYTES = 8 * 2**20  # freed in one call: a file system's journal is held no longer than for a segment
-# The largest folio there is with pages of 4 KiB. A punch that cuts a folio zeroes its part in place and frees nothing of it.
-_FOLIO_BYTES = 2**21
+# The largest folio there is with pages of 4 KiB. A punch that cuts a folio zeroes its part in place, and a socket may hold these very pages
+# (``page_cache``): so a piece begins and ends where no folio can lie across, and one up to the end of the file passes that.
+FOLIO_BYTES = 2**21
 _PROBE_BYTES = 256 * 1024  # a multiple of every block size in use; 64 KiB blocks exist
 _RESERVE_NAME = "reserve"
 _RESERVE_BYTES = (
@@ -36,6 +37,7 @@ class Abilities:
     allocate: bool
     punch: bool
     lock: bool = True  # a shared flock of one descriptor keeps another from an exclusive one
+    send: bool = False  # pages of a shard file may be handed to sockets, see ``page_cache``
 
 
 def _find() -> Callable[[int, int, int, int], int] | None:
@@ -80,9 +82,9 @@ def _pieces(fd: int, offset: int, end: int) -> list[tuple[int, int]]:
     pieces, size = list[tuple[int, int]](), os.fstat(fd).st_size
     while offset < end:
         found = min(end, _next(fd, offset, os.SEEK_DATA, end))
-        data = max(offset, found // _FOLIO_BYTES * _FOLIO_BYTES)
+        data = max(offset, found // FOLIO_BYTES * FOLIO_BYTES)
         hole = _next(fd, found, os.SEEK_HOLE, end)
-        hole = min(end, _up(hole)) if found < hole < size else end  # beyond the file's end too
+        hole = min(end, _up(hole)) if found < hole < size else end  # beyond the file's end: see ``FOLIO_BYTES``
         if data > offset:
             pieces.append((offset, data))
         pieces += ((first, min(hole, first + _PUNCH_BYTES)) for first in range(data, hole, _PUNCH_BYTES))
@@ -91,7 +93,7 @@ def _pieces(fd: int, offset: int, end: int) -> list[tuple[int, int]]:
 
 
 def _up(offset: int) -> int:
-    return -(-offset // _FOLIO_BYTES) * _FOLIO_BYTES
+    return -(-offset // FOLIO_BYTES) * FOLIO_BYTES
 
 
 def _next(fd: int, offset: int, kind: int, end: int) -> int:
@@ -115,7 +117,7 @@ def _call(fd: int, mode: int, offset: int, length: int) -> None:
 
 def probe(directory: int) -> Abilities:
     """Try both on a nameless file in ``directory`` (an open descriptor). Raises OSError if no file can be made there."""
-    fd = _nameless(directory)
+    fd = nameless(directory)
     try:
         os.ftruncate(fd, _PROBE_BYTES)
         return Abilities(_supports(allocate, fd), _frees(fd), _locks(fd))
@@ -123,7 +125,7 @@ def probe(directory: int) -> Abilities:
         os.close(fd)
 
 
-def _nameless(directory: int) -> int:
+def nameless(directory: int) -> int:
     """A file that leaves nothing behind, whenever we are killed; a named one, unlinked at once, where O_TMPFILE is not known."""
     try:
         return os.open(".", os.O_TMPFILE | os.O_RDWR, 0o600, dir_fd=directory)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, TypeVar, TypeVarTuple
 
 from forebay_proxy.core.errors import DiskFailed
-from forebay_proxy.store.files import file_io
+from forebay_proxy.store.files import file_io, page_cache
 from forebay_proxy.store.files.fallocate import Abilities
 from forebay_proxy.store.files.file_io import FileHasher
 from forebay_proxy.store.files.thread_pools import Pool, Pools, disk_errors, disk_failed
@@ -78,6 +78,16 @@ class ShardFile:
         """Fill ``buffer`` from ``offset`` if all of it is in memory; False where the disk would have to be asked. Never blocks."""
         self._check_open("read")
         return file_io.read_now(self._fd, offset, buffer)
+
+    def send_now(self, sock: int, offset: int, length: int) -> int | None:
+        """How many bytes from ``offset`` on the socket took, 0 where it is full; None: they are to be read instead, which also tells why.
+
+        Only what is in memory is sent. Never blocks. Raises ConnectionError, DiskFailed.
+        """
+        self._calls.check_open("read")
+        if not self._abilities.send or not page_cache.in_memory(self._fd, offset, length):
+            return None
+        return page_cache.send(sock, self._fd, offset, length)
 
     async def read(self, offset: int, length: int) -> bytes:
         """The range, all of it; a file that ends before it is a DiskFailed (ENODATA)."""

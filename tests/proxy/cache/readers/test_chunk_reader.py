@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import tracemalloc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +72,71 @@ async def test_a_fault_found_while_a_chunk_is_read_withholds_it(tmp_path: Path) 
         world.entry(A).in_use.fault = ShardChanged(A, "412")
         with pytest.raises(ShardChanged):
             await chunks.from_file(0, 0, 100, None)
+
+
+LARGE = 2 << 20  # a segment in which no folio of another can lie: what is sent from its file
+
+
+@asynccontextmanager
+async def large(path: Path) -> AsyncIterator[tuple[World, ChunkReader, socket.socket]]:
+    """A stored shard of two such segments, and a socket to send them to."""
+    ours, theirs = socket.socketpair()
+    async with building(path / "c", segment_bytes=LARGE) as world:
+        ours.setblocking(False)
+        world.origin.put(A, data_of(2 * LARGE))
+        await world.get(A)
+        await world.quiet()
+        with ours, theirs:
+            yield world, ChunkReader(world.cache.parts, world.entry(A)), ours
+
+
+async def test_what_is_stored_is_sent_from_its_file(tmp_path: Path) -> None:
+    """As far as it is asked for; from then on the reader must not go on if the segment is found wrong."""
+    async with large(tmp_path) as (_, chunks, sock):
+        assert chunks.send_now(1, LARGE, LARGE + 1000, None, sock.fileno()) == 1000
+        chunks.found_wrong(1)
+        with pytest.raises(WrongBytes):
+            chunks.check()
+
+
+@pytest.mark.parametrize(
+    "why", ["faulty", "given wrong bytes", "leaving", "gone", "doubtful", "failed", "another file", "not written", "landed and gone"]
+)
+async def test_what_must_not_be_read_is_not_sent(tmp_path: Path, why: str) -> None:
+    """``from_file`` raises for it, or reads what is there."""
+    async with large(tmp_path) as (world, chunks, sock):
+        entry, flight = world.entry(A), None
+        checksum = entry.segments.sums[1]
+        if why in ("failed", "another file", "not written", "landed and gone"):
+            flight = Flight(LARGE, 2 * LARGE, 0.0)
+            flight.on_disk.end, flight.on_disk.file = 2 * LARGE, entry.stored.file
+        assert chunks.send_now(1, LARGE, LARGE + 1000, flight, sock.fileno()) == 1000
+        if why == "faulty":
+            entry.in_use.fault = OriginError(A, "no")
+        elif why == "given wrong bytes":
+            chunks.found_wrong(1)
+        elif why == "leaving":  # its bytes are still in the file
+            entry.segments.sums[1] = 0
+        elif why == "gone":
+            await world.reclaimer.discard(entry, 1)
+        elif why == "doubtful":
+            entry.segments.unverified.add(1)
+        else:
+            assert flight is not None
+            if why == "failed":
+                flight.error = OriginError(A, "no")
+            elif why == "another file":
+                flight.on_disk.file = object()
+            elif why == "not written":
+                flight.on_disk.end = LARGE + 999
+            else:
+                flight.on_disk.segments.add(1)
+                await world.reclaimer.discard(entry, 1)
+        assert chunks.send_now(1, LARGE, LARGE + 1000, flight, sock.fileno()) is None
+        entry.segments.unverified.clear()
+        entry.in_use.fault = None
+        if why == "leaving":
+            entry.segments.sums[1] = checksum
 
 
 async def test_one_buffer_serves_all_chunks(tmp_path: Path) -> None:

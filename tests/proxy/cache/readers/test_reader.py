@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.house import SEGMENT, building, data_of, reader, shard_of, until
 
+from forebay_proxy.cache.readers.file_stretch import FileStretch
+from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.core.facts.origins import FlightBoarded
 from forebay_proxy.core.facts.requests import ReaderWaited
 from forebay_proxy.core.segments import FIRST_BREADTH
@@ -190,3 +196,105 @@ async def test_readers_cancelled_at_any_step_leave_nothing(tmp_path: Path) -> No
                 await world.operations.evict(None)
         assert await world.get(A) == a
         assert await world.get(B) == b
+
+
+LARGE = 2 << 20  # a segment in which no folio of another can lie: what is sent from its file
+
+
+class Client:
+    """What a client is sent of one reading: stretches from their files, over a real socket, and chunks."""
+
+    def __init__(self) -> None:
+        self.sock, self._theirs = socket.socketpair()
+        self.sock.setblocking(False)
+        self._theirs.setblocking(False)
+        self.got, self.sent_bytes = bytearray(), 0
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sock.close()
+        self._theirs.close()
+
+    def take(self) -> None:
+        """Read what has come."""
+        with suppress(BlockingIOError):
+            while data := self._theirs.recv(1 << 20):
+                self.got += data
+
+    def hand(self, piece: Any) -> None:
+        """One piece of a reading, as far as it is to be had now."""
+        if not isinstance(piece, FileStretch):
+            self.take()
+            self.got += bytes(piece)
+            return
+        left = len(piece)
+        piece.send(self.sock.fileno())
+        self.sent_bytes += left - len(piece)
+        self.take()
+
+
+async def test_what_is_stored_is_sent_from_its_file(tmp_path: Path) -> None:
+    """But the first bytes: as long as no header is out, what the disk does not give comes from elsewhere."""
+    async with building(tmp_path / "c", segment_bytes=LARGE) as world:
+        world.origin.put(A, data := data_of(2 * LARGE + LARGE // 2 + 7))
+        await world.get(A)
+        await world.quiet()
+        with Client() as client:
+            async with world.opened(A, first=5) as reading:
+                pieces = [type(piece) async for piece in handed(reading, client)]
+                assert reading.tally.hit_bytes == len(data) - 5
+            assert client.got == data[5:]
+            assert pieces[0] is not FileStretch
+            assert client.sent_bytes > len(data) // 2
+
+
+async def handed(reading: ShardReader, client: Client) -> AsyncIterator[Any]:
+    async for piece in reading.pieces(lambda: True):
+        client.hand(piece)
+        yield piece
+
+
+@pytest.mark.parametrize("what", ["left", "rested", "rested and left"])
+async def test_a_stretch_whose_segment_is_no_longer_the_readers_is_not_sent(tmp_path: Path, what: str) -> None:
+    """A hole would be zeros: the rest comes from where it is then."""
+    async with building(tmp_path / "c", segment_bytes=LARGE) as world:
+        world.origin.put(A, data := data_of(2 * LARGE))
+        await world.get(A)
+        await world.quiet()
+        with Client() as client:
+            async with world.opened(A) as reading:
+                done = False
+                async for piece in reading.pieces(lambda: True):
+                    client.hand(piece)
+                    if isinstance(piece, FileStretch) and not done:
+                        done = True
+                        if "rested" in what:
+                            assert reading.rests(time.monotonic() + 1000)
+                        if "left" in what:
+                            await world.reclaimer.discard(reading.entry, 0)
+                        before = len(piece)
+                        assert not piece.send(client.sock.fileno())
+                        assert len(piece) == before > 0
+            assert client.got == data
+
+
+async def test_bytes_in_the_air_are_sent_from_the_file_as_far_as_they_are_written(tmp_path: Path) -> None:
+    """A follower that is behind the disk; the rest comes from memory."""
+    async with building(tmp_path / "c", segment_bytes=4 * LARGE) as world:
+        remote = world.origin.put(A, data := data_of(4 * LARGE))
+        gate = remote.hold(3 * LARGE)
+        with Client() as client:
+            async with world.opened(A) as reading:
+                await gate.reached.wait()
+                flight = reading.lease.flight
+                assert flight is not None
+                await until(lambda: flight.on_disk.end >= LARGE)
+                async for piece in handed(reading, client):
+                    if isinstance(piece, FileStretch):
+                        assert reading.position <= flight.on_disk.end
+                    if len(client.got) >= LARGE:
+                        assert client.sent_bytes > 0
+                        world.origin.release()
+            assert client.got == data

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -117,6 +119,127 @@ async def test_a_closed_connection_is_the_clients_leaving(how: str) -> None:
         try:
             await body_writer.send(b"x")
         except ClientGone as error:
+            caught.set_result(error)
+
+    async with served(handle):
+        assert isinstance(await asyncio.wait_for(caught, 60), ClientGone)
+
+
+class FileOf:
+    """A stretch of a real file of ``size`` bytes, sent in turns of ``turn``."""
+
+    def __init__(self, path: Path, size: int, *, turn: int = MIB, goes_on: bool = False) -> None:
+        self.data = os.urandom(size)
+        path.write_bytes(self.data)
+        self.goes_on = goes_on
+        self.position = 0
+        self._fd, self._turn = os.open(path, os.O_RDONLY), turn
+        self.corked: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.data) - self.position
+
+    def send(self, sock: int) -> bool:
+        with socket.socket(fileno=os.dup(sock)) as copy:
+            if copy.family != socket.AF_UNIX:
+                self.corked.append(copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_CORK))
+        end = min(self.position + self._turn, len(self.data))
+        try:
+            self.position += os.sendfile(sock, self._fd, self.position, end - self.position)
+        except BlockingIOError:
+            return False
+        return self.position == end
+
+
+@pytest.mark.parametrize("family", ["tcp", "unix"])
+async def test_a_stretch_goes_from_its_file_to_the_client(tmp_path: Path, family: str) -> None:
+    """As far as the socket takes it; the transport holds nothing of it, and a chunk behind it comes behind it."""
+    stretch = FileOf(tmp_path / "file", 20 * MIB)
+    stopped = asyncio.get_running_loop().create_future()
+
+    async def handle(request: web.BaseRequest, response: web.StreamResponse) -> None:
+        assert request.transport is not None
+        body_writer = BodyWriter(request.writer, chunked=False)
+        while stretch:
+            await body_writer.send_stretch(stretch)
+            if stretch:
+                if not stopped.done():
+                    stopped.set_result((stretch.position, request.transport.get_write_buffer_size()))
+                chunk = stretch.data[stretch.position :][: 16 * 1024]
+                await body_writer.send(chunk)
+                stretch.position += len(chunk)
+        body_writer.close()
+
+    async with served(handle, tmp_path / "socket" if family == "unix" else None) as (reader, writer):
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        position, held = await asyncio.wait_for(stopped, 60)
+        assert 0 < position < 20 * MIB
+        assert held == 0
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        received = await reader.read(-1)
+    assert received.partition(b"\r\n\r\n")[2].removesuffix(b"0\r\n\r\n") == stretch.data
+
+
+async def test_a_stretch_that_goes_on_is_corked_and_its_end_is_not(tmp_path: Path) -> None:
+    """Small packets wait for what follows at once, and for nothing else: not for what may have to be fetched, nor for another answer."""
+    left: list[int] = []
+
+    async def handle(request: web.BaseRequest, response: web.StreamResponse) -> None:
+        body_writer = BodyWriter(request.writer, chunked=False)
+        await body_writer.send_stretch(stretch)
+        await body_writer.send_stretch(cut_off)
+        body_writer.close()
+        assert request.transport is not None
+        left.append(request.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_CORK))
+
+    stretch = FileOf(tmp_path / "file", 3 * MIB, turn=MIB // 2, goes_on=True)
+    cut_off = FileOf(tmp_path / "other", 3 * MIB, turn=1, goes_on=True)
+    cut_off._turn = 3 * MIB
+    async with served(handle) as (reader, _):
+        await reader.read(-1)
+    assert stretch.corked[:2] == [1, 1]
+    assert stretch.corked[-4:] == [0] * 4
+    assert cut_off.corked[0] == 1
+    assert left == [0]
+
+
+async def test_a_stretch_finds_room_in_the_socket(tmp_path: Path) -> None:
+    """What is copied takes the kernel's memory, and keeps to the smaller buffer."""
+    sizes: list[int] = []
+
+    async def handle(request: web.BaseRequest, response: web.StreamResponse) -> None:
+        assert request.transport is not None
+        sock, body_writer = request.transport.get_extra_info("socket"), BodyWriter(request.writer, chunked=False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
+        await body_writer.send(b"x")
+        sizes.append(sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF))
+        await body_writer.send_stretch(FileOf(tmp_path / "file", 1000))
+        sizes.append(sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF))
+
+    async with served(handle) as (reader, _):
+        await reader.read(-1)
+    assert sizes[0] == 2 * 64 * 1024
+    assert sizes[1] > sizes[0]
+
+
+async def test_a_client_that_leaves_in_a_stretch_is_gone() -> None:
+    """The connection is closed at once, and the sender hears why."""
+    caught = asyncio.get_running_loop().create_future()
+
+    class Broken:
+        goes_on = False
+
+        def __len__(self) -> int:
+            return 10
+
+        def send(self, sock: int) -> bool:
+            raise BrokenPipeError
+
+    async def handle(request: web.BaseRequest, response: web.StreamResponse) -> None:
+        try:
+            await BodyWriter(request.writer, chunked=False).send_stretch(Broken())
+        except ClientGone as error:
+            assert request.transport is None or request.transport.is_closing()
             caught.set_result(error)
 
     async with served(handle):

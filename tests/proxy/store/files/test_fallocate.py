@@ -113,8 +113,8 @@ def test_probe_of_locks(directory: int, monkeypatch: pytest.MonkeyPatch, flock: 
 
 
 def test_no_piece_of_a_punch_cuts_a_folio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel zeroes such a part in place and frees nothing of it."""
-    fd, folio = os.open(tmp_path / "file", os.O_CREAT | os.O_RDWR), fallocate._FOLIO_BYTES
+    """The kernel zeroes the part of a folio that a punch leaves, in place: a socket may hold these very pages."""
+    fd, folio = os.open(tmp_path / "file", os.O_CREAT | os.O_RDWR), fallocate.FOLIO_BYTES
     punched: list[tuple[int, int]] = []
     monkeypatch.setattr(fallocate, "punch", lambda fd, first, length: punched.append((first, first + length)))
     try:
