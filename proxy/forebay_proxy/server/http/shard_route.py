@@ -158,7 +158,7 @@ async def _stream(
 
 
 async def _copy(
-    first: Chunk | Stretch, pieces: AsyncIterator[Chunk | Stretch], body_writer: BodyWriter, told: ShardRecord, reading: RouteReader
+    first: Chunk | Stretch, pieces: AsyncIterator[Chunk | Stretch], body_writer: BodyWriter, told: ShardRecord, reading: ShardReader
 ) -> None:
     """A chunk counts once all of it is sent, as a hit too: bytes that were read from the store for a client that left do not count as
     hits.

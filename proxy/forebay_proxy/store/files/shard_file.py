@@ -84,7 +84,7 @@ class ShardFile:
 
         Only what is in memory is sent. Never blocks. Raises ConnectionError, DiskFailed.
         """
-        self._calls.check_open("read")
+        self._check_open("read")
         if not self._abilities.send or not page_cache.in_memory(self._fd, offset, length):
             return None
         return page_cache.send(sock, self._fd, offset, length)
