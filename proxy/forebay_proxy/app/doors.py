@@ -19,7 +19,7 @@ from forebay_proxy.core.request_loop import LoopGuard
 from forebay_proxy.core.uids import anybodys_uid
 from forebay_proxy.node.runfile import Claim
 from forebay_proxy.origins.net.guard import Guard, Refused
-from forebay_proxy.server.fd.server import FdServer, default_socket
+from forebay_proxy.server.fd_door import FdServer, default_socket
 from forebay_proxy.server.http.meter_route import MeterDoor
 from forebay_proxy.server.http.server import HttpServer
 from forebay_proxy.server.net.access import Access
@@ -69,12 +69,12 @@ class SidecarDoors:
     @property
     def in_use(self) -> bool:
         """Whether a client reads, waits, or asks for work; looking on does not count."""
-        return self.http.requests.in_use or self.fd.clients.in_use
+        return self.http.requests.in_use or self.fd.in_use
 
     @property
     def last_active(self) -> float:
         """When a client last ended something, by the sidecar's clock."""
-        return max(self.http.requests.last_active, self.fd.clients.last_active)
+        return max(self.http.requests.last_active, self.fd.last_active)
 
     async def open(self, start: Start, claim: Claim, *, can_lend: bool) -> tuple[str, ...]:
         """Let readers in; returns what a person should know of how. ``start.life`` closes both. Raises ``ConfigError``."""

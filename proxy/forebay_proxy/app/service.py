@@ -31,8 +31,8 @@ from forebay_proxy.core.tasks import describe_fault, kept
 from forebay_proxy.node.runfile import Claim, RunDirectory, RunFile, process_start_time
 from forebay_proxy.origins.net.egress import Egress
 from forebay_proxy.origins.registry import Origins
+from forebay_proxy.server.http.connection import raise_limit
 from forebay_proxy.server.http.server import ServerAddress
-from forebay_proxy.server.net.process_limits import raise_limit
 from forebay_proxy.telemetry.long_waits import LongWaits
 from forebay_proxy.telemetry.troubles import Troubles
 
@@ -199,7 +199,7 @@ async def _begin(start: Start) -> Sidecar:
     info = _info(start, owned, doors.http.address, fingerprint, said)
     owned.store.directory.announce(info.url, start.instance)
     claim.announce(_run_file(info, settings))
-    report.introduce(info, settings, lambda: doors.fd.listener.path)
+    report.introduce(info, settings, lambda: doors.fd.path)
     return Sidecar(info, start, claim, parts, doors, begin_tasks(start, parts, telemetry, report, group, chance))
 
 

@@ -24,7 +24,6 @@ from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
 from forebay_proxy.server.http.plan_route import MOST_ROWS
 from forebay_proxy.telemetry.counters import PlanAdherence
 from forebay_proxy.telemetry.long_waits import why
-from forebay_proxy.telemetry.rank_balance import rank_balance
 from forebay_proxy.telemetry.usage import PeakBytes, Usage
 from forebay_proxy.telemetry.verdict import verdict
 from forebay_proxy.telemetry.waits import OPENING
@@ -296,14 +295,11 @@ class StatusReport:
         return {"instance": self._instance, **self._plans.page(job, after, limit)}
 
     def meter_page(self, job: str) -> dict[str, Any]:
-        """``/v1/meter/{job}``. ``ranks``: see ``MeterBoard.rows``; ``balance``: how evenly they were loaded lately (``RankBalance``).
-
-        ``sidecar``: sums since it started, and what lies ahead of the job's readers now.
+        """``/v1/meter/{job}``. ``ranks``: see ``MeterBoard.rows``. ``sidecar``: sums since it started, and what lies ahead of the job's
+        readers now.
 
         Origin bytes are of all jobs: a flight serves every job that waits for it.
         """
-        rows = self._telemetry.meters.rows(job)
-        balance = rank_balance(rows)
         counted, ahead, (origin_bytes, origin_retries) = (
             self._telemetry.counters.of(job),
             self._plans.ahead(job),
@@ -312,8 +308,7 @@ class StatusReport:
         return {
             "instance": self._instance,
             "job": job,
-            "ranks": rows,
-            "balance": balance.as_json() if balance else None,
+            "ranks": self._telemetry.meters.rows(job),
             "sidecar": {
                 "sent_bytes": counted.sent_bytes,
                 "hit_bytes": counted.hit_bytes,

@@ -12,8 +12,7 @@ from pathlib import Path
 import click
 
 from forebay_proxy.core.errors import ConfigError
-from forebay_proxy.wire.commands.rewrite import masked_parts
-from forebay_proxy.wire.commands.sources import Source, parse_source, why_left
+from forebay_proxy.wire.commands.sources import Source, masked_parts, parse_source, why_left
 from forebay_proxy.wire.urls.patterns import InvalidPattern, check_parts, expand, parse_pattern
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_origin_url

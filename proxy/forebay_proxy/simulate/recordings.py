@@ -20,8 +20,7 @@ from typing import Any
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.simulate.workload import ReaderEpoch
-from forebay_proxy.wire.protocol.plan import InvalidPlan, ReaderName, decode
-from forebay_proxy.wire.protocol.reader_name import InvalidReader
+from forebay_proxy.wire.protocol.plan import InvalidPlan, InvalidReader, ReaderName, decode
 from forebay_proxy.wire.urls.patterns import InvalidPattern, expand
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_origin_url

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Mapping, Optional
 
-from forebay_proxy.wire.protocol.meter import CAUSES
-from forebay_proxy.wire.protocol.meter_body import MeterBody
+from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody
 
 __all__ = ["NodeSums", "NodeView", "SidecarSums", "read_node"]
 

@@ -27,8 +27,7 @@ from forebay_proxy.cli.sources import Batch, named_batches
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.exit_codes import ExitCode
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.wire.protocol.plan import encode
-from forebay_proxy.wire.protocol.reader_name import ReaderName
+from forebay_proxy.wire.protocol.plan import ReaderName, encode
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
 __all__ = ["index"]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from forebay_proxy.core.shard import Shard, shown_set
-from forebay_proxy.wire.commands.rewrite import masked_parts
+from forebay_proxy.wire.commands.sources import masked_parts
 from forebay_proxy.wire.urls.patterns import InvalidPattern, Pattern, check_parts, index_in, parse_pattern
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_origin_url

@@ -128,25 +128,6 @@ class _Numbers:
 
 
 @dataclass(frozen=True)
-class _Letters:
-    letters: str
-
-    @property
-    def count(self) -> int:
-        return len(self.letters)
-
-    def at(self, index: int) -> str:
-        return self.letters[index]
-
-    def ends(self, text: str, start: int) -> Iterable[tuple[int, int]]:
-        index = self.letters.find(text[start]) if start < len(text) else -1
-        return [(start + 1, index)] if index >= 0 else []
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.letters)
-
-
-@dataclass(frozen=True)
 class _OneOf:
     """``begins`` says how many texts come before those of each choice: a list of folders may be long, and is asked for each shard."""
 
@@ -272,7 +253,7 @@ def _letters(inside: str) -> Optional[Pattern]:
         return None
     start, end, step = _ALPHABET.index(match[1]), _ALPHABET.index(match[2]), int((match[3] or "1")[:_MAX_DIGITS]) or 1
     chosen = range(start, end + 1, step) if start < end else range(start, end - 1, -step)
-    return _Letters("".join(_ALPHABET[index] for index in chosen))
+    return _OneOf.of([_Text(_ALPHABET[index]) for index in chosen])
 
 
 def _choices(inside: str, depth: int) -> Optional[Pattern]:

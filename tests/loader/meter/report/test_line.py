@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from forebay_loader.meter.report.cores import CoreUse
 from forebay_loader.meter.report.line import advice, log_line
 from forebay_loader.meter.report.node_view import NodeSums, NodeView, SidecarSums, read_node, stall_share
-from forebay_proxy.wire.protocol.meter import CAUSES
-from forebay_proxy.wire.protocol.meter_body import MeterBody
+from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody
 
 PAGE = (Path(__file__).parents[4] / "docs" / "loader.md").read_text(encoding="utf-8")
 SIDECAR = SidecarSums("ab", 1000, 970, 12_360_000_000, 0, 14.2, 12_100_000_000)

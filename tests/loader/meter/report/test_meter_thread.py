@@ -13,8 +13,7 @@ from support.fake_proxy import FakeServer
 from forebay_loader.meter.report.meter_client import MeterClient
 from forebay_loader.meter.report.meter_thread import LOG, MeterThread, MeterTicks, _name, say
 from forebay_loader.meter.report.node_view import NodeSums, SidecarSums
-from forebay_proxy.wire.protocol.meter import CAUSES
-from forebay_proxy.wire.protocol.meter_body import MeterBody, decode_meter
+from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody, decode_meter
 
 
 def totals(steps: int = 10) -> MeterBody:

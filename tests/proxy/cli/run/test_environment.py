@@ -11,7 +11,7 @@ import pytest
 from forebay_proxy.cli.run.environment import fresh_job, job_variables, rewrite_variables, traps
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.wire.commands.gopen_rules import rewritten
-from forebay_proxy.wire.protocol.reader_name import ReaderName
+from forebay_proxy.wire.protocol.plan import ReaderName
 
 pytestmark = pytest.mark.each_python
 
