@@ -26,7 +26,7 @@ from forebay_loader.meter.report.meter_client import MeterClient
 from forebay_loader.meter.report.node_view import NodeSums
 from forebay_loader.meter.report.own_totals import OwnTotals
 from forebay_loader.meter.report.watchdog import Watchdog
-from forebay_proxy.wire.protocol.meter_body import MeterBody
+from forebay_proxy.wire.protocol.meter import MeterBody
 from forebay_proxy.wire.protocol.reader_name import ReaderName
 
 __all__ = ["LINE_S", "LOG", "THREAD", "WATCHDOG_S", "MeterThread", "MeterTicks", "line_s", "say", "watchdog_s"]

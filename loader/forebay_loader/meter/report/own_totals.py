@@ -7,8 +7,7 @@ from typing import Callable, Dict, Mapping, Optional, Tuple
 
 from forebay_loader.meter.clock.stall_clock import LoaderStand
 from forebay_loader.meter.totals import StallTotals
-from forebay_proxy.wire.protocol.meter import CAUSES
-from forebay_proxy.wire.protocol.meter_body import MeterBody
+from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody
 
 __all__ = ["OwnTotals", "Postfix"]
 

@@ -14,7 +14,7 @@ from forebay_proxy.server.http.connection import asks
 from forebay_proxy.server.http.framing import Bodies, read_body
 from forebay_proxy.server.http.problem import MethodNotAllowed, answer_json
 from forebay_proxy.server.http.request_record import RequestRecord
-from forebay_proxy.wire.protocol.meter_body import MAX_BODY_BYTES, InvalidMeter, MeterBody, decode_meter
+from forebay_proxy.wire.protocol.meter import MAX_BODY_BYTES, InvalidMeter, MeterBody, decode_meter
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["METER_PATH", "MeterDoor", "MeterRoute", "parse_job", "parse_teller"]
