@@ -1,7 +1,7 @@
-"""What a training process tells the sidecar of its stalls (``POST /v1/meter/…``): totals since it began, as JSON. Pure.
+"""What a training process tells the sidecar of its stalls (``POST /v1/meter/…``): totals since it began, by cause, as JSON. Pure.
 
 *Stall* is time of the training process inside ``next(loader)``; *reader wait* is time of its workers without bytes, which prefetch may
-hide. Both are told by cause. Sums only grow. So a message that is lost costs nothing, and one that comes twice adds nothing.
+hide. Sums only grow. So a message that is lost costs nothing, and one that comes twice adds nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 __all__ = ["CAUSES", "CAUSE_INDEX", "MAX_BODY_BYTES", "InvalidMeter", "MeterBody", "decode_meter", "encode_meter"]
 
 
-# In the order of a sample's way. Add only at the end: pages in memory name a cause by its place here.
+# What is waited for, in the order of a sample's way.
 CAUSES: Tuple[str, ...] = (
     "origin",  # bytes that were on their way from an origin
     "proxy",  # the sidecar: it had the bytes, or nothing to ask an origin for, and took its time
@@ -27,7 +27,6 @@ CAUSES: Tuple[str, ...] = (
     "other",  # none of these could be told
 )
 CAUSE_INDEX: Dict[str, int] = {cause: index for index, cause in enumerate(CAUSES)}
-
 
 MAX_BODY_BYTES = 16 << 10  # one has less than 1 kB, and a shard's name
 _MAX_WHOLE = (1 << 53) - 1
