@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from forebay_proxy.cli.client import SidecarClient, SidecarHung, SidecarUnreachable
-from forebay_proxy.config.settings import Settings, load
-from forebay_proxy.config.settings_file import find_files
+from forebay_proxy.config.settings import load
+from forebay_proxy.config.settings_file import find_file
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.node.runfile import RunDirectory
 
@@ -26,7 +26,7 @@ def token_of(environ: Mapping[str, str]) -> str:
     if environ.get("FOREBAY_TOKEN"):
         return environ["FOREBAY_TOKEN"]
     try:
-        token = load({}, environ, find_files(None, environ, Path.cwd(), Settings.model_fields)).token
+        token = load({}, environ, find_file(None, environ)).token
     except ConfigError:  # other settings may be wrong; that is for the verbs that use them to say
         return ""
     return token.get_secret_value() if token else ""

@@ -11,7 +11,7 @@ import click
 
 from forebay_proxy.config.fields import env_name, flag_name
 from forebay_proxy.config.settings import Settings, load
-from forebay_proxy.config.settings_file import find_files
+from forebay_proxy.config.settings_file import find_file
 from forebay_proxy.config.settings_text import default_text, field_note, has_flag
 from forebay_proxy.core import secret_parameters
 
@@ -32,7 +32,7 @@ config_option = click.option(
     "--config",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Settings file.  [FOREBAY_CONFIG; default: ./forebay.toml over $XDG_CONFIG_HOME/forebay/forebay.toml]",
+    help="Settings file.  [FOREBAY_CONFIG; default: $XDG_CONFIG_HOME/forebay/forebay.toml]",
 )
 url_option = click.option(
     "--url", metavar="URL", help="The sidecar to talk to: http://host:port or unix:/path.  [FOREBAY_URL; default: the one of this node]"
@@ -78,7 +78,7 @@ def _is_repeatable(name: str) -> bool:
 
 def load_settings(flags: Mapping[str, Any], config: Path | None) -> Settings:
     """The settings of this very process: its flags, its environment, the file they lead to. Raises ``ConfigError``."""
-    settings = load(flags, os.environ, find_files(config, os.environ, Path.cwd(), Settings.model_fields))
+    settings = load(flags, os.environ, find_file(config, os.environ))
     secret_parameters.also_secret(settings.secret_param)
     return settings
 

@@ -7,7 +7,7 @@ flag, help text and README line is derived from the fields below, so none of the
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,6 +34,7 @@ from forebay_proxy.config.fields import (
     env_name,
     flag_name,
     from_environ,
+    nearest,
     setting,
 )
 from forebay_proxy.config.settings_file import SettingsFile
@@ -187,15 +188,19 @@ class Settings(BaseModel):
         return self._notices
 
 
-def load(flags: Mapping[str, Any], environ: Mapping[str, str], files: Sequence[SettingsFile]) -> Settings:
-    """Settings from ``flags`` (field name -> value; None or () is "not given"), ``environ`` and ``files``, of which a later one is nearer.
+def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: SettingsFile | None = None) -> Settings:
+    """Settings from ``flags`` (field name -> value; None or () is "not given"), ``environ`` and ``file``, of which an earlier one counts.
 
     Raises ``ConfigError`` naming every wrong value and where it was written.
     """
     given = {name: value for name, value in flags.items() if value is not None and value != ()}
     variables, notices = from_environ(environ, Settings.model_fields)
-    problems = [problem for file in files for problem in file.problems]
-    merged = {name: _Written("file", value, f"{name} in {file.path}") for file in files for name, value in file.table.items()}
+    problems, merged = list[str](), dict[str, _Written]()
+    for name, value in file.table.items() if file else ():
+        if name in Settings.model_fields:
+            merged[name] = _Written("file", value, f"{name} in {file.path}")
+        else:
+            problems.append(f"{file.path} has an unknown key {name!r}{nearest(name, Settings.model_fields)}")
     merged.update({name: _Written("environment", value, env_name(name)) for name, value in variables.items()})
     merged.update({name: _Written("flag", value, flag_name(name)) for name, value in given.items()})
     try:
@@ -205,7 +210,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], files: Sequence[S
     if problems:
         raise ConfigError("; ".join(problems), next_step="mend or remove what is named; docs/settings.md has every setting")
     settings._sources = {name: written.source for name, written in merged.items()}
-    settings._notices = (*notices, *(text for file in files for text in file.notices))
+    settings._notices = (*notices, *(file.notices if file else ()))
     return settings
 
 
