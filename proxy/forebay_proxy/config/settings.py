@@ -196,11 +196,10 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: SettingsFil
     given = {name: value for name, value in flags.items() if value is not None and value != ()}
     variables, notices = from_environ(environ, Settings.model_fields)
     problems, merged = list[str](), dict[str, _Written]()
-    for name, value in file.table.items() if file else ():
-        if name in Settings.model_fields:
-            merged[name] = _Written("file", value, f"{name} in {file.path}")
-        else:
-            problems.append(f"{file.path} has an unknown key {name!r}{nearest(name, Settings.model_fields)}")
+    if file is not None:
+        unknown = [name for name in file.table if name not in Settings.model_fields]
+        problems += [f"{file.path} has an unknown key {name!r}{nearest(name, Settings.model_fields)}" for name in unknown]
+        merged = {name: _Written("file", value, f"{name} in {file.path}") for name, value in file.table.items() if name not in unknown}
     merged.update({name: _Written("environment", value, env_name(name)) for name, value in variables.items()})
     merged.update({name: _Written("flag", value, flag_name(name)) for name, value in given.items()})
     try:

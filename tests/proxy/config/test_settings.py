@@ -162,7 +162,7 @@ def test_broken_toml_is_one_line(tmp_path: Path) -> None:
 def test_a_switch_that_is_none_says_what_to_write() -> None:
     """The library's own words name its types."""
     with pytest.raises(ConfigError, match=r"^FOREBAY_PREFETCH = 'maybe': write on or off$"):
-        load({}, {"FOREBAY_PREFETCH": "maybe"}, [])
+        load({}, {"FOREBAY_PREFETCH": "maybe"})
 
 
 def test_each_field_is_one_flag_one_variable_one_line() -> None:
@@ -185,5 +185,5 @@ def test_each_field_is_one_flag_one_variable_one_line() -> None:
 )  # fmt: skip
 def test_what_is_told_of_a_pattern_is_which_shards_are_meant(pattern: str) -> None:
     """Not what opens them: /v1/status and ``config show`` are for everybody who may look."""
-    told = as_json(load({"set": [pattern]}, {}, []))["set"]
+    told = as_json(load({"set": [pattern]}, {}))["set"]
     assert told == {"value": ["https://h.example/{0..9}.tar"], "source": "flag"}

@@ -18,7 +18,7 @@ from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.quantities import TotalBytes
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.simulate.recordings import Recording, read_recording
+from forebay_proxy.simulate.recordings import ALONE, Recording, read_recording
 from forebay_proxy.simulate.workload import Workload, shuffled
 
 __all__ = ["PlanArguments"]
@@ -73,42 +73,30 @@ class PlanArguments:
     def lengths(self, seams: Seams) -> tuple[dict[str, int], str]:
         """(bytes of every shard by name, how they are known). Asks the origin if nothing else tells."""
         known = self.recording.lengths if self.recording else {}
-        size, total = self.flags["shard_size"], self.flags["dataset_size"]
+        size = self.flags["shard_size"]
         missing = [shard for shard in self.shards if shard.name not in known]
-        if size is not None and total is not None:
-            raise click.UsageError("--shard-size and --dataset-size say the same thing; give one of them")
         if not missing:
             return known, "as recorded"
-        if size is not None or total is not None:
-            return {**_given(missing, size, total, sum(known.values())), **known}, "as given"
+        if size is not None:
+            return {**{shard.name: size for shard in missing}, **known}, "as given"
         found = seams.survey(missing, self.settings, self.flags["ask"])
         lengths = {shard.name: known.get(shard.name, found.lengths.get(shard.name, found.mean_bytes)) for shard in self.shards}
         return lengths, "asked of the origin" if found.asked == found.total else f"estimated: {found.asked} of {found.total} shards asked"
 
     def workload(self, lengths: dict[str, int]) -> Workload:
-        """As recorded; a list, or the plan of one reader, may be read otherwise: shuffled, in epochs, by many."""
+        """As recorded; a list is read as the flags say: shuffled, in epochs, by many."""
         assert self.recording is not None, "asked for a replay"
         recording, flags = self.recording, self.flags
-        orders = list(recording.orders.values())
-        if len(orders) == 1 and len(orders[0]) == 1 and not recording.turns:
+        if recording.kind == "list":
             return shuffled(
-                orders[0][0].shards, lengths, epochs=flags["epochs"] or 2, seed=flags["shuffle"], readers=flags["workers"] or 1,
-                jobs=flags["jobs"], ahead=flags["ahead"],
+                recording.orders[ALONE][0].shards, lengths, epochs=flags["epochs"] or 2, seed=flags["shuffle"],
+                readers=flags["workers"] or 1, jobs=flags["jobs"], ahead=flags["ahead"],
             )  # fmt: skip
         otherwise = {**flags, "jobs": flags["jobs"] if flags["jobs"] > 1 else None}
         for name in ("epochs", "shuffle", "workers", "jobs"):
             if otherwise[name] is not None:
-                who = f"{recording.kind}, {len(orders)} {'reader' if len(orders) == 1 else 'readers'}"
-                raise click.UsageError(f"--{name} is for a list of shards; this file says itself who read what ({who})")
+                raise click.UsageError(f"--{name} is for a list of shards; this {recording.kind} says itself who read what")
         return Workload(recording.orders, lengths, flags["ahead"], recording.turns)
-
-
-def _given(shards: list[Shard], size: int | None, total: int | None, known_bytes: int) -> dict[str, int]:
-    """``size`` bytes each, or together what is missing to ``total``: to the byte, however they divide."""
-    if size is not None:
-        return {shard.name: size for shard in shards}
-    each, more = divmod(max(0, (total or 0) - known_bytes), len(shards))
-    return {shard.name: each + (number < more) for number, shard in enumerate(shards)}
 
 
 def _text(path: str) -> str:

@@ -55,7 +55,6 @@ _FLAGS = (
     click.option("--rate", callback=_rate, metavar="RATE", help="Estimate: what all readers take together, as 800MB/s."),
     click.option("--workers", "--readers", type=_count, metavar="N", help="Readers of a job: ranks x DataLoader workers.  [default: 1]"),
     click.option("--shard-size", callback=_size, metavar="SIZE", help="Length of every shard, instead of asking the origin."),
-    click.option("--dataset-size", callback=_size, metavar="SIZE", help="Length of all shards together, instead of asking the origin."),
     click.option(
         "--ask",
         type=_count,
@@ -65,7 +64,7 @@ _FLAGS = (
         help="Of how many shards, evenly spread, the origin is asked.",
     ),
     *map(one_setting, SETTINGS),
-    click.option("--replay", "file", metavar="FILE", help="Replay a plan, a list or an access log through the cache's own code."),
+    click.option("--replay", "file", metavar="FILE", help="Replay a list or an access log through the cache's own code."),
     click.option("--epochs", type=_count, metavar="N", help="Replay: epochs to read.  [default: 2, or as recorded]"),
     click.option("--shuffle", type=int, metavar="SEED", help="Replay: a fresh order each epoch.  [default: as listed]"),
     click.option("--jobs", type=_count, metavar="N", default=1, show_default=True, help="Replay: jobs that read the whole list each."),

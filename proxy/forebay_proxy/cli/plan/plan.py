@@ -50,13 +50,9 @@ def plan(seams: Seams, /, urls: tuple[str, ...], lists: tuple[str, ...], as_json
 
     \b
     --replay takes ('-' is stdin):
-      a plan      as PUT /v1/plans does; of several readers a list, or lines,
-                  of plans with a "reader"
-      a list      of URLs or patterns, one a line
-      access log  as forebay serve --access-log FILE writes it
-
-    An access log is replayed in the order of its openings. Readers of a plan or
-    a list take turns.
+      a list      of URLs or patterns, one a line; readers take turns
+      access log  as forebay serve --access-log FILE writes it, in the order of
+                  its openings
     """
     asked = PlanArguments.of(urls, lists, config, flags)
     if asked.recording is None:

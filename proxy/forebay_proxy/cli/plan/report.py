@@ -1,23 +1,20 @@
-"""What ``forebay plan`` found, as tables, as a chart, as JSON."""
+"""What ``forebay plan`` found, as tables and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from shutil import get_terminal_size
 from typing import Any
 
-from forebay_proxy.cli.output import is_terminal, many, say, show_table, wrapped
+from forebay_proxy.cli.output import many, say, show_table, wrapped
 from forebay_proxy.core.quantities import format_bits, format_duration, format_rate, format_size
 from forebay_proxy.simulate.estimate import Estimate
 from forebay_proxy.simulate.replay import ReplayOutcome
 from forebay_proxy.simulate.workload import ALL, Workload
 
-__all__ = ["chart", "estimate_json", "outcomes_json", "show_estimate", "show_outcomes"]
+__all__ = ["estimate_json", "outcomes_json", "show_estimate", "show_outcomes"]
 
-_CELLS = 40  # of the longest bar: fits beside the names in 80 columns
-_BESIDE = 26  # columns: names before a bar, and the figure behind it
-_EIGHTHS = " ▏▎▍▌▋▊▉"
+_EPOCHS = 4  # in a line of 80 columns; --json has them all
 
 
 def show_estimate(estimate: Estimate, shards: int, how: str) -> None:
@@ -50,22 +47,21 @@ def estimate_json(estimate: Estimate) -> dict[str, Any]:
 
 
 def show_outcomes(outcomes: Sequence[ReplayOutcome], kind: str, workload: Workload, how: str) -> None:
-    """What was replayed, a row a policy, and a chart."""
+    """What was replayed, a row a policy."""
     ahead = "nothing" if workload.ahead is None else "whole epochs" if workload.ahead == ALL else many(workload.ahead, "shard")
     shards = f"{many(len(workload.lengths), 'shard')}, {format_size(workload.dataset_bytes)} ({how})"
     what = f"{kind}: {shards}; {many(len(workload.orders), 'reader')} announcing {ahead}; cache: {format_size(outcomes[0].capacity_bytes)}"
     for line in wrapped(what):
         say(line)
     say("")
-    show_table([("policy", "from origin", "hit ratio", "peak disk"), *map(_row, outcomes)])
-    say("")
-    for line in chart(outcomes, min(_CELLS, max(8, get_terminal_size().columns - _BESIDE)) if is_terminal() else _CELLS):
-        say(line)
+    show_table([("policy", "from origin", "hit ratio", "peak disk", "hits by epoch"), *map(_row, outcomes)])
 
 
 def _row(outcome: ReplayOutcome) -> tuple[str, ...]:
+    epochs = [f"{100 * epoch.hit_ratio:.1f} %" for _, epoch in sorted(outcome.epochs.items())]
+    shown = [*epochs[:_EPOCHS], "…"] if len(epochs) > _EPOCHS else epochs
     ratio = f"{100 * outcome.hit_ratio:.1f} %"
-    return outcome.policy, format_size(outcome.origin_bytes), ratio, format_size(outcome.peak_bytes)
+    return outcome.policy, format_size(outcome.origin_bytes), ratio, format_size(outcome.peak_bytes), ", ".join(shown)
 
 
 def outcomes_json(outcomes: Sequence[ReplayOutcome]) -> dict[str, Any]:
@@ -77,23 +73,6 @@ def _outcome_json(outcome: ReplayOutcome) -> dict[str, Any]:
     names = ("read_bytes", "origin_bytes", "hit_bytes", "hit_ratio")
     epochs = [asdict(epoch) for _, epoch in sorted(outcome.epochs.items())]
     return {**asdict(outcome), **{name: getattr(outcome, name) for name in names}, "epochs": epochs}
-
-
-def chart(outcomes: Sequence[ReplayOutcome], cells: int = _CELLS) -> list[str]:
-    """Bars in plain text: the hit ratio of each policy and epoch; ``cells``: columns of the longest."""
-    lines = ["hits, of the bytes read, by epoch"]
-    for outcome in outcomes:
-        for place, (number, epoch) in enumerate(sorted(outcome.epochs.items())):
-            ratio = max(0.0, 1 - epoch.origin_bytes / epoch.read_bytes) if epoch.read_bytes else 0.0
-            lines.append(f"  {'' if place else outcome.policy:<12}{number + 1:>3} {_bar(ratio, cells)} {100 * ratio:.1f} %")
-    return lines
-
-
-def _bar(ratio: float, cells: int) -> str:
-    """A bar to an eighth of a character: differences of 0.3 % show."""
-    eighths = round(min(1.0, ratio) * cells * 8)
-    full, rest = divmod(eighths, 8)
-    return f"{'█' * full}{_EIGHTHS[rest] if rest else ''}".ljust(cells)
 
 
 def _share(count: int, total: int) -> str:

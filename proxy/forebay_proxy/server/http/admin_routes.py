@@ -183,7 +183,7 @@ class AdminRoutes:
         with self._bodies.holding() as holding:
             name = parse_set(await read_body(request, COMMAND_BODY_BYTES, holding))
         if not self._operations.remove_set(name):
-            raise InvalidRequest("no declared set has this name", status=404, next_step="'forebay set ls' lists them")
+            raise InvalidRequest("no declared set has this name", status=404, next_step="'forebay status' lists them")
         return web.Response(status=204)
 
     async def _allow(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:

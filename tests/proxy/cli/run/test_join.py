@@ -75,11 +75,11 @@ def test_a_unix_address_is_known_by_its_url_too(tmp_path: Path, environ: dict[st
 
 def test_given_settings_that_differ_are_named_with_both_values() -> None:
     """Defaults of ours claim nothing; the same value differs not. How long it stays is its starter's business; origins are handed over."""
-    running = as_json(load({"cache_size": "100MB", "prefetch": False, "idle_exit_s": "60"}, {}, []))
+    running = as_json(load({"cache_size": "100MB", "prefetch": False, "idle_exit_s": "60"}, {}))
     origins = ("http://127.0.0.1:1", "http://127.0.0.1:2")
     given = {"cache_size": "1TB", "port": "9999", "prefetch": False, "idle_exit_s": "5", "allow_origin": origins}
-    mine = load(given, {"FOREBAY_REVALIDATE": "never"}, [])
+    mine = load(given, {"FOREBAY_REVALIDATE": "never"})
     assert differences(mine, running) == [
         "--port (default), not 9999", "--cache-size 100 MB, not 1.0 TB", "--revalidate job, not never",
     ]  # fmt: skip
-    assert differences(load({}, {}, []), running) == []
+    assert differences(load({}, {}), running) == []
