@@ -14,15 +14,19 @@ from forebay_proxy.config.settings import Settings, load
 from forebay_proxy.config.settings_file import find_file
 from forebay_proxy.config.settings_text import default_text, field_note, has_flag
 from forebay_proxy.core import secret_parameters
+from forebay_proxy.core.quantities import parse_size
 
 __all__ = [
     "SettingsApart",
     "as_arguments",
     "config_option",
+    "from_option",
     "json_option",
     "load_settings",
     "one_setting",
+    "quantity",
     "settings_options",
+    "some_bytes",
     "url_option",
 ]
 
@@ -37,6 +41,7 @@ config_option = click.option(
 url_option = click.option(
     "--url", metavar="URL", help="The sidecar to talk to: http://host:port or unix:/path.  [FOREBAY_URL; default: the one of this node]"
 )
+from_option = click.option("--from", "lists", multiple=True, metavar="FILE", help="Also the URLs in FILE, one a line; '-' is stdin.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
@@ -66,6 +71,26 @@ def one_setting(name: str) -> Callable[[Function], Function]:
     if _is_switch(name):
         return click.option(f"{flag_name(name)}/--no-{name.replace('_', '-')}", name, default=None, help=text)
     return click.option(flag_name(name), name, metavar=field_note(name, "metavar"), multiple=_is_repeatable(name), help=text)
+
+
+def quantity(parse: Callable[[str], Any]) -> Any:
+    """A click callback: ``parse`` with its own words for what is wrong."""
+
+    def callback(context: click.Context, option: click.Parameter, text: str | None) -> Any:
+        try:
+            return None if text is None else parse(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return callback
+
+
+def some_bytes(text: str) -> int:
+    """A size above nothing."""
+    size = parse_size(text)
+    if not size:
+        raise ValueError(f"{text!r} is no byte at all; write 200MB")
+    return size
 
 
 def _is_switch(name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,6 @@ from forebay_proxy.core.shard import Shard
 
 if TYPE_CHECKING:
     from forebay_proxy.app.status import ServiceInfo
-    from forebay_proxy.cli.shards.plain_read import Direct
     from forebay_proxy.origins.survey import Survey
 
 __all__ = ["Seams"]
@@ -32,12 +31,6 @@ def _survey(shards: Sequence[Shard], settings: Settings, count: int) -> Survey:
     return survey(shards, settings, count)
 
 
-def _read_directly(shards: Sequence[Shard], settings: Settings, most_bytes: int, most_s: float, environ: Mapping[str, str]) -> Direct:
-    from forebay_proxy.cli.shards.plain_read import read_directly  # noqa: PLC0415
-
-    return read_directly(shards, settings, most_bytes, most_s, environ)
-
-
 @dataclass(frozen=True)
 class Seams:
     """``program`` is what ``run`` starts as a sidecar; -P keeps a ``queue.py`` in the training directory from shadowing the library's."""
@@ -45,4 +38,3 @@ class Seams:
     program: tuple[str, ...] = (sys.executable, "-P", "-m", "forebay_proxy", "serve")
     serve: Callable[[Settings, Callable[[ServiceInfo], None]], int] = _serve
     survey: Callable[[Sequence[Shard], Settings, int], Survey] = _survey
-    read_directly: Callable[[Sequence[Shard], Settings, int, float, Mapping[str, str]], Direct] = _read_directly

@@ -20,7 +20,7 @@ from forebay_proxy.cli.index.count_room import PAUSE_S, CountRoom
 from forebay_proxy.cli.index.sizes_json import Conflict, SizesJson, file_name
 from forebay_proxy.cli.index.video_scan import VideoScan, is_clip
 from forebay_proxy.cli.locate import locate
-from forebay_proxy.cli.options import json_option, url_option
+from forebay_proxy.cli.options import from_option, json_option, url_option
 from forebay_proxy.cli.output import many, notice, say, say_json
 from forebay_proxy.cli.progress import Failures, ProgressView
 from forebay_proxy.cli.sources import Batch, named_batches
@@ -47,7 +47,7 @@ Counted = Callable[[str, tuple[tuple[str, str], ...]], None]  # told each shard 
 
 @click.command()
 @click.argument("urls", nargs=-1)
-@click.option("--from", "lists", multiple=True, metavar="FILE", help="Also the URLs in FILE, one a line; '-' is stdin.")
+@from_option
 @click.option(
     "--sizes", metavar="PATH", default="sizes.json", show_default=True,
     help="Where to write the number of samples of each shard, by file name, as OpenCLIP reads it; '' writes none.",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import click
 from forebay_proxy.cli.options import load_settings
 from forebay_proxy.cli.plan.flags import SETTINGS
 from forebay_proxy.cli.seams import Seams
-from forebay_proxy.cli.sources import is_list, read_list, understood
+from forebay_proxy.cli.sources import named_texts, understood
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.quantities import TotalBytes
@@ -37,9 +36,7 @@ class PlanArguments:
     def of(cls, urls: tuple[str, ...], lists: tuple[str, ...], config: Path | None, flags: dict[str, Any]) -> PlanArguments:
         """Reads the lists and the file. Raises ``ConfigError``, ``click.UsageError``."""
         settings = load_settings({name: flags[name] for name in SETTINGS}, config)
-        files = [*lists, *filter(is_list, urls)]
-        named = [text for text in urls if not is_list(text)]
-        shards = [Shard.of(source.url, source.headers) for source in understood(chain(named, *(read_list(path) for path in files)))]
+        shards = [Shard.of(source.url, source.headers) for source in understood(named_texts(urls, lists))]
         if flags["file"] is not None:
             if shards:
                 raise click.UsageError("--replay names what is read; no URLs go with it")

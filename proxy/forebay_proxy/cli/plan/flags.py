@@ -7,28 +7,16 @@ from typing import Any, TypeVar
 
 import click
 
-from forebay_proxy.cli.options import one_setting
+from forebay_proxy.cli.options import from_option, one_setting, quantity
 from forebay_proxy.core.quantities import parse_rate, parse_size
 from forebay_proxy.simulate.workload import ALL
 
-__all__ = ["SETTINGS", "plan_flags", "quantity", "total_bytes"]
+__all__ = ["SETTINGS", "plan_flags", "total_bytes"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _SAMPLE = 32  # survey.SAMPLE, whose module costs the command line half a second
 SETTINGS = ("allow_origin", "file_root")  # those that decide whether the origin may be asked at all: its refusals name them
-
-
-def quantity(parse: Callable[[str], Any]) -> Any:
-    """A click callback: ``parse`` with its own words for what is wrong."""
-
-    def callback(context: click.Context, option: click.Parameter, text: str | None) -> Any:
-        try:
-            return None if text is None else parse(text)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from error
-
-    return callback
 
 
 def total_bytes(text: str) -> int:
@@ -49,7 +37,7 @@ _size, _rate = quantity(total_bytes), quantity(parse_rate)
 _count = click.IntRange(min=1)
 
 _FLAGS = (
-    click.option("--from", "lists", multiple=True, metavar="FILE", help="Also the URLs in FILE, one a line; '-' is stdin."),
+    from_option,
     click.option("--cache-size", callback=_size, metavar="SIZE", help="What the cache may hold, as 500GB.  [FOREBAY_CACHE_SIZE]"),
     click.option("--origin-bandwidth", callback=_rate, metavar="RATE", help="Estimate: what origin and line give, as 10Gbit."),
     click.option("--rate", callback=_rate, metavar="RATE", help="Estimate: what all readers take together, as 800MB/s."),

@@ -10,7 +10,7 @@ import click
 
 from forebay_proxy.cli.client import SidecarClient, SidecarUnreachable
 from forebay_proxy.cli.locate import locate
-from forebay_proxy.cli.options import json_option, url_option
+from forebay_proxy.cli.options import from_option, json_option, url_option
 from forebay_proxy.cli.output import many, notice, say
 from forebay_proxy.cli.progress import Failures, ProgressView
 from forebay_proxy.cli.sources import Batch, named_batches
@@ -26,7 +26,7 @@ _NAMED = 10  # of those without room; a set larger than the cache has thousands,
 
 @click.command()
 @click.argument("urls", nargs=-1)
-@click.option("--from", "lists", multiple=True, metavar="FILE", help="Also the URLs in FILE, one a line; '-' is stdin.")
+@from_option
 @click.option("--quiet", is_flag=True, help="No progress; failures are still named.")
 @json_option
 @url_option
