@@ -17,6 +17,8 @@ from forebay_proxy.core import secret_parameters
 from forebay_proxy.core.quantities import parse_size
 
 __all__ = [
+    "SURVEY_SAMPLE",
+    "SURVEY_SETTINGS",
     "SettingsApart",
     "as_arguments",
     "config_option",
@@ -27,8 +29,12 @@ __all__ = [
     "quantity",
     "settings_options",
     "some_bytes",
+    "total_bytes",
     "url_option",
 ]
+
+SURVEY_SAMPLE = 32  # survey.SAMPLE, whose module costs the command line half a second
+SURVEY_SETTINGS = ("allow_origin", "file_root")  # those that decide whether an origin may be asked at all: its refusals name them
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -83,6 +89,12 @@ def quantity(parse: Callable[[str], Any]) -> Any:
             raise click.BadParameter(str(error)) from error
 
     return callback
+
+
+def total_bytes(text: str) -> int:
+    if text.strip().endswith("%"):
+        raise ValueError(f"{text!r}: this plan may be for another machine, whose disk it does not know; write how many bytes, as 500GB")
+    return parse_size(text)
 
 
 def some_bytes(text: str) -> int:

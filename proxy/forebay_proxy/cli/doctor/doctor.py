@@ -12,9 +12,18 @@ import click
 from forebay_proxy.cli.doctor.epoch_shares import EpochShare, Readers, epoch_shares
 from forebay_proxy.cli.doctor.rules import Level, RuleFinding, SetFacts, findings
 from forebay_proxy.cli.index.sizes_json import SizesJson, file_name
-from forebay_proxy.cli.options import config_option, from_option, json_option, load_settings, one_setting, quantity
+from forebay_proxy.cli.options import (
+    SURVEY_SAMPLE,
+    SURVEY_SETTINGS,
+    config_option,
+    from_option,
+    json_option,
+    load_settings,
+    one_setting,
+    quantity,
+    total_bytes,
+)
 from forebay_proxy.cli.output import error_line, many, say, say_json, show_table, wrapped
-from forebay_proxy.cli.plan.flags import SETTINGS, total_bytes
 from forebay_proxy.cli.seams import Seams
 from forebay_proxy.cli.sources import named_texts, understood
 from forebay_proxy.config.settings import Settings
@@ -25,7 +34,6 @@ from forebay_proxy.core.shard import Shard
 
 __all__ = ["doctor"]
 
-_SAMPLE = 32  # as in the plan's flags
 _SIZES = "sizes.json"  # where 'forebay index' writes it
 
 _size, _count = quantity(total_bytes), click.IntRange(min=1)
@@ -40,10 +48,10 @@ _size, _count = quantity(total_bytes), click.IntRange(min=1)
 @click.option("--sizes", metavar="PATH", help="Samples by file name, as 'forebay index' writes them.  [default: ./sizes.json]")
 @click.option("--samples", type=click.IntRange(min=0), metavar="N", help="Samples of every shard, where nothing else tells.")
 @click.option("--shard-size", callback=_size, metavar="SIZE", help="Length of every shard, instead of asking the origin.")
-@click.option("--ask", type=_count, metavar="N", default=_SAMPLE, show_default=True, help="Of how many shards the length is asked.")
+@click.option("--ask", type=_count, metavar="N", default=SURVEY_SAMPLE, show_default=True, help="Of how many shards the length is asked.")
 @click.option("--cache-size", callback=_size, metavar="SIZE", help="What the cache may hold.  [FOREBAY_CACHE_SIZE]")
-@one_setting(SETTINGS[0])
-@one_setting(SETTINGS[1])
+@one_setting(SURVEY_SETTINGS[0])
+@one_setting(SURVEY_SETTINGS[1])
 @json_option
 @config_option
 @click.pass_obj
@@ -69,7 +77,7 @@ def doctor(seams: Seams, /, urls: tuple[str, ...], lists: tuple[str, ...], as_js
         raise click.UsageError("name at least one URL, or a list with --from")
     if flags["sizes"] is not None and flags["samples"] is not None:
         raise click.UsageError("--sizes and --samples say the same thing; give one of them")
-    settings = load_settings({name: flags[name] for name in SETTINGS}, config)
+    settings = load_settings({name: flags[name] for name in SURVEY_SETTINGS}, config)
     readers = Readers(flags["ranks"], flags["workers"], flags["batch"])
     shards = [Shard.of(source.url, source.headers) for source in sources]
     counts, counted_by = _counts([source.url.text() for source in sources], flags["samples"], flags["sizes"])

@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from forebay_proxy.cli.options import load_settings
-from forebay_proxy.cli.plan.flags import SETTINGS
+from forebay_proxy.cli.options import SURVEY_SETTINGS, load_settings
 from forebay_proxy.cli.seams import Seams
 from forebay_proxy.cli.sources import named_texts, understood
 from forebay_proxy.config.settings import Settings
@@ -35,7 +34,7 @@ class PlanArguments:
     @classmethod
     def of(cls, urls: tuple[str, ...], lists: tuple[str, ...], config: Path | None, flags: dict[str, Any]) -> PlanArguments:
         """Reads the lists and the file. Raises ``ConfigError``, ``click.UsageError``."""
-        settings = load_settings({name: flags[name] for name in SETTINGS}, config)
+        settings = load_settings({name: flags[name] for name in SURVEY_SETTINGS}, config)
         shards = [Shard.of(source.url, source.headers) for source in understood(named_texts(urls, lists))]
         if flags["file"] is not None:
             if shards:

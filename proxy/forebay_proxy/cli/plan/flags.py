@@ -7,22 +7,13 @@ from typing import Any, TypeVar
 
 import click
 
-from forebay_proxy.cli.options import from_option, one_setting, quantity
-from forebay_proxy.core.quantities import parse_rate, parse_size
+from forebay_proxy.cli.options import SURVEY_SAMPLE, SURVEY_SETTINGS, from_option, one_setting, quantity, total_bytes
+from forebay_proxy.core.quantities import parse_rate
 from forebay_proxy.simulate.workload import ALL
 
-__all__ = ["SETTINGS", "plan_flags", "total_bytes"]
+__all__ = ["plan_flags"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-_SAMPLE = 32  # survey.SAMPLE, whose module costs the command line half a second
-SETTINGS = ("allow_origin", "file_root")  # those that decide whether the origin may be asked at all: its refusals name them
-
-
-def total_bytes(text: str) -> int:
-    if text.strip().endswith("%"):
-        raise ValueError(f"{text!r}: this plan may be for another machine, whose disk it does not know; write how many bytes, as 500GB")
-    return parse_size(text)
 
 
 def _ahead(text: str) -> int:
@@ -47,11 +38,11 @@ _FLAGS = (
         "--ask",
         type=_count,
         metavar="N",
-        default=_SAMPLE,
+        default=SURVEY_SAMPLE,
         show_default=True,
         help="Of how many shards, evenly spread, the origin is asked.",
     ),
-    *map(one_setting, SETTINGS),
+    *map(one_setting, SURVEY_SETTINGS),
     click.option("--replay", "file", metavar="FILE", help="Replay a list or an access log through the cache's own code."),
     click.option("--epochs", type=_count, metavar="N", help="Replay: epochs to read.  [default: 2, or as recorded]"),
     click.option("--shuffle", type=int, metavar="SEED", help="Replay: a fresh order each epoch.  [default: as listed]"),
