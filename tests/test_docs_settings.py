@@ -7,9 +7,8 @@ import re
 from pathlib import Path
 
 from forebay_proxy.config.fields import env_name, flag_name
-from forebay_proxy.config.settings import Settings, load
+from forebay_proxy.config.settings import Settings, default_text, has_flag, load
 from forebay_proxy.config.settings_file import find_file
-from forebay_proxy.config.settings_text import default_text, has_flag
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")

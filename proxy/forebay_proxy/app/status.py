@@ -15,8 +15,7 @@ from forebay_proxy.app.plan_status import PlanStatus
 from forebay_proxy.background.disk_monitor import DiskMonitor
 from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.shard_cache import ShardCache
-from forebay_proxy.config.settings import Settings
-from forebay_proxy.config.settings_text import as_json
+from forebay_proxy.config.settings import Settings, as_json
 from forebay_proxy.core.logs import log_path
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.server.http.plan_route import MOST_ROWS

@@ -10,9 +10,8 @@ from typing import Any, TypeVar, get_origin
 import click
 
 from forebay_proxy.config.fields import env_name, flag_name
-from forebay_proxy.config.settings import Settings, load
+from forebay_proxy.config.settings import Settings, default_text, field_note, has_flag, load
 from forebay_proxy.config.settings_file import find_file
-from forebay_proxy.config.settings_text import default_text, field_note, has_flag
 from forebay_proxy.core import secret_parameters
 from forebay_proxy.core.quantities import parse_size
 

@@ -15,11 +15,10 @@ from typing import Any
 
 import click
 
-from forebay_proxy.cli.client import SidecarClient, SidecarRefused
+from forebay_proxy.cli.client import SidecarClient, SidecarRefused, locate
 from forebay_proxy.cli.index.count_room import PAUSE_S, CountRoom
 from forebay_proxy.cli.index.sizes_json import Conflict, SizesJson, file_name
 from forebay_proxy.cli.index.video_scan import VideoScan, is_clip
-from forebay_proxy.cli.locate import locate
 from forebay_proxy.cli.options import from_option, json_option, url_option
 from forebay_proxy.cli.output import many, notice, say, say_json
 from forebay_proxy.cli.progress import Failures, ProgressView

@@ -17,8 +17,7 @@ from importlib.util import find_spec
 from threading import Thread
 from typing import IO, Any
 
-from forebay_proxy.cli.client import SidecarClient
-from forebay_proxy.cli.locate import token_of
+from forebay_proxy.cli.client import SidecarClient, token_of
 from forebay_proxy.cli.output import many, say, say_json
 from forebay_proxy.cli.progress import Failures, ProgressView
 from forebay_proxy.core.errors import ConfigError, ForebayError

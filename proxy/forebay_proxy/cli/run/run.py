@@ -22,7 +22,7 @@ from forebay_proxy.cli.client import KeepAlive
 from forebay_proxy.cli.options import SettingsApart, config_option, load_settings, settings_options, url_option
 from forebay_proxy.cli.output import error_line, notice
 from forebay_proxy.cli.run.command import elsewhere, refusal, run_command
-from forebay_proxy.cli.run.environment import fresh_job, job_variables, traps
+from forebay_proxy.cli.run.env import fresh_job, job_variables, traps
 from forebay_proxy.cli.run.join import Joined, JoinRequest, join, without_effect
 from forebay_proxy.cli.run.summary import has_read, summary
 from forebay_proxy.cli.run.takeover import path_variables, takeover_folder

@@ -10,11 +10,10 @@ from typing import Any
 
 import click
 
-from forebay_proxy.cli.client import SidecarClient, SidecarRefused
-from forebay_proxy.cli.locate import locate
+from forebay_proxy.cli.client import SidecarClient, SidecarRefused, locate
 from forebay_proxy.cli.options import json_option, url_option
 from forebay_proxy.cli.output import say, say_json, show_table
-from forebay_proxy.cli.run.environment import is_secured, rewrite_variables
+from forebay_proxy.cli.run.env import is_secured, rewrite_variables
 from forebay_proxy.cli.sources import understood
 from forebay_proxy.core.errors import ConfigError, ForebayError
 from forebay_proxy.core.exit_codes import ExitCode

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from forebay_proxy.cli.client import SidecarClient, SidecarUnreachable
-from forebay_proxy.cli.locate import locate
+from forebay_proxy.cli.client import SidecarClient, SidecarUnreachable, locate
 from forebay_proxy.cli.options import from_option, json_option, url_option
 from forebay_proxy.cli.output import many, notice, say
 from forebay_proxy.cli.progress import Failures, ProgressView

@@ -5,11 +5,17 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from support.cli import invoke
 from support.fake_sidecar import FakeSidecar
+
+from forebay_proxy.cli.run.env import fresh_job, job_variables, rewrite_variables, traps
+from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.wire.commands.gopen_rules import rewritten
+from forebay_proxy.wire.protocol.reader_name import ReaderName
 
 pytestmark = pytest.mark.another_python
 
@@ -56,3 +62,76 @@ def test_a_sidecar_that_drains_is_none(sidecar: FakeSidecar) -> None:
     """Ready means it will serve."""
     sidecar.ready = False
     assert invoke("env").exit_code == 2
+
+
+BASE = "http://127.0.0.1:7071"
+
+
+def test_a_persons_own_rules_stay_in_front() -> None:
+    """The first rule that matches wins, and theirs is the first."""
+    rules = rewrite_variables(BASE, {"GOPEN_REWRITE": "s3://mine/=/nas/mine/"})["GOPEN_REWRITE"]
+    assert rewritten(rules, "s3://mine/a.tar") == "/nas/mine/a.tar"
+    assert rewritten(rules, "s3://b/a.tar") == f"{BASE}/s3/b/a.tar"
+
+
+def test_asking_twice_changes_nothing_and_a_new_address_replaces_the_old() -> None:
+    """Rules of an earlier eval never shadow the living sidecar."""
+    first = rewrite_variables(BASE, {"GOPEN_REWRITE": "a=b"})
+    assert rewrite_variables(BASE, first) == first
+    moved = rewrite_variables("http://127.0.0.1:7072", first)
+    assert "7071" not in moved["GOPEN_REWRITE"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "upper", "lower"),
+    [
+        ({}, "127.0.0.1,localhost,::1", "127.0.0.1,localhost,::1"),
+        ({"NO_PROXY": ".corp"}, ".corp,127.0.0.1,localhost,::1", ".corp,127.0.0.1,localhost,::1"),
+        ({"NO_PROXY": "a", "no_proxy": "localhost, b"}, "a,127.0.0.1,localhost,::1", "localhost,b,127.0.0.1,::1"),
+        ({"no_proxy": "*"}, "*", "*"),
+    ],
+)
+def test_no_proxy_grows_in_both_spellings(environ: dict[str, str], upper: str, lower: str) -> None:
+    """Programs read one or the other; what was there stays; the host of a sidecar elsewhere joins the list."""
+    found = rewrite_variables(BASE, environ)
+    assert (found["NO_PROXY"], found["no_proxy"]) == (upper, lower)
+    assert rewrite_variables("http://node7:7070", {})["NO_PROXY"].endswith(",node7")
+
+
+def test_an_address_no_rule_can_hold_is_one_line() -> None:
+    """Colons and brackets of IPv6 do not fit a rewrite rule."""
+    with pytest.raises(ConfigError, match=r"\[::1\]"):
+        rewrite_variables("http://[::1]:7070", {})
+
+
+def test_each_run_is_a_job_of_its_own() -> None:
+    """Two runs never share a name, and the name fits a reader's."""
+    first, second = (fresh_job({}, "node/7 ü", 42) for _ in range(2))
+    assert first != second
+    assert ReaderName(first, "0", "0", "1.1")
+
+
+def test_tasks_of_one_slurm_step_are_one_job(tmp_path: Path) -> None:
+    """srun starts a forebay run per task; they train one model. The next ones of the same tasks are another job."""
+    tmp_path.chmod(0o700)
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "XDG_RUNTIME_DIR": str(tmp_path)}
+    names = list[set[str]]()
+    for _ in range(2):
+        with ExitStack() as held:
+            running = [held.enter_context(subprocess.Popen(["cat"], stdin=subprocess.PIPE)) for _ in range(2)]
+            names.append({fresh_job({**step, "SLURM_PROCID": str(task)}, "a", one.pid) for task, one in enumerate(running)})
+    assert names[0] == {"7.0"}
+    (following,) = names[1]
+    assert following.startswith("7.0-")
+
+
+def test_under_wds_secure_no_rule_is_set() -> None:
+    """WebDataset would refuse to open anything with one; a taken-over process needs none."""
+    assert "GOPEN_REWRITE" not in job_variables(BASE, {"WDS_SECURE": "1"}, "job-1")
+
+
+def test_traps_are_named_with_their_mend() -> None:
+    """Settings of WebDataset that work against a sidecar."""
+    assert traps({}) == []
+    assert traps({"WDS_SECURE": "0"}) == []
+    assert ["WDS_SECURE" in found or "WDS_CACHE" in found for found in traps({"WDS_SECURE": "1", "WDS_CACHE": "/x"})] == [True, True]

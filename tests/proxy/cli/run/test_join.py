@@ -12,8 +12,7 @@ from support.fake_sidecar import FakeSidecar
 from forebay_proxy.cli.client import SidecarUnreachable
 from forebay_proxy.cli.run import join as module
 from forebay_proxy.cli.run.join import Joined, JoinRequest, differences, join
-from forebay_proxy.config.settings import load
-from forebay_proxy.config.settings_text import as_json
+from forebay_proxy.config.settings import as_json, load
 from forebay_proxy.node.runfile import RunDirectory
 
 pytestmark = pytest.mark.another_python
