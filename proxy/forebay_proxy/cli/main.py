@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import click
 from click.exceptions import NoArgsIsHelpError
 
+from forebay_proxy.cli.options import Seams
 from forebay_proxy.cli.output import error_line, silence_stdout
-from forebay_proxy.cli.seams import Seams
 from forebay_proxy.core.errors import ForebayError
 from forebay_proxy.core.exit_codes import ExitCode, by_signal
 from forebay_proxy.core.logs import frames_of, hide_messages

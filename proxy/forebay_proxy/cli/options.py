@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_origin
+from typing import TYPE_CHECKING, Any, TypeVar, get_origin
 
 import click
 
@@ -14,10 +16,17 @@ from forebay_proxy.config.settings import Settings, default_text, field_note, ha
 from forebay_proxy.config.settings_file import find_file
 from forebay_proxy.core import secret_parameters
 from forebay_proxy.core.quantities import parse_size
+from forebay_proxy.core.shard import Shard
+
+if TYPE_CHECKING:
+    from forebay_proxy.app.status import ServiceInfo
+    from forebay_proxy.origins.survey import Survey
+
 
 __all__ = [
     "SURVEY_SAMPLE",
     "SURVEY_SETTINGS",
+    "Seams",
     "SettingsApart",
     "as_arguments",
     "config_option",
@@ -31,6 +40,31 @@ __all__ = [
     "total_bytes",
     "url_option",
 ]
+
+
+# Imported inside: the service brings aiohttp and boto3, half a second that no other verb should wait for.
+
+
+def _serve(settings: Settings, announce: Callable[[ServiceInfo], None]) -> int:
+    from forebay_proxy.app.service import run_service  # noqa: PLC0415
+
+    return run_service(settings, announce=announce)
+
+
+def _survey(shards: Sequence[Shard], settings: Settings, count: int) -> Survey:
+    from forebay_proxy.origins.survey import survey  # noqa: PLC0415
+
+    return survey(shards, settings, count)
+
+
+@dataclass(frozen=True)
+class Seams:
+    """``program`` is what ``run`` starts as a sidecar; -P keeps a ``queue.py`` in the training directory from shadowing the library's."""
+
+    program: tuple[str, ...] = (sys.executable, "-P", "-m", "forebay_proxy", "serve")
+    serve: Callable[[Settings, Callable[[ServiceInfo], None]], int] = _serve
+    survey: Callable[[Sequence[Shard], Settings, int], Survey] = _survey
+
 
 SURVEY_SAMPLE = 32  # survey.SAMPLE, whose module costs the command line half a second
 SURVEY_SETTINGS = ("allow_origin", "file_root")  # those that decide whether an origin may be asked at all: its refusals name them

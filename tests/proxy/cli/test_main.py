@@ -9,7 +9,7 @@ import sys
 import pytest
 from support.cli import invoke
 
-from forebay_proxy.cli.seams import Seams
+from forebay_proxy.cli.options import Seams
 from forebay_proxy.core.errors import ConfigError
 
 pytestmark = pytest.mark.another_python

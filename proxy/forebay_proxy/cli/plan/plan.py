@@ -13,6 +13,7 @@ import click
 from forebay_proxy.cli.options import (
     SURVEY_SAMPLE,
     SURVEY_SETTINGS,
+    Seams,
     config_option,
     from_option,
     json_option,
@@ -22,7 +23,6 @@ from forebay_proxy.cli.options import (
     total_bytes,
 )
 from forebay_proxy.cli.output import many, notice, say, say_json, show_table, wrapped
-from forebay_proxy.cli.seams import Seams
 from forebay_proxy.cli.sources import named_texts, understood
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ConfigError

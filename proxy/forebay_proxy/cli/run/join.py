@@ -23,9 +23,8 @@ from typing import Any, Literal
 import click
 
 from forebay_proxy.cli.client import KeepAlive, SidecarClient, SidecarHung, SidecarRefused, SidecarUnreachable, named_address, token_of
-from forebay_proxy.cli.options import as_arguments, config_option, load_settings, settings_options
+from forebay_proxy.cli.options import Seams, as_arguments, config_option, load_settings, settings_options
 from forebay_proxy.cli.output import error_line, say_json
-from forebay_proxy.cli.seams import Seams
 from forebay_proxy.config.fields import flag_name
 from forebay_proxy.config.settings import Settings, as_json, has_flag, load
 from forebay_proxy.config.settings_file import find_file

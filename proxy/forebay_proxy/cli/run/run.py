@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import click
 
 from forebay_proxy.cli.client import KeepAlive
-from forebay_proxy.cli.options import SettingsApart, config_option, load_settings, settings_options, url_option
+from forebay_proxy.cli.options import Seams, SettingsApart, config_option, load_settings, settings_options, url_option
 from forebay_proxy.cli.output import error_line, notice
 from forebay_proxy.cli.run.command import elsewhere, refusal, run_command
 from forebay_proxy.cli.run.env import fresh_job, job_variables, traps
@@ -27,7 +27,6 @@ from forebay_proxy.cli.run.join import Joined, JoinRequest, join, without_effect
 from forebay_proxy.cli.run.summary import has_read, summary
 from forebay_proxy.cli.run.takeover import path_variables, takeover_folder
 from forebay_proxy.cli.run.takeover_report import TakeoverReport
-from forebay_proxy.cli.seams import Seams
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ConfigError, ForebayError
 from forebay_proxy.core.exit_codes import ExitCode

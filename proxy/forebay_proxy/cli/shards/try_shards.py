@@ -21,10 +21,9 @@ import click
 import xxhash
 
 from forebay_proxy.cli.client import SidecarClient
-from forebay_proxy.cli.options import config_option, json_option, load_settings, quantity, some_bytes
+from forebay_proxy.cli.options import Seams, config_option, json_option, load_settings, quantity, some_bytes
 from forebay_proxy.cli.output import many, notice, say, say_json, show_table
 from forebay_proxy.cli.run.join import JoinRequest, join
-from forebay_proxy.cli.seams import Seams
 from forebay_proxy.cli.sources import understood
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ConfigError, ShardNotFound

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.cli import invoke
 
-from forebay_proxy.cli.seams import Seams
+from forebay_proxy.cli.options import Seams
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ShardNotFound
 from forebay_proxy.core.shard import Shard
