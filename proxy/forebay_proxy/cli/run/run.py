@@ -21,7 +21,7 @@ import click
 from forebay_proxy.cli.client import KeepAlive
 from forebay_proxy.cli.options import Seams, SettingsApart, config_option, load_settings, settings_options, url_option
 from forebay_proxy.cli.output import error_line, notice
-from forebay_proxy.cli.run.command import elsewhere, refusal, run_command
+from forebay_proxy.cli.run.command import refusal, run_command
 from forebay_proxy.cli.run.env import fresh_job, job_variables, traps
 from forebay_proxy.cli.run.join import Joined, JoinRequest, join, without_effect
 from forebay_proxy.cli.run.summary import has_read, summary
@@ -70,8 +70,6 @@ def run(
     if refused := refusal(command):
         notice(refused)
         return ExitCode.CANNOT_BEGIN
-    if told := elsewhere(command):
-        notice(told)
     settings = load_settings(flags, config)  # first: a value that cannot be read is a mistake of the command line, as an unknown flag is
     with contextlib.ExitStack() as held:
         try:
