@@ -16,8 +16,7 @@ from forebay_proxy.app.telemetry_parts import TelemetryParts
 from forebay_proxy.background.prefetcher import Prefetcher
 from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.shard_cache import ShardCache
-from forebay_proxy.config.settings import Settings
-from forebay_proxy.config.settings_text import as_json
+from forebay_proxy.config.settings import Settings, as_json
 from forebay_proxy.core.logs import log_path
 from forebay_proxy.core.shard import shown_set
 from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan

@@ -68,7 +68,7 @@ async def surveyed(shards: Sequence[Shard], settings: Settings, count: int, envi
         async with turn:
             length = (await origins.by_scheme[shard.url.scheme].head(shard)).length
         if length is None:
-            raise ConfigError(f"{shard.name}: its origin tells no length", next_step="give --shard-size or --dataset-size")
+            raise ConfigError(f"{shard.name}: its origin tells no length", next_step="give --shard-size")
         lengths[shard.name] = length
 
     try:

@@ -37,7 +37,7 @@ async def test_a_failed_opening_is_tried_again_by_itself(tmp_path: Path, monkeyp
     root.mkdir()
     run.mkdir(mode=0o700)
     environ = {"XDG_RUNTIME_DIR": str(run), "HOME": str(tmp_path)}
-    settings = load({"port": 0, "cache_dir": tmp_path / "cache", "cache_size": "64MiB", "file_root": [str(root)]}, environ, ())
+    settings = load({"port": 0, "cache_dir": tmp_path / "cache", "cache_size": "64MiB", "file_root": [str(root)]}, environ)
     known: asyncio.Future[ServiceInfo] = asyncio.get_running_loop().create_future()
     ending = Shutdown(0.0)
     running = asyncio.create_task(serve(settings, announce=known.set_result, environ=environ, ending=ending))
@@ -66,7 +66,7 @@ async def serving(place: Path) -> AsyncIterator[int]:
     given: dict[str, Any] = {"port": 0, "cache_dir": place / "cache", "cache_size": "64MiB", "file_root": [str(place / "root")]}
     known: asyncio.Future[ServiceInfo] = asyncio.get_running_loop().create_future()
     ending = Shutdown(0.0)
-    running = asyncio.create_task(serve(load(given, environ, ()), announce=known.set_result, environ=environ, ending=ending))
+    running = asyncio.create_task(serve(load(given, environ), announce=known.set_result, environ=environ, ending=ending))
     try:
         yield (await asyncio.wait_for(known, 60)).port
     finally:
@@ -134,7 +134,7 @@ async def test_what_keeps_it_from_beginning_comes_out_as_itself(tmp_path: Path) 
     ending = Shutdown(0.0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        settings = load({"port": port, "cache_dir": tmp_path / "cache", "cache_size": "64MiB"}, environ, ())
+        settings = load({"port": port, "cache_dir": tmp_path / "cache", "cache_size": "64MiB"}, environ)
         with pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1 is taken"):
             await serve(settings, announce=lambda info: None, environ=environ, ending=ending)
     assert ending.code == ExitCode.CANNOT_BEGIN
@@ -150,6 +150,6 @@ async def test_a_fault_ends_it_with_its_code(tmp_path: Path, monkeypatch: pytest
     run.mkdir(mode=0o700)
     environ = {"XDG_RUNTIME_DIR": str(run), "HOME": str(tmp_path)}
     monkeypatch.setattr(service, "adopt", broken)
-    settings = load({"port": 0, "cache_dir": tmp_path / "cache", "cache_size": "64MiB"}, environ, ())
+    settings = load({"port": 0, "cache_dir": tmp_path / "cache", "cache_size": "64MiB"}, environ)
     assert await serve(settings, announce=lambda info: None, environ=environ) == ExitCode.FAULT
     assert "a fault in Forebay itself: ZeroDivisionError" in caplog.text

@@ -9,7 +9,6 @@ cannot read without a word, and every origin would fail later: here it ends the 
 from __future__ import annotations
 
 import os
-import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.request_loop import LoopGuard
 from forebay_proxy.origins.net.proxies import Proxies
 
-__all__ = ["Egress", "Trust", "heeded"]
+__all__ = ["Egress", "Trust"]
 
 
 Authorities = ssl.SSLContext | Literal[True]  # as the HTTP client's ``ssl=``: True is its own context, which holds the system's
@@ -80,10 +79,6 @@ def _readable(name: str, file: str) -> str:
         raise ConfigError(f"{name} names {file}: {error.strerror}", next_step=_STEP) from error
 
 
-# Variables that many programs read to reach servers; proxies' in both spellings. No settings of ours: their meaning is fixed.
-HEEDED = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "AWS_CA_BUNDLE")
-
-
 @dataclass(frozen=True, slots=True)
 class Egress:
     """The plain one: no proxy, the system's authorities, no mark."""
@@ -96,9 +91,3 @@ class Egress:
     def of(cls, environ: Mapping[str, str], instance: str) -> Egress:
         """As the operator's environment has it. Raises ``ConfigError``."""
         return cls(Proxies.of(environ) or None, Trust.of(environ), LoopGuard(instance))
-
-
-def heeded(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(name, value as people may see it) of those variables that are set: a proxy's user and password are masked."""
-    spellings = [spelling for name in HEEDED for spelling in ((name.lower(), name) if name.endswith("_PROXY") else (name,))]
-    return [(name, re.sub(r"(?s)^(\w+://)?.*@", r"\1***@", environ[name])) for name in spellings if environ.get(name)]

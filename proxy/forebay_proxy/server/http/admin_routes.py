@@ -184,7 +184,7 @@ class AdminRoutes:
         async with self._bodies.read(request, COMMAND_BODY_BYTES) as body:
             name = parse_set(body)
         if not self._operations.remove_set(name):
-            raise InvalidRequest("no declared set has this name", status=404, next_step="'forebay set ls' lists them")
+            raise InvalidRequest("no declared set has this name", status=404, next_step="'forebay status' lists them")
         return web.Response(status=204)
 
     async def _allow(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
