@@ -171,7 +171,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     before = item.stash.get(_THREADS, None)
     said = []
     if before is not None and (left := _left_behind(before)):
-        said.append(f"threads left behind, which keep the run from ending or ask the sidecars of other tests: {', '.join(thread.name for thread in left)}")
+        said.append(
+            f"threads left behind, which keep the run from ending or ask other tests' sidecars: {', '.join(thread.name for thread in left)}"
+        )
     if said:
         pytest.fail("; ".join(said), pytrace=False)
 

@@ -22,7 +22,7 @@ from forebay_proxy.policy.plans.reader_plan import MOST_READERS, MOST_SHARDS
 from forebay_proxy.policy.plans.registry import SILENCE_S
 from forebay_proxy.server.http.plan_route import MOST_ROWS, PLAN_BODY_BYTES
 from forebay_proxy.telemetry.meter_board import MOST_METERS
-from forebay_proxy.wire.protocol.meter_body import MAX_BODY_BYTES
+from forebay_proxy.wire.protocol.meter import MAX_BODY_BYTES
 
 PAGE = (Path(__file__).parents[1] / "docs" / "protocol.md").read_text(encoding="utf-8")
 STORE = "store.example"  # what the page calls the origin

@@ -18,6 +18,12 @@ from forebay_loader.transport.fd_endpoint import DOORS
 from forebay_loader.transport.http import close_idle
 
 
+@pytest.fixture(autouse=True)
+def no_meter_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would outlive its test, and ask the sidecars of others."""
+    monkeypatch.setattr(THREAD, "_pid", os.getpid())
+
+
 @pytest.fixture
 def fresh_loader(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A loader of the job ``job`` that remembers nothing of other tests; what it opens is closed with the test."""
@@ -25,7 +31,6 @@ def fresh_loader(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     DOORS.forget()
     INDEXES.forget()
     monkeypatch.setenv("FOREBAY_JOB", "job")
-    monkeypatch.setattr(THREAD, "_pid", os.getpid())  # it would outlive its test
     yield
     DOORS.forget()
     close_idle()

@@ -16,7 +16,7 @@ DataLoader = pytest.importorskip("torch.utils.data").DataLoader
 
 import forebay_loader as fb  # noqa: E402
 
-pytestmark = [pytest.mark.webdataset, pytest.mark.usefixtures("fresh_loader")]
+pytestmark = pytest.mark.webdataset
 COUNTS = (9, 3, 14, 1, 6, 11, 2, 5)
 RANKS, WORKERS, BATCH = 2, 2, 4
 

@@ -103,5 +103,4 @@ def test_each_of_two_commands_is_told_its_own(place: Path, origin: servers.Nginx
     assert re.search(r"^forebay: 12.0 MB read, .* hit \(\d+ %\), 12.0 MB from origins, 0 B saved; ", by_first, re.MULTILINE)
     (told,) = [said for said in by_second.splitlines() if "no reader of this command read" in said]
     assert "this command's or others': 12.0 MB read, 12.0 MB hit (100 %)" in told
-    assert "other jobs: 12.0 MB read, " in told
     assert "0 processes taken over" in by_second

@@ -25,7 +25,7 @@ from forebay_loader.samples.indexed_shard import IndexedShard
 from forebay_loader.samples.indexed_shards import IndexedShards
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.webdataset_openers import open_source
-from forebay_proxy.cli.sidecars.status_report import status_rows
+from forebay_proxy.cli.sidecars.status import status_rows
 
 pytestmark = pytest.mark.usefixtures("fresh_loader")
 

@@ -32,7 +32,7 @@ async def sidecar(place: Path, cache_size: str) -> AsyncIterator[tuple[int, Scri
     async with ScriptedOrigin() as origin:
         given = {"port": 0, "cache_dir": place / "cache", "cache_size": cache_size, "allow_origin": (origin.base,)}
         known: asyncio.Future[ServiceInfo] = asyncio.get_running_loop().create_future()
-        running = asyncio.create_task(serve(load(given, environ, ()), announce=known.set_result, environ=environ, ending=ending))
+        running = asyncio.create_task(serve(load(given, environ), announce=known.set_result, environ=environ, ending=ending))
         try:
             yield (await asyncio.wait_for(known, 60)).port, origin
         finally:

@@ -96,7 +96,7 @@ async def test_no_claim_is_ever_false(tmp_path: Path, monkeypatch: pytest.Monkey
             fd = os.open(tmp_path / "c" / "shards" / row.key, os.O_RDONLY)
             for number in row.sums:
                 index_writer[0] += 1
-                assert real_digest(fd, *LAYOUT.span(number, row.length)) == row.sums[number], (step, len(steps), row.url, number)
+                assert real_digest(fd, *LAYOUT.span(number, row.version.length)) == row.sums[number], (step, len(steps), row.url, number)
             os.close(fd)
 
     real_digest = file_io.digest

@@ -31,9 +31,8 @@ from forebay_proxy.policy.plans.epochs import EpochTracker
 from forebay_proxy.policy.plans.reader_plan import MOST_READERS, MOST_SHARDS
 from forebay_proxy.policy.plans.registry import PlanRegistry, PlansFull
 from forebay_proxy.server.http import admin_routes, connection, framing
-from forebay_proxy.server.http.connection import ConnectionServer
+from forebay_proxy.server.http.connection import ConnectionLimit, ConnectionServer
 from forebay_proxy.server.http.framing import BODIES_MOST_BYTES
-from forebay_proxy.server.net.access import ConnectionLimit
 from forebay_proxy.server.net.peers import Peer, Where
 from forebay_proxy.telemetry.counters import MAX_JOBS, Counters
 from forebay_proxy.telemetry.prometheus.metrics import Metrics
@@ -162,7 +161,7 @@ async def test_a_body_that_stops_is_given_up(world: World, monkeypatch: pytest.M
     async with line(world.port) as slow:
         await slow.send(b"PUT /v1/plans/a/b/c/d HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n{")
         await slow.ended()
-    refused("exhaustion: a body that stops", held=world.plans.calls == [] and world.server._routes.admin._bodies.held_bytes == 0)
+    refused("exhaustion: a body that stops", held=world.plans.calls == [] and world.server._admin._bodies.held_bytes == 0)
 
 
 async def test_bodies_that_drip_keep_no_place(world: World) -> None:
@@ -171,7 +170,7 @@ async def test_bodies_that_drip_keep_no_place(world: World) -> None:
     async with AsyncExitStack() as slow:
         for path in (b"/v1/verify", *[b"/v1/warm"] * admin_routes.MOST_WARMS):
             await (await slow.enter_async_context(line(world.port))).send(b"POST " + path + b" " + begun)
-        while world.server._routes.admin._bodies.held_bytes < 1 + admin_routes.MOST_WARMS:
+        while world.server._admin._bodies.held_bytes < 1 + admin_routes.MOST_WARMS:
             await asyncio.sleep(0.01)
         warmed = await world.ask("POST", "/v1/warm", body=b'{"shards": ["s3://b/0.tar"]}')
         verified = await world.ask("POST", "/v1/verify", body=b'{"all": true}')
@@ -276,10 +275,10 @@ async def test_a_body_announced_too_large_is_refused_unread(world: World, monkey
 
 async def test_bodies_together_have_a_bound(world: World) -> None:
     """Many plans at once wait their turn outside our memory."""
-    world.server._routes.admin._bodies.held_bytes = BODIES_MOST_BYTES - 10
+    world.server._admin._bodies.held_bytes = BODIES_MOST_BYTES - 10
     reply = await world.ask("PUT", "/v1/plans/a/b/c/d", {}, b'{"shards": ["s3://b/0.tar"]}')
     refused("exhaustion: bodies together", held=(reply.status, reply.headers["retry-after"]) == (429, "2") and world.plans.calls == [])
-    assert world.server._routes.admin._bodies.held_bytes == BODIES_MOST_BYTES - 10
+    assert world.server._admin._bodies.held_bytes == BODIES_MOST_BYTES - 10
 
 
 async def test_a_compressed_plan_is_not_unfolded(world: World) -> None:
@@ -298,10 +297,10 @@ async def test_warm_ups_at_once_have_a_bound(world: World) -> None:
             warming = await stack.enter_async_context(line(world.port))
             await warming.send(request("POST", "/v1/warm", body=body))
             await warming.reader.readuntil(b"\n")
-        await world_until(lambda: world.server._routes.admin._running.warm_ups == admin_routes.MOST_WARMS)
+        await world_until(lambda: world.server._admin._warm_ups == admin_routes.MOST_WARMS)
         refused("exhaustion: warm-ups at once", held=(await world.ask("POST", "/v1/warm", body=body)).status == 429)
         world.operations.warm_gate.set()
-    await world_until(lambda: world.server._routes.admin._running.warm_ups == 0)
+    await world_until(lambda: world.server._admin._warm_ups == 0)
 
 
 # Too many names

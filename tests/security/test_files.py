@@ -19,7 +19,7 @@ from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.node.cache_location import CacheLocation, Machine, prepare
 from forebay_proxy.node.runfile import RunDirectory, RunFile, process_start_time
 from forebay_proxy.server.net.listen import UnixListener
-from forebay_proxy.store.lock import hmac_key, take_lock
+from forebay_proxy.store.directory import hmac_key, take_lock
 from forebay_proxy.wire.protocol.runfile import read_run_file, runtime_directory
 
 NOBODY = 65534

@@ -218,8 +218,7 @@ def run_every_verb(sidecar: Sidecar, origin: ScriptedOrigin, directory: Path, en
         ("warm", signed), ("warm", f"{origin.base}/denied-cli.tar?{SIGNATURES['azure']}"), ("warm", curl), ("warm",
         f"bad://u:{PASSWORD}@h/x"),
         ("warm", "--json", signed), ("evict", signed), ("evict", signed.replace("cli", "cli*")), ("evict", f"bad://u:{PASSWORD}@h/x"),
-        ("env", "--check", signed), ("env",
-        "--check", curl),
+        ("check", signed), ("check", curl),
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**environment(directory, **environ), "FOREBAY_URL": sidecar.url}.items():

@@ -145,7 +145,7 @@ TABLE = (
     ),
     Row(
         "A settings file that somebody else left, or that came with a repository",
-        "found by chance it counts only if nobody else could write it; keys that open doors never count in the working directory",
+        "unnamed it counts only if nobody else could write it, and never in the working directory",
         ("tests/proxy/config/test_settings_file.py", f"{HERE}/test_settings_file.py"),
     ),
     Row(

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from support.verbs import with_sidecar
 
 from forebay_proxy.cli.main import cli
-from forebay_proxy.cli.seams import Seams
+from forebay_proxy.cli.options import Seams
 
 FAKE_PROGRAM = (sys.executable, str(Path(__file__).with_name("fake_sidecar.py")))
 

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 from support.fake_origin import FakeOrigin, FakeOrigins
 from support.scripted_answers import ramp
 
-from forebay_proxy.app.cache_rooms import Surroundings
-from forebay_proxy.app.composition import CacheParts, build_cache
+from forebay_proxy.app.composition import CacheParts, Surroundings, build_cache
 from forebay_proxy.app.operations import Operations
 from forebay_proxy.app.startup import adopt
 from forebay_proxy.background.disk_monitor import DiskMonitor
@@ -139,6 +138,7 @@ class World:
     indexer: SampleIndexer
     disk_monitor: DiskMonitor
     operations: Operations
+    parts: CacheParts
     group: asyncio.TaskGroup
     events: Events
     facts: list[Any] = field(default_factory=list)
@@ -265,13 +265,6 @@ def _plain_errors() -> Iterator[None]:
         raise
 
 
-def _each(parts: CacheParts) -> dict[str, Any]:
-    """By name, what a ``World`` has of it."""
-    rooms = (parts, parts.resident, parts.transfer, parts.integrity, parts.filling, parts.reading, parts.background)
-    found = {part.name: getattr(room, part.name) for room in rooms for part in fields(room)}
-    return {part.name: found[part.name] for part in fields(World) if part.name in found}
-
-
 @asynccontextmanager
 async def building(
     path: Path,
@@ -314,10 +307,11 @@ async def building(
                 capacity = Capacity(most_bytes, most_bytes, floor_bytes=0)
                 parts = build_cache(store, capacity, settings, around)
                 if window_unit is not None:
-                    parts.transfer.buffers.windows = Share(4 * window_unit, per_holder=4, smallest_bytes=window_unit)
-                operations = Operations(parts.cache, parts.filling.resolver, parts.resident.segment_check, clock)
-                world = World(path, origin, clock, operations=operations, group=group, events=events, facts=facts, **_each(parts))
-                adopt(loaded, store, parts.filling.resolver, parts.cache)
+                    parts.buffers.windows = Share(4 * window_unit, per_holder=4, smallest_bytes=window_unit)
+                operations = Operations(parts.cache, parts.resolver, parts.segment_check, clock)
+                each: Any = {part.name: getattr(parts, part.name) for part in fields(CacheParts) if part.name in World.__dataclass_fields__}
+                world = World(path, origin, clock, operations=operations, group=group, events=events, facts=facts, parts=parts, **each)
+                adopt(loaded, store, parts.resolver, parts.cache)
                 if measured:
                     world.room.overhead.measure()
                 walking = group.create_task(world.prefetcher.run()) if prefetch else None

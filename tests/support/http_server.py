@@ -17,7 +17,7 @@ from forebay_proxy.core.events import Event, Events
 from forebay_proxy.server.http.meter_route import MeterDoor
 from forebay_proxy.server.http.server import HttpServer
 from forebay_proxy.server.net.access import Access
-from forebay_proxy.wire.protocol.meter_body import MeterBody
+from forebay_proxy.wire.protocol.meter import MeterBody
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from forebay_proxy.app import service_tasks, shutdown
+from forebay_proxy.app import service, shutdown
 from forebay_proxy.background import prefetcher
 from forebay_proxy.cli.main import main
 from forebay_proxy.store.files import file_io
@@ -53,7 +53,7 @@ def stuck_loop() -> None:
                 time.sleep(1000)
             await asyncio.sleep(0.05)
 
-    service_tasks.measure_lag = measure_lag
+    service.measure_lag = measure_lag
 
 
 def faulty_prefetch() -> None:

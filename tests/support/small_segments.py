@@ -9,7 +9,7 @@ from typing import NoReturn
 from forebay_proxy.app.service import run_service
 from forebay_proxy.app.status import ServiceInfo
 from forebay_proxy.cli import main as command
-from forebay_proxy.cli.seams import Seams
+from forebay_proxy.cli.options import Seams
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.segments import SegmentLayout
 from forebay_proxy.store import health

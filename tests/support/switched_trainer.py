@@ -39,8 +39,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 import forebay_loader as fb
 from forebay_loader.base.activity import Activity
 from forebay_loader.meter import observer
-from forebay_loader.meter.batch_mark import BatchMark
 from forebay_loader.meter.observer import Observer
+from forebay_loader.meter.process_page import BatchMark
 from forebay_loader.meter.report import meter_thread
 from forebay_loader.meter.stalls import install
 

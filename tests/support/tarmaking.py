@@ -5,14 +5,27 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
 
-from forebay_proxy.wire.tar.sample_name import is_twin
+from forebay_proxy.wire.tar.members import BadTar, Member, Walk
+from forebay_proxy.wire.tar.sample_index import is_twin
 
-__all__ = ["END", "archives", "hand_header", "names", "numbered_clips", "padded", "pax_block", "shard_of_samples", "shards", "written"]
+__all__ = [
+    "END",
+    "archives",
+    "hand_header",
+    "members",
+    "names",
+    "numbered_clips",
+    "padded",
+    "pax_block",
+    "shard_of_samples",
+    "shards",
+    "written",
+]
 
 
 END = bytes(1024)
@@ -155,3 +168,15 @@ def numbered_clips(clips: Sequence[bytes], first: int = 0) -> bytes:
     """A tar of a sample for each of ``clips``: ``mp4``, and ``json`` with its ``number``."""
     samples = [{"mp4": clip, "json": json.dumps({"number": number}).encode()} for number, clip in enumerate(clips, first)]
     return shard_of_samples(*samples, first=first)
+
+
+def members(view: bytes | memoryview, start: int = 0) -> Iterator[Member]:
+    """The regular files of a whole archive, in order. ``start`` is the first header to read. Raises ``BadTar``."""
+    walk = Walk(lambda offset, size: bytes(view[offset : offset + size]))
+    member = walk.member(start)
+    while member is not None:
+        if member.end > len(view):
+            raise BadTar("cut", len(view), "unexpected end of data")
+        if member.regular:
+            yield member
+        member = walk.member(member.end)

@@ -43,7 +43,7 @@ def verb_process(
 def with_sidecar(program: Sequence[str]) -> list[str]:
     """Argv of a ``forebay`` that starts ``program`` as a sidecar."""
     seams = f"Seams(program={tuple(program)!r})"
-    script = f"from forebay_proxy.cli.main import cli; from forebay_proxy.cli.seams import Seams; cli(obj={seams}, prog_name='forebay')"
+    script = f"from forebay_proxy.cli.main import cli; from forebay_proxy.cli.options import Seams; cli(obj={seams}, prog_name='forebay')"
     _SCRIPTS[script] = tuple(program)
     return [sys.executable, "-c", script]
 

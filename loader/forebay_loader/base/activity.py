@@ -8,30 +8,14 @@ and a later call says what all such waits so far were.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections import deque
-from contextlib import nullcontext
-from typing import Any, Callable, ContextManager, Deque, Dict, List, Tuple
+from typing import Callable, Deque, Dict, List, Tuple
 
 from forebay_proxy.wire.protocol.meter import CAUSE_INDEX, CAUSES
 
-__all__ = [
-    "DISK",
-    "LEAST_WAIT_NS",
-    "NOTHING",
-    "ORIGIN",
-    "PROXY",
-    "UNTOLD",
-    "Activities",
-    "Activity",
-    "activities",
-    "here",
-    "is_profiled",
-    "profiled",
-    "waited_ns",
-]
+__all__ = ["DISK", "LEAST_WAIT_NS", "NOTHING", "ORIGIN", "PROXY", "UNTOLD", "Activities", "Activity", "activities", "here", "waited_ns"]
 
 NOTHING, UNTOLD = -1, -2
 ORIGIN, PROXY, DISK = (CAUSE_INDEX[name] for name in ("origin", "proxy", "disk"))
@@ -123,18 +107,3 @@ def waited_ns() -> List[int]:
     """Reader wait of this process, by the causes' places."""
     records = tuple(activities.by_thread.values())
     return [sum(one.waited[cause] for one in records) for cause in range(len(CAUSES))]
-
-
-_NOTHING: ContextManager[Any] = nullcontext()
-
-
-def is_profiled() -> bool:
-    """Whether somebody profiles, or nobody can tell."""
-    # Torch's own flag, which its functions of modules look at too; where there is none, a range is begun: it costs some microseconds.
-    return bool(getattr(sys.modules.get("torch.autograd.profiler"), "_is_profiler_enabled", "torch" in sys.modules))
-
-
-def profiled(name: str) -> ContextManager[Any]:
-    """``torch.profiler.record_function(name)`` where somebody profiles; torch is not imported for this."""
-    profiler = getattr(sys.modules.get("torch"), "profiler", None) if is_profiled() else None
-    return profiler.record_function(name) if profiler is not None else _NOTHING

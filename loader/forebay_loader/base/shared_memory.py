@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from multiprocessing import context, parent_process, reduction
 from typing import Any, Iterator, Optional
 
-__all__ = ["SharedPart", "lives", "training_pid"]
+__all__ = ["SharedPart", "lives", "nameless_file", "training_pid"]
 
 _PAGE_BYTES = 4096
 
@@ -36,7 +36,7 @@ class _File:
         """(descriptor, where a new part begins)."""
         with self.lock:
             if self.descriptor is None:
-                self.descriptor = _nameless_file("forebay-loader")
+                self.descriptor = nameless_file("forebay-loader")
             start, self.used_bytes = self.used_bytes, self.used_bytes + -(-size_bytes // _PAGE_BYTES) * _PAGE_BYTES
             return self.descriptor, start
 
@@ -107,7 +107,7 @@ class SharedPart:
             self._descriptor, self._start = _FILE.known(os.dup(state["file"].detach())), state["start"]
 
 
-def _nameless_file(name: str) -> int:
+def nameless_file(name: str) -> int:
     """A descriptor of an empty file that no folder lists; ``name`` is for people who look at a process."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name)

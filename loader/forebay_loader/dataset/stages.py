@@ -18,9 +18,9 @@ from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.dataset.local_copies import copied
 from forebay_loader.dataset.shard_entry import entered_at, first_left
 from forebay_loader.identity.reader_name import ensure_job
+from forebay_loader.meter.profile_ranges import ranged
 from forebay_loader.meter.skips.recorded_handler import Handler, Place, RecordedHandler, asked
 from forebay_loader.meter.skips.skip_pass import SkipPass, current, lone_pass
-from forebay_loader.meter.stage_ranges import ranged
 from forebay_loader.plan.ahead import Ahead
 from forebay_loader.resume.begun_shards import ITEM, BegunShards
 from forebay_loader.resume.cursor import Cursor, cursor_here

@@ -32,10 +32,10 @@ from forebay_loader.dataset.with_length import with_length
 from forebay_loader.identity.reader_name import ensure_job
 from forebay_loader.identity.world import World, here_worker, in_worker, take_role
 from forebay_loader.memos.stage import folded
+from forebay_loader.meter.profile_ranges import staged
 from forebay_loader.meter.skips.recorded_handler import Handler
 from forebay_loader.meter.skips.skip_pass import SkipWatch, current, making
 from forebay_loader.meter.skips.stock_stages import recorded_stage
-from forebay_loader.meter.stage_ranges import staged
 from forebay_loader.meter.stalls import install
 from forebay_loader.plan.ahead import Ahead
 from forebay_loader.plan.epochs import Epochs

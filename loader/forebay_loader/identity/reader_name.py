@@ -17,7 +17,7 @@ from typing import Mapping, MutableMapping, Optional
 
 from forebay_loader.base.environ_snapshot import seen
 from forebay_loader.identity.run_name import launched_run, own_run
-from forebay_proxy.wire.protocol.reader_name import ReaderName
+from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["CLAIMS", "NameClaims", "ensure_job", "next_opener", "reader_name"]
 

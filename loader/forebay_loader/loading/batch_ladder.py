@@ -14,12 +14,12 @@ from hashlib import blake2b
 from itertools import chain, islice
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
 
-from forebay_loader.base.activity import profiled
 from forebay_loader.base.errors import StepsError
 from forebay_loader.base.notices import log
 from forebay_loader.batches.ladder_controller import LadderController, StepsWindow
 from forebay_loader.batches.pad import Field, PadCollation, common_dtype
 from forebay_loader.loading.step_vote import StepVote
+from forebay_loader.meter.profile_ranges import profiled
 
 __all__ = ["BatchJoin", "BatchLadder"]
 

@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optio
 
 from webdataset import filters
 
-from forebay_loader.meter.stage_ranges import staged
+from forebay_loader.meter.profile_ranges import staged
 from forebay_loader.resume.arrays import packed, unpacked
 from forebay_loader.resume.known_stages import kind_of, name_of
 from forebay_loader.resume.pass_state import drawn_by, draws_of

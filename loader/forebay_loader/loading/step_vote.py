@@ -18,10 +18,10 @@ from datetime import timedelta
 from itertools import count
 from typing import Any, Iterator, NamedTuple, Optional
 
-from forebay_loader.base.activity import profiled
 from forebay_loader.base.errors import StepsError
 from forebay_loader.base.notices import log
 from forebay_loader.loading.rank_agreement import Agreement
+from forebay_loader.meter.profile_ranges import profiled
 
 __all__ = ["DONE", "GOES_ON", "StepVote", "VoteResult", "group_is_up"]
 

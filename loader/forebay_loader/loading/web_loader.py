@@ -28,7 +28,7 @@ from forebay_loader.loading.rank_agreement import FIRST_S, Agreement, Said, agre
 from forebay_loader.loading.resumable_loader import ResumableLoader
 from forebay_loader.loading.step_vote import StepVote, group_is_up
 from forebay_loader.loading.worker_start import Handover, WorkerInit, start_method
-from forebay_loader.meter.stage_ranges import RangedStages
+from forebay_loader.meter.profile_ranges import RangedStages
 from forebay_loader.meter.stalls import around, install, loader_totals
 from forebay_loader.meter.totals import StallTotals
 from forebay_loader.samples.index_client import counts_of

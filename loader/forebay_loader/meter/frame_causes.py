@@ -37,7 +37,7 @@ _RULES: Tuple[Tuple[str, _Rule], ...] = (
     ("/forebay_loader/dataset/decode_stage.py", _DECODE),
     ("/forebay_loader/dataset/", _READ),
     ("/forebay_loader/videos/", _DECODE),
-    ("/forebay_loader/meter/batch_mark.py", _COLLATE),
+    ("/forebay_loader/meter/process_page.py", _COLLATE),
     ("/webdataset/tariterators.py", _READ),
     ("/webdataset/cborsiterators.py", _READ),
     ("/webdataset/cache.py", _READ),

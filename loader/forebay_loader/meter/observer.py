@@ -25,13 +25,12 @@ from typing import Callable, Deque, Dict, Optional, Tuple
 
 from forebay_loader.base.activity import LEAST_WAIT_NS, NOTHING, ORIGIN, PROXY, UNTOLD, Activity, activities, waited_ns
 from forebay_loader.base.counters import COUNTS, SKIPPED
-from forebay_loader.meter.batch_mark import MADE
 from forebay_loader.meter.frame_causes import ASKING, cause_of, stack_of
 from forebay_loader.meter.page import PageWriter
 from forebay_loader.transport.hung_sidecar import HUNG
 from forebay_proxy.wire.protocol.meter import CAUSE_INDEX
 
-__all__ = ["STEP_S", "Observer", "frame_of"]
+__all__ = ["MADE", "STEP_S", "Observer", "frame_of"]
 
 STEP_S = 0.16  # on average; a look takes the thread that is looked at about as much of a processor as it takes itself
 FIRST_STEP_S = 0.04  # so that a short training has looks enough, too
@@ -43,6 +42,26 @@ STUCK_S = 10.0  # nothing was read or made for so long: the page tells the stack
 _IDLE, _READ, _COLLATE, _OTHER = (CAUSE_INDEX[name] for name in ("transfer", "read", "collate", "other"))
 _MOST_KEPT = 4096  # spans that wait to be told: minutes of steps
 _Kept = Tuple[int, int, int]  # end (ns), cause or UNTOLD, number of the untold wait
+
+
+class MadeBatches:
+    """How many batches this process has made, when the last ones, and when it began to collate the last one, in ns."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self.batches = 0
+        self.begun_ns = 0
+        self.unseen: Deque[int] = deque(maxlen=64)  # the observer takes them out
+
+    def add(self) -> None:
+        self.unseen.append(time.monotonic_ns())
+        self.batches += 1
+
+
+MADE = MadeBatches()
+os.register_at_fork(after_in_child=MADE.renew)
 
 
 class Observer:

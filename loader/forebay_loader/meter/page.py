@@ -1,29 +1,30 @@
-"""What one process says of itself in memory that others may map: a file of 16 KiB, a *page* of the meter.
+"""What one process says of itself in memory that others may read: 16 KiB, a *page* of the meter.
 
-One thread of its process writes it (``PageWriter``), any number of processes read it. Its numbers are whole 64-bit words, each stored in
-one step, and a sequence number is odd while several of them change. So a reader has them of one moment, or tries again; where the writer
-died in the middle, it gets what is there: each number by itself is right. Times are of ``CLOCK_MONOTONIC``, in nanoseconds: one
-clock for all processes of a machine.
+One thread of its process writes it (``PageWriter``), any number of others read it. Its numbers are whole 64-bit words, each stored in one
+step, so each by itself is right, whenever it is read, and also where the writer died in the middle. Times are of ``CLOCK_MONOTONIC``, in
+nanoseconds: one clock for all processes of a machine. A loader's workers have theirs in memory that their trainer made for them
+(``SharedPages``), which has no name and goes with the last process that has it.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from array import array
 from dataclasses import dataclass
-from typing import Dict, List, Sequence, Tuple
+from multiprocessing import reduction
+from typing import Any, Dict, List, Sequence, Tuple, Union
 
+from forebay_loader.base.shared_memory import nameless_file
 from forebay_proxy.wire.protocol.meter import CAUSE_INDEX, CAUSES
 
-__all__ = ["BookedSpan", "MeterPage", "PageView", "PageWriter", "WrongPage"]
+__all__ = ["BookedSpan", "MeterPage", "PageView", "PageWriter", "SharedPages"]
 
 PAGE_BYTES = 16 * 1024
-MAGIC = int.from_bytes(b"fbmeter2", "little")
 # Words at the page's beginning, by their place.
 WORDS = (
-    "magic", "sequence", "pid", "start_time", "worker", "cause", "since_ns", "heartbeat_ns", "begun_ns", "settled_ns", "bytes", "position",
-    "skipped", "spans",
+    "pid", "start_time", "worker", "cause", "since_ns", "heartbeat_ns", "begun_ns", "settled_ns", "bytes", "position", "skipped", "spans",
 )  # fmt: skip
 AT = {name: place for place, name in enumerate(WORDS)}
 WAITED_AT = 24  # a word a cause, and room for more causes
@@ -33,14 +34,9 @@ SHARD_BYTES = 1024
 STACK_AT = SHARD_AT + SHARD_BYTES
 STACK_BYTES = PAGE_BYTES - STACK_AT
 _OVERTAKEN = 8  # of the ring's oldest: they may be written anew while they are read
-_TRIES = 64  # a writer is done within microseconds, unless it is not running now
 MAIN = -1  # the worker's number of a process that is none
 
 BookedSpan = Tuple[int, int, str]  # from, until (ns), cause
-
-
-class WrongPage(ValueError):
-    """The file is no page of this version's."""
 
 
 @dataclass(frozen=True)
@@ -71,32 +67,22 @@ class PageView:
 
 
 class MeterPage:
-    """One page, mapped. ``file`` may be closed then. Raises ``WrongPage``, ``OSError``."""
+    """One page, in ``memory`` of ``PAGE_BYTES``, all zero until a ``PageWriter`` begins it."""
 
-    def __init__(self, file: int, *, writable: bool = False) -> None:
-        if os.fstat(file).st_size < PAGE_BYTES:
-            raise WrongPage("too short for a page of the meter")
-        self._map = mmap.mmap(file, PAGE_BYTES, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
-        self.words = memoryview(self._map).cast("q")
-        if not writable and self.words[AT["magic"]] != MAGIC:
-            self.close()
-            raise WrongPage("not a page of this version of the meter")
-
-    def close(self) -> None:
-        self.words.release()
-        self._map.close()
+    def __init__(self, memory: Union[bytearray, memoryview]) -> None:
+        self._bytes = memoryview(memory)
+        self.words = self._bytes.cast("q")
 
     def view(self) -> PageView:
-        """All of it, but for the rings."""
-        head, shard, stack = self._steady()
-        word = {name: head[at] for name, at in AT.items()}
-        cause = word["cause"]
+        """All of it, but for the ring."""
+        head = self.words[:SPANS_AT].tolist()
+        cause = head[AT["cause"]]
         return PageView(
-            **{name: word[name] for name in _SAME},
+            **{name: head[at] for name, at in AT.items() if name not in ("cause", "spans")},
             cause=CAUSES[cause] if 0 <= cause < len(CAUSES) else "",
             waited_ns={name: head[WAITED_AT + at] for name, at in CAUSE_INDEX.items()},
-            shard=shard,
-            stack=stack,
+            shard=self.shard,
+            stack=self._text(STACK_AT, STACK_BYTES),
         )
 
     def word(self, name: str) -> int:
@@ -124,29 +110,14 @@ class MeterPage:
         found.reverse()
         return found
 
-    def _steady(self) -> Tuple[List[int], str, str]:
-        found = self._once()
-        for _ in range(_TRIES):
-            before = self.words[AT["sequence"]]
-            found = self._once()
-            if before % 2 == 0 and self.words[AT["sequence"]] == before:
-                break
-        return found
-
-    def _once(self) -> Tuple[List[int], str, str]:
-        return self.words[:SPANS_AT].tolist(), self._text(SHARD_AT, SHARD_BYTES), self._text(STACK_AT, STACK_BYTES)
-
     def _text(self, at: int, room: int) -> str:
         length = self.words[at // 8]
         if not 0 < length <= room - 8:
             return ""
-        return self._map[at + 8 : at + 8 + length].decode("utf-8", "replace")
+        return bytes(self._bytes[at + 8 : at + 8 + length]).decode("utf-8", "replace")
 
 
-_SAME = tuple(name for name in WORDS if name not in ("magic", "sequence", "cause", "spans"))  # words that are fields of a view
-
-
-_SEQUENCE, _SPANS, _SETTLED = AT["sequence"], AT["spans"], AT["settled_ns"]
+_SPANS, _SETTLED = AT["spans"], AT["settled_ns"]
 _CAUSE, _SINCE, _HEARTBEAT = AT["cause"], AT["since_ns"], AT["heartbeat_ns"]
 
 
@@ -154,33 +125,24 @@ class PageWriter:
     """Writes ``page``, which is as new: all zero. Not for two threads."""
 
     def __init__(self, page: MeterPage, *, pid: int, start_time: int, worker: int, now_ns: int) -> None:
-        self._page = page
         self._words = page.words
         self._last_cause = -1
         self._shard = self._stack = ""
         self._put(pid=pid, start_time=start_time, worker=worker, cause=-1)
-        self._put(since_ns=now_ns, heartbeat_ns=now_ns, begun_ns=now_ns, settled_ns=now_ns)
-        self._words[AT["magic"]] = MAGIC  # last: before that it is no page
-
-    def close(self) -> None:
-        """Let go of the memory; the file stays."""
-        self._page.close()
+        self._put(since_ns=now_ns, heartbeat_ns=now_ns, settled_ns=now_ns)
+        self._put(begun_ns=now_ns)  # last: before that it says nothing
 
     def book(self, spans: "Sequence[tuple[int, int]]", heartbeat_ns: int, cause: int, since_ns: int) -> None:
         """``spans``: pairs (end, cause's place), adjoining to what was booked before. ``cause`` and ``since_ns``: what it does now."""
-        words = self._words
-        words[_SEQUENCE] += 1
         for end_ns, spent_on in spans:
             self._span(end_ns, spent_on)
+        words = self._words
         words[_CAUSE], words[_SINCE], words[_HEARTBEAT] = cause, since_ns, heartbeat_ns
-        words[_SEQUENCE] += 1
 
     def sums(self, waited_ns: Sequence[int], **numbers: int) -> None:
         """``waited_ns``: reader wait so far, a number for each cause; ``numbers``: words of the head."""
-        self._words[_SEQUENCE] += 1
         self._words[WAITED_AT : WAITED_AT + len(waited_ns)] = array("q", waited_ns)
         self._put(**numbers)
-        self._words[_SEQUENCE] += 1
 
     def tell(self, shard: str, stack: str) -> None:
         """The texts, cut to their room."""
@@ -213,8 +175,32 @@ class PageWriter:
         data = text.encode("utf-8", "replace")[: room - 8]
         padded = data + bytes(-len(data) % 8)
         words = self._words
-        words[_SEQUENCE] += 1
         words[at // 8] = 0
         words[at // 8 + 1 : at // 8 + 1 + len(padded) // 8] = array("q", padded)
         words[at // 8] = len(data)
-        words[_SEQUENCE] += 1
+
+
+class SharedPages:
+    """The pages of one iterator's workers. A forked worker inherits them, a started one is handed their file.
+
+    Written at once, so that the room is there: a store into memory that cannot be given would end the process (SIGBUS).
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.trainer = os.getpid()
+        self._size = workers * PAGE_BYTES
+        self._file = nameless_file("forebay-meter")
+        weakref.finalize(self, os.close, self._file)
+        os.write(self._file, bytes(self._size))
+        self._memory = memoryview(mmap.mmap(self._file, self._size))
+
+    def page(self, worker: int) -> MeterPage:
+        return MeterPage(self._memory[worker * PAGE_BYTES : (worker + 1) * PAGE_BYTES])
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {"trainer": self.trainer, "size": self._size, "file": reduction.DupFd(self._file)}
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        self.trainer, self._size, self._file = state["trainer"], state["size"], state["file"].detach()
+        weakref.finalize(self, os.close, self._file)
+        self._memory = memoryview(mmap.mmap(self._file, self._size))

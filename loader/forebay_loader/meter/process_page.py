@@ -7,24 +7,27 @@ import os
 import sys
 import threading
 import time
-from multiprocessing import util
-from typing import Callable, Optional
+from multiprocessing import context, util
+from typing import Any, Callable, Optional, Tuple
 
 from forebay_loader.base.notices import notice_once
-from forebay_loader.meter.observer import Observer
-from forebay_loader.meter.page import MAIN, MeterPage, PageWriter
-from forebay_loader.meter.page_files import PageName, create_page, remove_page
+from forebay_loader.meter.observer import MADE, Observer
+from forebay_loader.meter.page import MAIN, PAGE_BYTES, MeterPage, PageWriter, SharedPages
+from forebay_loader.meter.profile_ranges import profiled
+from forebay_proxy.wire.protocol.runfile import process_start_time
 
-__all__ = ["ProcessPage", "begin_in_worker", "process_page"]
+__all__ = ["BatchMark", "ProcessPage", "begin_in_worker", "process_page"]
+
+_MAKING = threading.local()  # ``pages``: of the iterator that this thread made last, whose workers it forks next
 
 
 class ProcessPage:
-    """The page of this process, or none yet."""
+    """The page of this process, or none yet. ``pages``: those of a worker and the workers beside it, as its trainer made them."""
 
     def __init__(self) -> None:
         self.pid = 0
         self.page: Optional[MeterPage] = None
-        self._name: Optional[PageName] = None
+        self.pages: Optional[SharedPages] = None
         self._observer: Optional[Observer] = None
 
     def __repr__(self) -> str:
@@ -35,13 +38,13 @@ class ProcessPage:
         """Whether it was, or could not be. A fork's child is at 0 again."""
         return self.pid != 0
 
-    def begin(self, target: Callable[[], Optional[int]], worker: int = MAIN) -> None:
-        """Once; where no page can be made, or no thread, one notice: what this process does is not told then."""
+    def begin(self, target: Callable[[], Optional[int]], page: Optional[MeterPage] = None, worker: int = MAIN) -> None:
+        """Once, in ``page``, or where no other process reads it; one notice where no thread can be begun: nothing is told then."""
         if self.is_begun:
             return
         self.pid = os.getpid()
         try:
-            self._begin(target, worker)
+            self._begin(target, page or MeterPage(bytearray(PAGE_BYTES)), worker)
         except (OSError, RuntimeError) as error:
             notice_once("meter-page", f"the meter cannot see what this process does: {type(error).__name__}: {error}")
 
@@ -49,27 +52,21 @@ class ProcessPage:
         """Look no more."""
         if self._observer is not None:
             self._observer.end()
-        if self._name is not None and self.is_begun:
-            remove_page(self._name)
         self.page, self._observer, self.pid = None, None, 0
 
     def forked(self) -> None:
-        """In a child: the page is its parent's."""
-        page, self.page, self._observer, self.pid = self.page, None, None, 0
-        if page is not None:
-            page.close()
+        """In a child: the page is its parent's. A worker's is among the pages that its trainer has just made."""
+        self.page, self._observer, self.pid = None, None, 0
+        made = getattr(_MAKING, "pages", None)
+        self.pages = made if made is not None and made.trainer == os.getppid() else None
 
-    def _begin(self, target: Callable[[], Optional[int]], worker: int) -> None:
-        name = PageName.of(self.pid)
-        if name is None:
-            raise OSError("/proc does not tell when it started")
-        page = create_page(name)
+    def _begin(self, target: Callable[[], Optional[int]], page: MeterPage, worker: int) -> None:
         now_ns = time.monotonic_ns()
-        writer = PageWriter(page, pid=self.pid, start_time=name.start_time, worker=worker, now_ns=now_ns)
+        writer = PageWriter(page, pid=self.pid, start_time=process_start_time(self.pid) or 0, worker=worker, now_ns=now_ns)
         observer = Observer(writer, target, now_ns=now_ns)
         observer.start()
         util.Finalize(None, self.end, exitpriority=0)  # workers end without atexit
-        self.page, self._name, self._observer = page, name, observer
+        self.page, self._observer = page, observer
 
 
 process_page = ProcessPage()
@@ -78,11 +75,40 @@ os.register_at_fork(after_in_child=process_page.forked)
 
 def begin_in_worker() -> None:
     """Begin this process's page if it is a loader's worker. Cheap where it was begun."""
-    if process_page.is_begun:
+    if process_page.is_begun or process_page.pages is None:
         return
     data = sys.modules.get("torch.utils.data")
     info = data.get_worker_info() if data is not None else None
     if info is None:
         return
     thread = threading.main_thread().ident
-    process_page.begin(lambda: thread, int(info.id))
+    process_page.begin(lambda: thread, process_page.pages.page(info.id), int(info.id))
+
+
+class BatchMark:
+    """The ``collate`` of a metered loader, with the pages of its ``workers``: it also says when a batch was made.
+
+    Pickled for a worker that is started, it hands over the pages.
+    """
+
+    def __init__(self, collate: Callable[[Any], Any], workers: int) -> None:
+        self._collate = collate
+        self.pages = _MAKING.pages = SharedPages(workers) if workers else None
+
+    def __repr__(self) -> str:
+        return f"<BatchMark of {self._collate!r}>"
+
+    def __getstate__(self) -> Tuple[Callable[[Any], Any], Optional[SharedPages]]:
+        return self._collate, None if context.get_spawning_popen() is None else self.pages
+
+    def __setstate__(self, state: Tuple[Callable[[Any], Any], Optional[SharedPages]]) -> None:
+        self._collate, self.pages = state
+        process_page.pages = self.pages
+
+    def __call__(self, data: Any) -> Any:
+        begin_in_worker()
+        MADE.begun_ns = time.monotonic_ns()
+        with profiled("forebay.collate"):
+            batch = self._collate(data)
+        MADE.add()
+        return batch

@@ -11,14 +11,13 @@ import functools
 import os
 import sys
 import time
-from typing import Any, Callable, Iterable, Iterator
+from typing import Any, Callable, Iterable, Iterator, Optional
 
-from forebay_loader.base.activity import activities, is_profiled, profiled
+from forebay_loader.base.activity import activities
 from forebay_loader.base.notices import notice_once
-from forebay_loader.meter.batch_mark import BatchMark
-from forebay_loader.meter.clock.loader_pass import LoaderCall
 from forebay_loader.meter.clock.stall_clock import CLOCK, NO_BATCH
-from forebay_loader.meter.process_page import begin_in_worker
+from forebay_loader.meter.process_page import BatchMark, begin_in_worker
+from forebay_loader.meter.profile_ranges import profiled
 from forebay_loader.meter.report.meter_thread import THREAD
 from forebay_loader.meter.report.own_totals import Postfix
 from forebay_loader.meter.totals import StallTotals
@@ -63,11 +62,8 @@ def postfix() -> "dict[str, str]":
 
 def loader_totals(loader: Any = None) -> StallTotals:
     """Of one loader of torch's; without it of the process. Never raises."""
-    try:
-        return CLOCK.totals(loader)
-    except Exception as error:
-        _fail(error)
-        return StallTotals()
+    found: Optional[StallTotals] = _safely(CLOCK.totals, loader)
+    return found or StallTotals()
 
 
 _POSTFIX = Postfix(loader_totals)
@@ -82,13 +78,14 @@ def around(batches: Iterable[Any], loader: Any, cause: Callable[[], str], *, bat
     try:
         while True:
             batch: Any = NO_BATCH
-            is_timed = False
+            if _METER.on:
+                _safely(CLOCK.call, call)
+            is_timed = _METER.on
             try:
-                is_timed = _METER.on and _called(call)
                 batch = next(source, NO_BATCH)
             finally:
                 if is_timed:
-                    _answered(call, batch)
+                    _safely(CLOCK.answered, call, batch)
             if batch is NO_BATCH:
                 return
             yield batch
@@ -106,12 +103,8 @@ def is_wanted() -> bool:
 
 def install() -> None:
     """Meter the loaders of this process, from their next iterator on; nothing where torch's are not imported yet, or it is not wanted."""
-    if not is_wanted() or sys.modules.get(_TORCH) is None:
-        return
-    try:
-        _install()
-    except Exception as error:
-        _fail(error)
+    if is_wanted() and sys.modules.get(_TORCH) is not None:
+        _safely(_install)
 
 
 def remove() -> None:
@@ -151,17 +144,14 @@ def _timed(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
             return stock(self)
         batch, ended = NO_BATCH, False
         try:
-            if is_profiled():
-                with profiled("forebay.next"):
-                    batch = stock(self)
-            else:
+            with profiled("forebay.next"):
                 batch = stock(self)
             return batch
         except StopIteration:
             ended = True
             raise
         finally:
-            _left(self, batch, ended)
+            _safely(CLOCK.leave, self, batch, ended=ended)
 
     return __next__
 
@@ -169,16 +159,16 @@ def _timed(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _marked(stock: Callable[..., None]) -> Callable[..., None]:
     def __init__(self: Any, loader: Any, *args: Any, **options: Any) -> None:  # noqa: N807  # it becomes that method
         stock(self, loader, *args, **options)
-        if not _METER.on:
-            return
-        try:
-            install()  # what was imported since
-            CLOCK.created(loader, self)
-            self._collate_fn = BatchMark(self._collate_fn, begin_in_worker)
-        except Exception as error:
-            _fail(error)
+        if _METER.on:
+            _safely(_mark, self, loader)
 
     return __init__
+
+
+def _mark(iterator: Any, loader: Any) -> None:
+    install()  # what was imported since
+    CLOCK.created(loader, iterator)
+    iterator._collate_fn = BatchMark(iterator._collate_fn, iterator._num_workers)
 
 
 def _begun(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -186,10 +176,7 @@ def _begun(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
         start_ns = time.monotonic_ns()
         made = stock(self)
         if _METER.on:
-            try:
-                CLOCK.begun(made, start_ns)
-            except Exception as error:
-                _fail(error)
+            _safely(CLOCK.begun, made, start_ns)
         return made
 
     return __iter__
@@ -197,23 +184,25 @@ def _begun(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _entered(iterator: Any, wrapper: Any) -> bool:
     """Whether the clock runs for this call; not where it does for one around it."""
-    try:
-        THREAD.begin()
-        return CLOCK.enter(iterator) or (not _is_within(wrapper) and _entered_anew(iterator))
-    except Exception as error:
+    is_timed = _safely(_enter, iterator, wrapper)
+    if is_timed is None:
         CLOCK.forget_call()  # or the watchdog would see a wait that never ends
-        _fail(error)
+    return bool(is_timed)
+
+
+def _enter(iterator: Any, wrapper: Any) -> bool:
+    THREAD.begin()
+    if CLOCK.enter(iterator):
+        return True
+    if _is_within(wrapper):
         return False
-
-
-def _entered_anew(iterator: Any) -> bool:
     CLOCK.forget_call()  # a KeyboardInterrupt came between the call and the clock
     return CLOCK.enter(iterator)
 
 
 def _is_within(wrapper: Any) -> bool:
     """Whether a call of ours is on this thread's stack, besides the present one."""
-    frame = sys._getframe(3)
+    frame = sys._getframe(5)
     while frame is not None:
         if frame.f_code is wrapper.__code__:
             return True
@@ -221,30 +210,12 @@ def _is_within(wrapper: Any) -> bool:
     return False
 
 
-def _left(iterator: Any, batch: Any, ended: bool) -> None:
+def _safely(act: Callable[..., Any], *given: Any, **how: Any) -> Any:
+    """What ``act`` returns; after a fault of ours None: training goes on, the meter does not."""
     try:
-        CLOCK.leave(iterator, batch, ended=ended)
+        return act(*given, **how)
     except Exception as error:
-        _fail(error)
-
-
-def _called(call: LoaderCall) -> bool:
-    try:
-        CLOCK.call(call)
-    except Exception as error:
-        _fail(error)
-    return _METER.on
-
-
-def _answered(call: LoaderCall, batch: Any) -> None:
-    try:
-        CLOCK.answered(call, batch)
-    except Exception as error:
-        _fail(error)
-
-
-def _fail(error: Exception) -> None:
-    """A fault of ours: training goes on, the meter does not."""
-    _METER.on = False
-    THREAD.stop()  # a line would say that nothing is waited for any more
-    notice_once("meter", f"the meter has stopped, training goes on: {type(error).__name__}: {error}")
+        _METER.on = False
+        THREAD.stop()  # a line would say that nothing is waited for any more
+        notice_once("meter", f"the meter has stopped, training goes on: {type(error).__name__}: {error}")
+        return None

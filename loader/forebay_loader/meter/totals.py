@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 __all__ = ["StallTotals", "WorkerStall"]
@@ -36,7 +36,6 @@ class StallTotals:
     - ``steps``: batches that were given; ``samples`` in them; ``batch_size``: samples of the last one, None before.
     - ``bytes``: read by the workers; ``skipped``: shards, files and samples that handlers passed over there.
     - ``workers``: those that were waited for.
-    - ``lead_shards``, ``lead_bytes``: how far the prefetch is ahead; None where nobody asked the sidecar.
 
     ``str()`` is one sentence.
     """
@@ -51,8 +50,6 @@ class StallTotals:
     bytes: int = 0
     skipped: int = 0
     workers: Tuple[WorkerStall, ...] = ()
-    lead_shards: Optional[int] = None
-    lead_bytes: Optional[int] = None
 
     @property
     def total_stall_s(self) -> float:
@@ -110,25 +107,11 @@ class StallTotals:
         )
 
     def as_json(self) -> Dict[str, Any]:
-        """For ``json.dumps``: the fields, and what follows from them, seconds to the microsecond."""
-        slowest = self.slowest
-        return {
-            "wall_s": round(self.wall_s, 6),
-            "stall_s": {cause: round(seconds, 6) for cause, seconds in self.stall_s.items()},
-            "pending_s": round(self.pending_s, 6),
-            "reader_wait_s": {cause: round(seconds, 6) for cause, seconds in self.reader_wait_s.items()},
-            "steps": self.steps,
-            "samples": self.samples,
-            "batch_size": self.batch_size,
-            "bytes": self.bytes,
-            "skipped": self.skipped,
-            "batch_s": round(self.batch_s, 6),
-            "data_s": round(self.data_s, 6),
-            "slowest_worker": None if slowest is None else slowest.worker,
-            "slowest_shard": "" if slowest is None else slowest.shard,
-            "lead_shards": self.lead_shards,
-            "lead_bytes": self.lead_bytes,
-        }
+        """For ``json.dumps``: the fields, and what follows from them."""
+        found = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "workers"}
+        found["stall_s"], found["reader_wait_s"] = dict(self.stall_s), dict(self.reader_wait_s)
+        more = ("batch_s", "data_s", "slowest_worker", "slowest_shard")
+        return {**found, **{name: getattr(self, name) for name in more}}
 
     def __str__(self) -> str:
         if not self.wall_s:

@@ -6,7 +6,7 @@ import hashlib
 from typing import Any, Optional, Sequence
 
 from forebay_loader.plan.plan_client import Subject
-from forebay_proxy.wire.commands.rewrite import masked_parts
+from forebay_proxy.wire.commands.sources import masked_parts
 from forebay_proxy.wire.urls.patterns import InvalidPattern, check_parts, parse_pattern
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 

@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterator, Optional, Set
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.meter.skips.recorded_handler import Handler, Place, RecordedHandler, asked
 from forebay_loader.samples.faults import TarFault, tell_faults
-from forebay_proxy.wire.tar.sample_name import split_name
+from forebay_proxy.wire.tar.sample_index import split_name
 
 __all__ = ["MOST_KEYS", "LeaveReading", "OpenSample", "Sample", "reraise"]
 

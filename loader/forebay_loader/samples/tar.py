@@ -33,9 +33,8 @@ from forebay_loader.samples.open_sample import MOST_KEYS, LeaveReading, OpenSamp
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.shard_stream import ShardStream
 from forebay_proxy.wire.tar.header import ENCODING, EXPECTED, HEADER, TIMES, blocks, learn
-from forebay_proxy.wire.tar.links import Links, links_before
-from forebay_proxy.wire.tar.members import BadTar, Member, Walk
-from forebay_proxy.wire.tar.sample_name import RESERVED, is_meta, is_twin, split_name
+from forebay_proxy.wire.tar.members import BadTar, Links, Member, Walk, links_before
+from forebay_proxy.wire.tar.sample_index import RESERVED, is_meta, is_twin, split_name
 
 __all__ = ["LINKS_GONE", "SampleStart", "Samples", "TarFault", "check_rule", "reads_again", "samples_of"]
 

@@ -19,9 +19,8 @@ from forebay_loader.samples.faults import MEND, TarFault, cut_in, named, tell_fa
 from forebay_loader.samples.open_sample import MOST_KEYS, reraise
 from forebay_loader.samples.tar import LINKS_GONE, reads_again
 from forebay_loader.stream.webdataset_openers import enabled
-from forebay_proxy.wire.tar.links import Links, links_before
-from forebay_proxy.wire.tar.members import Walk
-from forebay_proxy.wire.tar.sample_name import is_meta, is_twin, split_name
+from forebay_proxy.wire.tar.members import Links, Walk, links_before
+from forebay_proxy.wire.tar.sample_index import is_meta, is_twin, split_name
 
 __all__ = ["take_tars"]
 

@@ -9,10 +9,10 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Tuple
 
 import numpy
 
-from forebay_loader.base.activity import profiled
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import notice_once
 from forebay_loader.base.shown_text import shown_shard
+from forebay_loader.meter.profile_ranges import profiled
 from forebay_loader.samples.indexed_shard import MemberBytes
 from forebay_loader.samples.shard_name import drawn_as, shard_name
 from forebay_loader.videos.clip_info import ClipInfo

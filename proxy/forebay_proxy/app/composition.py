@@ -1,4 +1,4 @@
-"""How one cache is put together: every part is built once, after the parts that it needs.
+"""How one cache is put together: every part is built once, after the parts that it needs; then it is said who hears of what.
 
 The service, the tests' harness and the benchmarks build the same cache by ``build_cache``; only the arguments differ: origins, a clock,
 a directory.
@@ -6,123 +6,194 @@ a directory.
 
 from __future__ import annotations
 
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
-from forebay_proxy.app.cache_rooms import (
-    BackgroundParts,
-    FillParts,
-    IntegrityParts,
-    ReadingParts,
-    ResidentParts,
-    Surroundings,
-    TransferParts,
-)
-from forebay_proxy.cache.resident.facts import (
-    CacheChanged,
-    EntryLeft,
-    EntryRetired,
-    FileHeld,
-    NameForgotten,
-    ReaderResumed,
-    ReadersLeft,
-    SegmentGone,
-    SegmentMissed,
-    SegmentRefetched,
-    SegmentSpoilt,
-    ShardCompleted,
-    VersionOutdated,
-    VersionRefuted,
-)
+from forebay_proxy.background.disk_monitor import DiskMonitor
+from forebay_proxy.background.prefetcher import Prefetcher
+from forebay_proxy.background.sample_indexer import SampleIndexer
+from forebay_proxy.background.set_prefetch import SetPrefetch
+from forebay_proxy.cache.fd_lease import FdLeases
+from forebay_proxy.cache.fill.fetcher import Fetcher
+from forebay_proxy.cache.fill.fill import Fill
+from forebay_proxy.cache.fill.segment_flights import SegmentFlights
+from forebay_proxy.cache.fill.segment_grants import SegmentGrants
+from forebay_proxy.cache.integrity.digest_check import DigestCheck
+from forebay_proxy.cache.integrity.digest_gate import DigestGate
+from forebay_proxy.cache.integrity.segment_check import SegmentCheck
+from forebay_proxy.cache.readers.active_readers import ActiveReaders
+from forebay_proxy.cache.readers.reader_parts import ReaderParts
+from forebay_proxy.cache.resident import facts as resident
+from forebay_proxy.cache.resident.open_files import OpenFiles, Retirement
+from forebay_proxy.cache.resident.reclaim import Reclaimer
+from forebay_proxy.cache.resident.segment_reader import SegmentReader
+from forebay_proxy.cache.resident.space import SegmentLeases, Slice, SpaceManager
 from forebay_proxy.cache.shard_cache import ShardCache
+from forebay_proxy.cache.versions.refusals import SuspectVersions
+from forebay_proxy.cache.versions.resolver import VersionResolver
+from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.tasks import BackgroundTasks
 from forebay_proxy.node.cache_location import Capacity
+from forebay_proxy.origins.registry import Origins
+from forebay_proxy.policy.eviction.headroom import Headroom
+from forebay_proxy.policy.eviction.ledger import Ledger
 from forebay_proxy.policy.eviction.read_ahead import ReaderCaughtUp
-from forebay_proxy.policy.plans.registry import NextUseChanged, PlanAdvanced, SetShardOpened
-from forebay_proxy.store.facts import (
-    CommitFailed,
-    FileTidied,
-    GarbageRemoved,
-    IndexCommitted,
-    SpaceRefused,
-)
+from forebay_proxy.policy.plans.registry import NextUseChanged, PlanAdvanced, PlanRegistry, SetShardOpened
+from forebay_proxy.store import facts as stored
+from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.store.store import Store
+from forebay_proxy.transfer.buffers import BufferBudget
+from forebay_proxy.transfer.flights import Flights
+from forebay_proxy.transfer.limiter import Limiters
 
-__all__ = ["CacheParts", "build_cache"]
+__all__ = ["CacheParts", "Surroundings", "build_cache"]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a cache does not have of its own. ``clock`` tells seconds that never go back, ``chance`` spreads retries and guards nothing."""
+
+    origins: Origins
+    events: Events
+    group: asyncio.TaskGroup
+    clock: Callable[[], float]
+    sleep: Callable[[float], Awaitable[None]]
+    chance: random.Random
 
 
 @dataclass(frozen=True, slots=True)
 class CacheParts:
-    """One cache, and the tasks around it, which the caller of ``build_cache`` starts."""
+    """One cache, and the tasks around it (the last four), which the caller of ``build_cache`` starts."""
 
-    resident: ResidentParts
-    transfer: TransferParts
-    integrity: IntegrityParts
-    filling: FillParts
-    reading: ReadingParts
+    store: Store
+    plans: PlanRegistry
+    tasks: BackgroundTasks
+    disk: DiskHealth
+    ledger: Ledger[Slice]
+    room: SpaceManager
+    files: OpenFiles
+    reclaimer: Reclaimer
+    retirement: Retirement
+    leases: SegmentLeases
+    segment_check: SegmentCheck
+    segment_reader: SegmentReader
+    limiters: Limiters
+    buffers: BufferBudget
+    fetcher: Fetcher
+    flights: Flights
+    suspects: SuspectVersions
+    gate: DigestGate
+    digest_check: DigestCheck
+    fill: Fill
+    resolver: VersionResolver
+    segment_flights: SegmentFlights
+    tar_check: TarCheck
+    fd_leases: FdLeases
     cache: ShardCache
-    background: BackgroundParts
+    indexer: SampleIndexer
+    disk_monitor: DiskMonitor
+    prefetcher: Prefetcher
+    sets: SetPrefetch
 
 
 def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Surroundings) -> CacheParts:
     """A cache over ``store``, empty: what an earlier process stored is found by ``startup.adopt``. No task runs yet."""
-    here, transfer = ResidentParts.build(store, capacity, around), TransferParts.build(settings, around)
-    integrity = IntegrityParts.build(here, transfer, settings, around)
-    filling = FillParts.build(here, transfer, integrity, settings, around)
-    reading = ReadingParts.build(here, transfer, integrity, filling, around)
-    cache = _cache(here, transfer, filling, reading, around)
-    background = BackgroundParts.build(here, cache, filling, reading, transfer.fetcher.ahead, capacity, settings, around)
-    parts = CacheParts(here, transfer, integrity, filling, reading, cache, background)
-    _introduce_disk(parts, around.events)
-    _introduce_versions(parts, around.events)
-    _introduce_prefetch(parts, around.events)
+    events, clock = around.events, around.clock
+
+    # What is here of shards: the room it has, how it is leased, read, checked and removed.
+    tasks, plans, disk = BackgroundTasks(around.group), PlanRegistry(clock, events), DiskHealth(clock, events)
+    ledger: Ledger[Slice] = Ledger(capacity.capacity_bytes)
+    ledger.capacity_bytes = capacity.effective_bytes
+    room = SpaceManager(ledger, store, plans, events, clock)
+    files = OpenFiles(room, store, disk)
+    retirement = Retirement(room, files, tasks, events)
+    reclaimer = Reclaimer(room=room, files=files, retirement=retirement, store=store, disk=disk, tasks=tasks, events=events)
+    leases = SegmentLeases(room)
+    segment_check = SegmentCheck(room=room, reclaimer=reclaimer, files=files, leases=leases, disk=disk, events=events)
+    segment_reader = SegmentReader(files=files, segment_check=segment_check, reclaimer=reclaimer, disk=disk, tasks=tasks)
+
+    # What asks origins, what is in the air, and how far versions are believed.
+    limiters, buffers, flights = Limiters(settings.origin_connections, clock), BufferBudget(), Flights(around.group)
+    fetcher = Fetcher(
+        around.origins, limiters, buffers, events,
+        retry_budget_s=settings.retry_budget_s, clock=clock, sleep=around.sleep, chance=around.chance,
+    )  # fmt: skip
+    suspects, gate = SuspectVersions(clock), DigestGate(room=room, flights=flights, events=events)
+    digest_check = DigestCheck(
+        room=room, gate=gate, segment_check=segment_check, asking=fetcher, suspects=suspects, events=events, tasks=tasks,
+        enabled=settings.origin_digests,
+    )  # fmt: skip
+
+    # What finds the version of a shard, and brings what is missing of it.
+    fill = Fill(
+        room=room, grants=SegmentGrants(room=room, reclaimer=reclaimer, disk=disk, events=events, tasks=tasks, clock=clock),
+        reclaimer=reclaimer, files=files, retirement=retirement, digest_check=digest_check, disk=disk, events=events, tasks=tasks,
+        clock=clock,
+    )  # fmt: skip
+    resolver = VersionResolver(
+        room=room, retirement=retirement, fill=fill, suspects=suspects, flights=flights, fetcher=fetcher, buffers=buffers, events=events,
+        group=around.group, clock=clock, hmac_key=store.directory.hmac_key, revalidate=settings.revalidate,
+    )  # fmt: skip
+    segment_flights = SegmentFlights(
+        room=room, disk=disk, plans=plans, flights=flights, fill=fill, segment_reader=segment_reader, fetcher=fetcher, buffers=buffers,
+        events=events, clock=clock,
+    )  # fmt: skip
+
+    # Who reads, by HTTP and by descriptor.
+    tar_check, fd_leases = TarCheck(segment_reader, events), FdLeases(room, segment_reader, store)
+    cache = ShardCache(
+        room=room, reclaimer=reclaimer, disk=disk, plans=plans, flights=flights, resolver=resolver,
+        parts=ReaderParts(segment_reader, segment_flights, gate, leases, buffers, limiters),
+        readers=ActiveReaders(room=room, fill=fill, tar_check=tar_check, events=events, clock=clock), fd_leases=fd_leases, events=events,
+    )  # fmt: skip
+
+    headroom = Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock)
+    parts = CacheParts(
+        store, plans, tasks, disk, ledger, room, files, reclaimer, retirement, leases, segment_check, segment_reader, limiters, buffers,
+        fetcher, flights, suspects, gate, digest_check, fill, resolver, segment_flights, tar_check, fd_leases, cache,
+        indexer=SampleIndexer(cache, store.samples, tasks, events),
+        disk_monitor=DiskMonitor(
+            store=store, room=room, reclaimer=reclaimer, files=files, health=disk, headroom=headroom, tasks=tasks
+        ),
+        prefetcher=Prefetcher(cache, resolver, plans, fetcher.ahead, tasks, clock),
+        sets=SetPrefetch(cache, resolver, plans, settings.set, clock, tar_check),
+    )  # fmt: skip
+    _introduce(parts, events)
     return parts
 
 
-def _cache(here: ResidentParts, transfer: TransferParts, filling: FillParts, reading: ReadingParts, around: Surroundings) -> ShardCache:
-    return ShardCache(
-        room=here.room, reclaimer=here.reclaimer, disk=here.disk, plans=here.plans, flights=transfer.flights, resolver=filling.resolver,
-        parts=reading.parts, readers=reading.readers, fd_leases=reading.fd_leases, events=around.events,
-    )  # fmt: skip
+def _introduce(parts: CacheParts, events: Events) -> None:
+    """Which part listens to which fact. Listeners of one fact are called in the order in which they stand here."""
+    on, room, indexer, prefetcher, versions = events.on, parts.room, parts.indexer, parts.prefetcher, parts.resolver.versions
+    on(stored.IndexCommitted, room.overhead.measure)
+    on(stored.GarbageRemoved, room.overhead.measure)
+    on(stored.FileTidied, lambda fact: room.tidied(fact.key, fact.allocated_bytes))
+    on(stored.CommitFailed, lambda fact: parts.disk.failed(fact.error))
+    on(stored.SpaceRefused, lambda fact: parts.disk_monitor.space_refused(fact.error))
 
+    on(resident.FileHeld, lambda fact: parts.fd_leases.held(fact.entry))
+    on(resident.SegmentRefetched, lambda fact: parts.digest_check.segment_stored(fact.entry, fact.index, fact.checksum))
+    on(resident.SegmentSpoilt, lambda fact: indexer.drop(fact.entry))
+    on(resident.SegmentSpoilt, parts.cache.spoilt)
+    on(resident.ShardCompleted, indexer.completed)
+    on(resident.ReadersLeft, indexer.left)
+    on(resident.VersionOutdated, lambda fact: indexer.drop(fact.entry))
+    on(resident.VersionOutdated, lambda fact: versions.forget(fact.entry))
+    on(resident.EntryLeft, parts.fill.left)
+    on(resident.VersionRefuted, lambda fact: parts.fill.outdated(fact.entry))
+    on(resident.EntryRetired, parts.cache.forget)
 
-# Which part listens to which fact. Listeners of one fact are called in the order in which they stand here.
-
-
-def _introduce_disk(parts: CacheParts, events: Events) -> None:
-    room, disk, on = parts.resident.room, parts.resident.disk, events.on
-    on(IndexCommitted, room.overhead.measure)
-    on(GarbageRemoved, room.overhead.measure)
-    on(FileTidied, lambda fact: room.tidied(fact.key, fact.allocated_bytes))
-    on(CommitFailed, lambda fact: disk.failed(fact.error))
-    on(SpaceRefused, lambda fact: parts.background.disk_monitor.space_refused(fact.error))
-
-
-def _introduce_versions(parts: CacheParts, events: Events) -> None:
-    cache, fill, indexer, on = parts.cache, parts.filling.fill, parts.background.indexer, events.on
-    digest_check, versions = parts.integrity.digest_check, parts.filling.resolver.versions
-    on(FileHeld, lambda fact: parts.reading.fd_leases.held(fact.entry))
-    on(SegmentRefetched, lambda fact: digest_check.segment_stored(fact.entry, fact.index, fact.checksum))
-    on(SegmentSpoilt, lambda fact: indexer.drop(fact.entry))
-    on(SegmentSpoilt, cache.spoilt)
-    on(ShardCompleted, indexer.completed)
-    on(ReadersLeft, indexer.left)
-    on(VersionOutdated, lambda fact: indexer.drop(fact.entry))
-    on(VersionOutdated, lambda fact: versions.forget(fact.entry))
-    on(EntryLeft, fill.left)
-    on(VersionRefuted, lambda fact: fill.outdated(fact.entry))
-    on(EntryRetired, cache.forget)
-
-
-def _introduce_prefetch(parts: CacheParts, events: Events) -> None:
-    prefetcher, on = parts.background.prefetcher, events.on
-    on(NextUseChanged, partial(parts.resident.room.candidates.next_use_changed, parts.filling.resolver.versions.current))
-    on(SetShardOpened, parts.background.sets.read)
+    on(NextUseChanged, partial(room.candidates.next_use_changed, versions.current))
+    on(SetShardOpened, parts.sets.read)
     on(PlanAdvanced, prefetcher.advanced)
-    on(CacheChanged, prefetcher.cache_changed)
-    on(SegmentGone, lambda fact: prefetcher.scheduler.missing(fact.name))
-    on(SegmentMissed, prefetcher.missed)
-    on(NameForgotten, lambda fact: prefetcher.scheduler.missing(fact.name))
-    on(ReaderResumed, prefetcher.waited)
+    on(resident.CacheChanged, prefetcher.cache_changed)
+    on(resident.SegmentGone, lambda fact: prefetcher.scheduler.missing(fact.name))
+    on(resident.SegmentMissed, prefetcher.missed)
+    on(resident.NameForgotten, lambda fact: prefetcher.scheduler.missing(fact.name))
+    on(resident.ReaderResumed, prefetcher.waited)
     on(ReaderCaughtUp, prefetcher.caught_up)

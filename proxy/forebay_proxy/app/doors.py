@@ -10,15 +10,16 @@ from pathlib import Path
 
 from forebay_proxy.app.composition import CacheParts
 from forebay_proxy.app.operations import Operations
-from forebay_proxy.app.startup import OriginParts, Start
+from forebay_proxy.app.startup import Start
 from forebay_proxy.app.status import StatusReport
 from forebay_proxy.app.telemetry_parts import TelemetryParts
 from forebay_proxy.background.plan_intake import PlanIntake
 from forebay_proxy.core.errors import ConfigError, InvalidRequest
+from forebay_proxy.core.request_loop import LoopGuard
 from forebay_proxy.core.uids import anybodys_uid
 from forebay_proxy.node.runfile import Claim
 from forebay_proxy.origins.net.guard import Guard, Refused
-from forebay_proxy.server.fd.server import FdServer, default_socket
+from forebay_proxy.server.fd_door import FdServer, default_socket
 from forebay_proxy.server.http.meter_route import MeterDoor
 from forebay_proxy.server.http.server import HttpServer
 from forebay_proxy.server.net.access import Access
@@ -37,10 +38,10 @@ class SidecarDoors:
     """Both ways in, for the same clients; shut until ``open``."""
 
     def __init__(
-        self, start: Start, parts: CacheParts, telemetry: TelemetryParts, report: StatusReport, outward: OriginParts,
-        group: asyncio.TaskGroup,
+        self, start: Start, parts: CacheParts, telemetry: TelemetryParts, report: StatusReport, guard: Guard,
+        loop_guard: LoopGuard, group: asyncio.TaskGroup,
     ) -> None:  # fmt: skip
-        settings, cache, plans, background = start.settings, parts.cache, parts.resident.plans, parts.background
+        settings, cache, plans = start.settings, parts.cache, parts.plans
         self._access = Access(
             own_uid=os.getuid(),
             allow_uid=frozenset(settings.allow_uid),
@@ -48,17 +49,17 @@ class SidecarDoors:
             hosts=frozenset({settings.host}),
             token=settings.token.get_secret_value() if settings.token else None,
         )
-        sets, allowed = background.sets, AllowedOrigins(outward.guard, report)
+        self._guard, self._report = guard, report
         self.http = HttpServer(
-            cache=cache, plans=PlanIntake(plans, background.prefetcher, start.events),
+            cache=cache, plans=PlanIntake(plans, parts.prefetcher, start.events),
             operations=Operations(
-                cache, parts.filling.resolver, parts.resident.segment_check, start.clock, sets.declare, parts.reading.tar_check, sets.remove
+                cache, parts.resolver, parts.segment_check, start.clock, parts.sets.declare, parts.tar_check, parts.sets.remove
             ),
-            status=report.status, announced=report.announced, indexes=background.indexer,
-            meters=MeterDoor(telemetry.meters.take, telemetry.meters.end, telemetry.meters_on(parts, start).page),
+            status=report.status, announced=report.announced, indexes=parts.indexer,
+            meters=MeterDoor(telemetry.meters.take, telemetry.meters.end, report.meter_page),
             metrics=telemetry.metrics.render,
             access=self._access, events=start.events, pass_headers=settings.pass_header, clock=start.clock,
-            loop_guard=outward.egress.loop_guard, instance=start.instance, jobs=plans.jobs, allow=allowed.allow,
+            loop_guard=loop_guard, instance=start.instance, jobs=plans.jobs, allow=self._allow,
         )  # fmt: skip
         self.fd = FdServer(
             cache=cache.fd_lender, access=self._access, events=start.events, group=group, clock=start.clock,
@@ -68,36 +69,28 @@ class SidecarDoors:
     @property
     def in_use(self) -> bool:
         """Whether a client reads, waits, or asks for work; looking on does not count."""
-        return self.http.requests.in_use or self.fd.clients.in_use
+        return self.http.requests.in_use or self.fd.in_use
 
     @property
     def last_active(self) -> float:
         """When a client last ended something, by the sidecar's clock."""
-        return max(self.http.requests.last_active, self.fd.clients.last_active)
+        return max(self.http.requests.last_active, self.fd.last_active)
 
-    async def open(self, start: Start, claim: Claim, guard: Guard, *, can_lend: bool) -> tuple[str, ...]:
+    async def open(self, start: Start, claim: Claim, *, can_lend: bool) -> tuple[str, ...]:
         """Let readers in; returns what a person should know of how. ``start.life`` closes both. Raises ``ConfigError``."""
         settings = start.settings
         socket, said = default_socket(claim.socket) if settings.socket is None else (settings.socket or None, ())
         start.life.push_async_callback(self.http.aclose)
         await self.http.start(settings.host, settings.port, socket if socket is None else Path(socket))
         for host, port in self.http.address.bound:
-            guard.add_own(host, port)
+            self._guard.add_own(host, port)
         start.life.push_async_callback(self.fd.aclose)
         self.fd.open_beside(self.http.address.socket, can_lend=can_lend)
         own_uid = self._access.own_uid
         return said if own_uid != self._access.anybodys_uid else (*said, _ANYBODY.format(own_uid))
 
-
-class AllowedOrigins:
-    """``POST /v1/allow``."""
-
-    def __init__(self, guard: Guard, report: StatusReport) -> None:
-        self._guard = guard
-        self._report = report
-
-    def allow(self, origins: Sequence[str]) -> None:
-        """From now on too. Raises ``InvalidRequest`` for what cannot be understood, or is closed by strict origins."""
+    def _allow(self, origins: Sequence[str]) -> None:
+        """``POST /v1/allow``: from now on too. Raises ``InvalidRequest`` for what cannot be understood, or is closed by strict origins."""
         try:
             self._guard.allow(origins)
         except ConfigError as error:

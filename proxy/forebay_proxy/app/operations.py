@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import fnmatch
+import re
+from collections.abc import AsyncIterator, Callable, Iterable
 
-from forebay_proxy.background.selection import selected
 from forebay_proxy.background.verifier import Verifier
 from forebay_proxy.background.warmer import Warmer
 from forebay_proxy.cache.integrity.segment_check import SegmentCheck
@@ -13,6 +14,7 @@ from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.cache.versions.tar_check import TarCheck
+from forebay_proxy.core import secret_parameters
 from forebay_proxy.core.shard import Shard
 
 __all__ = ["Operations"]
@@ -80,7 +82,7 @@ class Operations:
 
     def selected(self, patterns: list[str] | None) -> AsyncIterator[Entry]:
         """What is here and matches, by name."""
-        return selected(sorted(self._cache.room.entries.values(), key=lambda entry: entry.name), patterns)
+        return _matching(sorted(self._cache.room.entries.values(), key=lambda entry: entry.name), patterns)
 
     def warm(self, shards: list[Shard], set_name: str | None = None) -> AsyncIterator[dict[str, object]]:
         """Fetch ``shards`` ahead, which are of the set ``set_name``; yields the events of ``POST /v1/warm``."""
@@ -98,3 +100,31 @@ async def _in_parts(entries: AsyncIterator[Entry]) -> AsyncIterator[list[Entry]]
             part = []
     if part:
         yield part
+
+
+async def _matching(entries: Iterable[Entry], patterns: list[str] | None) -> AsyncIterator[Entry]:
+    """The ``entries`` whose names match one of ``patterns`` (None: all entries), in their order; others have their turn in between."""
+    asked = [_less_proof(pattern) for pattern in patterns or ()]
+    names = frozenset(asked)  # plain names, which long lists are made of, cost nothing each
+    wild: list[tuple[str, re.Pattern[str]]] = []  # what a name must begin with, and all of it
+    for pattern in asked:
+        begin = re.split(r"[*?]", pattern, maxsplit=1)[0]
+        if begin != pattern:
+            await asyncio.sleep(0)
+            # ``[`` stands for itself: URLs hold it more often than people mean a character class. Not kept by fnmatch, which keeps few.
+            wild.append((begin, re.compile(fnmatch.translate(pattern.replace("[", "[[]")))))
+    for number, entry in enumerate(entries):
+        name = entry.name
+        if wild or number % 64 == 0:
+            await asyncio.sleep(0)
+        if patterns is None or name in names or any(name.startswith(begin) and whole.match(name) for begin, whole in wild):
+            yield entry
+
+
+def _less_proof(pattern: str) -> str:
+    """As names are: people paste the URL they read, signature and all."""
+    if not pattern.startswith(("http:", "https:")) or "?" not in pattern:
+        return pattern
+    place, _, query = pattern.rpartition("?")  # an earlier one stands for any character
+    kept, proof, _ = secret_parameters.cut(query)
+    return f"{place}?{kept}" if kept else place if proof else pattern

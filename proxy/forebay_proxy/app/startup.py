@@ -22,17 +22,12 @@ from forebay_proxy.core.segments import SegmentLayout
 from forebay_proxy.core.shard import Shard, shown
 from forebay_proxy.node import cache_location
 from forebay_proxy.node.cache_location import CacheLocation, Capacity, Machine
-from forebay_proxy.origins.net.egress import Egress
-from forebay_proxy.origins.net.guard import Guard
-from forebay_proxy.origins.operators import operator_endpoints, operator_profiles
-from forebay_proxy.origins.registry import Origins
-from forebay_proxy.store.lock import DirectoryOwned
+from forebay_proxy.store.directory import DirectoryOwned
 from forebay_proxy.store.store import StartReport, Store
-from forebay_proxy.wire.protocol.version import VERSION
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
-__all__ = ["NotBegun", "OriginParts", "OwnedDirectory", "Start", "adopt", "own_directory"]
+__all__ = ["NotBegun", "OwnedDirectory", "Start", "adopt", "own_directory"]
 
 log = logging.getLogger("forebay")
 
@@ -122,25 +117,3 @@ def adopt(loaded: StartReport, store: Store, resolver: VersionResolver, cache: S
         entry = Entry.of_row(shard, row, store.boot_id, store.layout)
         resolver.versions.found(entry)
         cache.room.found(entry, loaded.allocated[row.key])
-
-
-@dataclass(frozen=True, slots=True)
-class OriginParts:
-    """``guard`` says where origins may be, ``origins`` asks them, by the proxies of ``egress``."""
-
-    egress: Egress
-    guard: Guard
-    origins: Origins
-
-    @classmethod
-    def build(cls, start: Start, egress: Egress) -> OriginParts:
-        """``start.life`` closes the connections."""
-        settings, environ = start.settings, start.environ
-        guard = Guard(settings.allow_origin, settings.strict_origins, operator_endpoints=operator_endpoints(settings, environ))
-        origins = Origins.create(
-            guard=guard, events=start.events, file_roots=settings.file_root, profiles=operator_profiles(settings, environ),
-            connect_timeout_s=settings.connect_timeout_s, idle_timeout_s=settings.idle_timeout_s, user_agent=f"forebay/{VERSION}",
-            egress=egress, gs_endpoint=settings.gs_endpoint or "", gs_anonymous=settings.gs_anonymous, environ=environ,
-        )  # fmt: skip
-        start.life.push_async_callback(origins.aclose)
-        return cls(egress, guard, origins)

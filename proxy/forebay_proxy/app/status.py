@@ -6,34 +6,131 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from forebay_proxy.app.plan_status import PlanStatus
-from forebay_proxy.background.disk_monitor import DiskMonitor
+from forebay_proxy.app.composition import CacheParts
+from forebay_proxy.app.telemetry_parts import TelemetryParts
+from forebay_proxy.background.prefetcher import Prefetcher
 from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.shard_cache import ShardCache
-from forebay_proxy.config.settings import Settings
-from forebay_proxy.config.settings_text import as_json
+from forebay_proxy.config.settings import Settings, as_json
 from forebay_proxy.core.logs import log_path
-from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.core.shard import shown_set
+from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
 from forebay_proxy.server.http.plan_route import MOST_ROWS
-from forebay_proxy.telemetry.counters import Counters
+from forebay_proxy.telemetry.counters import PlanAdherence
 from forebay_proxy.telemetry.long_waits import why
-from forebay_proxy.telemetry.meter_board import MeterBoard
-from forebay_proxy.telemetry.origin_board import OriginBoard
-from forebay_proxy.telemetry.rank_balance import rank_balance
-from forebay_proxy.telemetry.troubles import RecentErrors
 from forebay_proxy.telemetry.usage import PeakBytes, Usage
 from forebay_proxy.telemetry.verdict import verdict
 from forebay_proxy.telemetry.waits import OPENING
-from forebay_proxy.transfer.limiter import Limiters
 from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.protocol.version import VERSION
 
-__all__ = ["MeterStatus", "ServiceInfo", "StatusReport"]
+__all__ = ["Lead", "PlanStatus", "ServiceInfo", "StatusReport"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """How far the cache is ahead of one reader, or of several. ``shards``: how many the bytes are of, if each is as long as the next."""
+
+    bytes: int
+    seconds: float
+    shards: float = 0.0
+
+
+class PlanStatus:
+    """Asks plans, prefetcher and cache when somebody asks; keeps nothing."""
+
+    def __init__(
+        self, *, cache: ShardCache, plans: PlanRegistry, prefetcher: Prefetcher, adherence: PlanAdherence, clock: Callable[[], float]
+    ) -> None:
+        self._cache = cache
+        self._plans = plans
+        self._prefetcher = prefetcher
+        self._adherence = adherence
+        self._clock = clock
+
+    def lead(self, plan: ReaderPlan) -> Lead:
+        """Bytes that are here without a gap from the reader's next shard on, and the time until it needs what follows them.
+
+        The shards ahead are taken to be as long as the next one. A reader whose plan is read to its end, or whose next shard is missing,
+        has only the time until it opens that one.
+        """
+        if plan.position >= len(plan):
+            return Lead(0, 0.0)
+        ahead = self._prefetcher.scheduler.ahead_bytes(plan.reader)
+        seconds = max(0.0, plan.need_at(plan.position) - self._clock())
+        length = self._cache.length_of(self._plans.shard_at(plan, plan.position).name) if ahead else None
+        shards = ahead / length if length else 0.0
+        return Lead(ahead, seconds + (shards / plan.pace.rate if shards else 0.0), shards)
+
+    def leads(self) -> dict[str, Lead]:
+        """By job: the least of its readers, in bytes and (maybe of another) in seconds. Readers at the end of their plan do not count."""
+        leads: dict[str, Lead] = {}
+        for plan in self._plans.all():
+            if plan.position < len(plan):
+                lead, least = self.lead(plan), leads.get(plan.reader.job)
+                leads[plan.reader.job] = lead if least is None else Lead(*map(min, astuple(lead), astuple(least)))
+        return leads
+
+    def ahead(self, job: str) -> Lead | None:
+        """Of all readers of ``job`` together: their bytes and shards added up, and the least of their seconds. None without a plan."""
+        leads = [self.lead(plan) for plan in self._plans.all() if plan.reader.job == job and plan.position < len(plan)]
+        if not leads:
+            return None
+        least_s = min(lead.seconds for lead in leads)
+        return Lead(sum(lead.bytes for lead in leads), least_s, sum(lead.shards for lead in leads))
+
+    def page(self, job: str | None = None, after: ReaderName | None = None, limit: int = MOST_ROWS) -> dict[str, Any]:
+        """``total`` plans (of ``job``), up to ``limit`` of them in the order of their readers' names, those behind ``after``.
+
+        ``next`` is what to give as ``after`` for those that follow; None at the end.
+        """
+        plans = [plan for plan in self._plans.all() if job is None or plan.reader.job == job]
+        total = len(plans)
+        if after is not None:
+            plans = [plan for plan in plans if _place(plan.reader) > _place(after)]
+        plans.sort(key=lambda plan: _place(plan.reader))
+        shown = plans[:limit]
+        follows = str(shown[-1].reader) if shown and len(plans) > limit else None
+        return {"total": total, "plans": self._rows(shown), "next": follows}
+
+    def _rows(self, plans: Iterable[ReaderPlan]) -> list[dict[str, Any]]:
+        waiting = self._cache.readers.waits.readers()
+        return [self._row(plan, waiting=plan.reader in waiting) for plan in plans]
+
+    def _row(self, plan: ReaderPlan, *, waiting: bool) -> dict[str, Any]:
+        lead, followed = self.lead(plan), self._adherence.of(plan.reader)
+        return {
+            "reader": str(plan.reader),
+            "job": plan.reader.job,
+            "epoch": plan.epoch,
+            "set": plan.set_name and shown_set(plan.set_name),
+            "position": plan.position,
+            "length": len(plan),
+            "rate": plan.pace.rate,
+            "lead_bytes": lead.bytes,
+            "lead_s": lead.seconds,
+            "window_bytes": self._prefetcher.scheduler.readers.window_bytes(plan.reader),
+            "waiting": waiting,
+            "waited_s": followed.waited_s,
+            "silent_s": max(0.0, self._clock() - plan.pace.heard_at),
+            "openings": {how: followed.openings[how] for how in ("planned", "skipped", "repeated", "unplanned")},
+        }
+
+
+def _place(reader: ReaderName) -> tuple[object, ...]:
+    """Worker 10 behind worker 9."""
+    return reader.job, len(reader.rank), reader.rank, len(reader.worker), reader.worker, reader.opener
+
+
+_CACHE_LEVELS = (
+    "effective_bytes", "stored_bytes", "reserved_bytes", "doomed_bytes", "overhead_bytes", "leased_bytes", "descriptors",
+    "descriptor_bytes", "lingering", "unread_bytes", "shards", "segments", "in_flight", "disk_state",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,56 +148,33 @@ class ServiceInfo:
     chosen: tuple[str, ...] = ()  # of the notices: decisions of the sidecar, which are no warnings
 
 
-@dataclass(frozen=True, slots=True)
-class _Listening:
-    """What is known once it listens. ``fd_path``: where descriptors are passed now."""
-
-    info: ServiceInfo | None
-    settings: dict[str, dict[str, Any]]
-    fd_path: Callable[[], Path | None]
-
-
 class StatusReport:
-    """Asks the parts when somebody asks; keeps nothing but the start."""
+    """Asks the parts when somebody asks; keeps nothing but the start. Metrics show its levels."""
 
-    def __init__(
-        self,
-        *,
-        cache: ShardCache,
-        plans: PlanRegistry,
-        announced: PlanStatus,
-        counters: Counters,
-        limiters: Limiters,
-        disk_monitor: DiskMonitor,
-        board: OriginBoard,
-        recent_errors: RecentErrors,
-        sets: Callable[[], list[dict[str, object]]] = list,
-        troubles: Callable[[], list[str]] = list,
-        meters: Callable[[], list[dict[str, Any]]] = list,
-        instance: str,
-        clock: Callable[[], float],
-    ) -> None:
-        self._cache = cache
-        self._plans = plans
-        self._announced = announced
-        self._limiters = limiters
-        self._disk_monitor = disk_monitor
-        self._counters, self._board, self._recent_errors = counters, board, recent_errors
-        self._sets, self._troubles, self._meters = sets, troubles, meters
+    def __init__(self, parts: CacheParts, telemetry: TelemetryParts, instance: str, clock: Callable[[], float]) -> None:
+        self._parts = parts
+        self._cache = parts.cache
+        self._telemetry = telemetry
+        self._plans = PlanStatus(
+            cache=parts.cache, plans=parts.plans, prefetcher=parts.prefetcher, adherence=telemetry.adherence, clock=clock
+        )
         self._clock = clock
         self._peak = PeakBytes(clock=clock)
         self._instance = instance
         self._began_s, self._started_at = clock(), time.time()  # on its clock, and as people read times
         self._answered = 0
-        self._listening = _Listening(None, {}, lambda: None)
+        self._info: ServiceInfo | None = None
+        self._settings: dict[str, dict[str, Any]] = {}
+        self._fd_path: Callable[[], Path | None] = lambda: None
+        telemetry.metrics.watch(self.usage)
 
     def introduce(self, info: ServiceInfo, settings: Settings, fd_path: Callable[[], Path | None]) -> None:
         """Once it listens; ``fd_path``: where descriptors are passed now."""
-        self._listening = _Listening(info, as_json(settings), fd_path)
+        self._info, self._settings, self._fd_path = info, as_json(settings), fd_path
 
     def allowed(self, origins: Sequence[str]) -> None:
         """More origins were allowed while it runs."""
-        row = self._listening.settings.setdefault("allow_origin", {"value": []})
+        row = self._settings.setdefault("allow_origin", {"value": []})
         row["source"] = "added while it runs"
         row["value"] = list(dict.fromkeys([*row["value"], *origins]))
 
@@ -111,7 +185,7 @@ class StatusReport:
 
     def readers_lately(self) -> int:
         """Asked once a second: how many there are, or one if somebody has read since: a small warm shard takes milliseconds."""
-        before, self._answered = self._answered, self._counters.answered
+        before, self._answered = self._answered, self._telemetry.counters.answered
         return self.readers or int(self._answered > before)
 
     def usage(self) -> Usage:
@@ -119,8 +193,8 @@ class StatusReport:
         ledger, cache = self._cache.room.ledger, self._cache
         self._peak.saw(ledger.pop_peak())
         entries = cache.room.entries.values()
-        disk = self._disk_monitor.seen
-        leads = self._announced.leads()
+        disk = self._parts.disk_monitor.seen
+        leads = self._plans.leads()
         return Usage(
             configured_bytes=ledger.configured_bytes,
             effective_bytes=ledger.capacity_bytes,
@@ -138,12 +212,12 @@ class StatusReport:
             in_flight=len(cache.flights),
             waiters=len(cache.readers.waits),
             readers=self.readers,
-            plans=len(self._plans),
+            plans=len(self._parts.plans),
             disk_state=cache.disk.state,
             avail_bytes=disk.free_bytes or 0 if disk else 0,
             size_bytes=disk.size_bytes if disk else 0,
             files_free=disk.free_files or 0 if disk else 0,
-            origins=self._limiters.in_flight(),
+            origins=self._parts.limiters.in_flight(),
             unread_bytes=cache.room.read_ahead.unread_bytes,
             lead_bytes={job: lead.bytes for job, lead in leads.items()},
             lead_s={job: lead.seconds for job, lead in leads.items()},
@@ -151,11 +225,11 @@ class StatusReport:
 
     def status(self) -> dict[str, Any]:
         """``/v1/status``, less what the server knows itself (state, url, socket); plans as in ``/v1/plans``, the first ones."""
-        info, waits = self._listening.info, self._cache.readers.waits
-        usage, plans, meters = self.usage(), self._announced.page(), self._meters()
+        info, waits = self._info, self._cache.readers.waits
+        usage, plans, meters = self.usage(), self._plans.page(), self._telemetry.meters.rows()
         said = verdict(
-            waits, self._board, readers=usage.readers, disk_state=usage.disk_state, disk_reason=self._cache.disk.reason,
-            in_flight=usage.origins, refused=self._recent_errors.lately(), meters=meters,
+            waits, self._telemetry.board, readers=usage.readers, disk_state=usage.disk_state, disk_reason=self._cache.disk.reason,
+            in_flight=usage.origins, refused=self._telemetry.recent_errors.lately(), meters=meters,
         )  # fmt: skip
         return {
             "verdict": said,
@@ -167,40 +241,27 @@ class StatusReport:
             "started_at": self._started_at,
             "uptime_s": self._clock() - self._began_s,
             "tasks": len(asyncio.all_tasks()),
-            "fd_socket": _text(self._listening.fd_path()),
+            "fd_socket": None if (fd_path := self._fd_path()) is None else str(fd_path),
             "cache_dir": str(info.cache_dir) if info else None,
             "fingerprint": info.fingerprint if info else None,
             "cache": {
                 "capacity_bytes": usage.configured_bytes,
-                "effective_bytes": usage.effective_bytes,
-                "stored_bytes": usage.stored_bytes,
-                "reserved_bytes": usage.reserved_bytes,
-                "doomed_bytes": usage.doomed_bytes,
-                "overhead_bytes": usage.overhead_bytes,
-                "leased_bytes": usage.leased_bytes,
-                "descriptors": usage.descriptors,
-                "descriptor_bytes": usage.descriptor_bytes,
-                "lingering": usage.lingering,
-                "unread_bytes": usage.unread_bytes,
-                "shards": usage.shards,
-                "segments": usage.segments,
-                "in_flight": usage.in_flight,
-                "disk_state": usage.disk_state,
+                **{name: getattr(usage, name) for name in _CACHE_LEVELS},
                 "disk_reason": self._cache.disk.reason,
             },
-            **self._counters.snapshot(),
+            **self._telemetry.counters.snapshot(),
             "waited_share": waits.share(),
-            "recent_errors": self._recent_errors.rows(),
-            "origins": self._board.rows(usage.origins),
+            "recent_errors": self._telemetry.recent_errors.rows(),
+            "origins": self._telemetry.board.rows(usage.origins),
             "readers": [*self._opening_rows(), *(self._reader_row(reading) for reading in self._cache.readers)],
             "plans": plans["plans"],
             "plans_total": plans["total"],
-            "sets": self._sets(),
+            "sets": self._parts.sets.status_rows(),
             "meters": meters,
             "leads": {job: {"bytes": least, "seconds": usage.lead_s[job]} for job, least in usage.lead_bytes.items()},
-            "settings": self._listening.settings,
+            "settings": self._settings,
             "chosen": list(info.chosen) if info else [],
-            "troubles": self._troubles(),
+            "troubles": self._telemetry.troubles.rows(),
             "notices": [text for text in info.notices if text not in info.chosen] if info else [],
         }
 
@@ -214,7 +275,7 @@ class StatusReport:
                     "position_bytes": 0,
                     "length_bytes": None,
                     "waited_s": self._cache.readers.waits.seconds(wait),
-                    "waiting_for": why(wait, self._board),
+                    "waiting_for": why(wait, self._telemetry.board),
                 }
 
     def _reader_row(self, reading: ShardReader) -> dict[str, object]:
@@ -225,43 +286,28 @@ class StatusReport:
             "position_bytes": reading.position,
             "length_bytes": reading.entry.shown_version.length,
             "waited_s": reading.tally.waited_s + (self._cache.readers.waits.seconds(wait) if wait else 0.0),
-            "waiting_for": why(wait, self._board) if wait else "",
+            "waiting_for": why(wait, self._telemetry.board) if wait else "",
         }
 
     def announced(self, job: str | None = None, after: ReaderName | None = None, limit: int = MOST_ROWS) -> dict[str, Any]:
         """``/v1/plans``: see ``PlanStatus.page``."""
-        return {"instance": self._instance, **self._announced.page(job, after, limit)}
+        return {"instance": self._instance, **self._plans.page(job, after, limit)}
 
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
-
-
-class MeterStatus:
-    """Asks the parts when somebody asks; keeps nothing."""
-
-    def __init__(self, *, meters: MeterBoard, announced: PlanStatus, counters: Counters, board: OriginBoard, instance: str) -> None:
-        self._meters = meters
-        self._announced = announced
-        self._counters = counters
-        self._board = board
-        self._instance = instance
-
-    def page(self, job: str) -> dict[str, Any]:
-        """``ranks``: see ``MeterBoard.rows``; ``balance``: how evenly they were loaded in the last minute (``RankBalance``).
-
-        ``sidecar``: sums since it started, and what lies ahead of the job's readers now.
+    def meter_page(self, job: str) -> dict[str, Any]:
+        """``/v1/meter/{job}``. ``ranks``: see ``MeterBoard.rows``. ``sidecar``: sums since it started, and what lies ahead of the job's
+        readers now.
 
         Origin bytes are of all jobs: a flight serves every job that waits for it.
         """
-        rows = self._meters.rows(job)
-        balance = rank_balance(rows)
-        counted, ahead, (origin_bytes, origin_retries) = self._counters.of(job), self._announced.ahead(job), self._board.sums()
+        counted, ahead, (origin_bytes, origin_retries) = (
+            self._telemetry.counters.of(job),
+            self._plans.ahead(job),
+            self._telemetry.board.sums(),
+        )
         return {
             "instance": self._instance,
             "job": job,
-            "ranks": rows,
-            "balance": balance.as_json() if balance else None,
+            "ranks": self._telemetry.meters.rows(job),
             "sidecar": {
                 "sent_bytes": counted.sent_bytes,
                 "hit_bytes": counted.hit_bytes,

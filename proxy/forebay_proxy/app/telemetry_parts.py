@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from forebay_proxy.app.composition import CacheParts
-from forebay_proxy.app.plan_status import PlanStatus
 from forebay_proxy.app.startup import Start
-from forebay_proxy.app.status import MeterStatus, StatusReport
 from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.core.events import Events
 from forebay_proxy.store.store import Store
 from forebay_proxy.telemetry.access_log import AccessLog
 from forebay_proxy.telemetry.counters import Counters, PlanAdherence
@@ -37,11 +36,10 @@ class TelemetryParts:
     meters: MeterBoard
 
     @classmethod
-    def build(cls, start: Start) -> TelemetryParts:
+    def build(cls, events: Events, clock: Callable[[], float], segment_bytes: int) -> TelemetryParts:
         """They listen from now on."""
-        events, clock = start.events, start.clock
         counters = Counters()
-        troubles = Troubles(clock, start.layout.segment_bytes, lambda: counters.bypassed)
+        troubles = Troubles(clock, segment_bytes, lambda: counters.bypassed)
         parts = cls(
             counters, PlanAdherence(), Metrics(version=VERSION), OriginBoard(clock), RecentErrors(time.time), troubles,
             MeterBoard(events, clock),
@@ -49,28 +47,6 @@ class TelemetryParts:
         for part in (parts.counters, parts.adherence, parts.metrics, parts.board, parts.recent_errors):
             events.listen(part.listen, part.kinds)
         return parts
-
-    def report_on(self, cache: CacheParts, start: Start) -> StatusReport:
-        """How things stand with ``cache``, from now on; metrics show its levels."""
-        background = cache.background
-        report = StatusReport(
-            cache=cache.cache, plans=cache.resident.plans, announced=self._announced(cache, start), counters=self.counters,
-            limiters=cache.transfer.limiters,
-            disk_monitor=background.disk_monitor, board=self.board, recent_errors=self.recent_errors, instance=start.instance,
-            clock=start.clock, sets=background.sets.status_rows, troubles=self.troubles.rows, meters=self.meters.rows,
-        )  # fmt: skip
-        self.metrics.watch(report.usage)
-        return report
-
-    def meters_on(self, cache: CacheParts, start: Start) -> MeterStatus:
-        """The stalls of training processes, beside what ``cache`` does for them."""
-        return MeterStatus(
-            meters=self.meters, announced=self._announced(cache, start), counters=self.counters, board=self.board, instance=start.instance
-        )
-
-    def _announced(self, cache: CacheParts, start: Start) -> PlanStatus:
-        plans, prefetcher = cache.resident.plans, cache.background.prefetcher
-        return PlanStatus(cache=cache.cache, plans=plans, prefetcher=prefetcher, adherence=self.adherence, clock=start.clock)
 
 
 async def begin_access_log(start: Start, store: Store) -> None:

@@ -49,9 +49,6 @@ class NegativeCache:
         self._until: dict[str, tuple[float, str]] = {}
         self._ends: list[tuple[float, str]] = []  # a heap; an end that is not its name's any more is passed over
 
-    def __repr__(self) -> str:
-        return f"<NegativeCache {len(self._until)} shards>"
-
     def __len__(self) -> int:
         return len(self._until)
 

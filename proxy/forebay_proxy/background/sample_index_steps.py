@@ -51,9 +51,6 @@ class SampleIndexSteps:
         self._builder = IndexBuilder()
         self._members = scan(self._read, length)
 
-    def __repr__(self) -> str:
-        return f"<SampleIndexSteps {len(self._builder)} members, {self.worked_s:.3f} s>"
-
     def step(self, fd: int) -> bool:
         """Go on for ``STEP_S`` in the file ``fd``, which holds the shard. True: that was all of it."""
         self._fd = fd
@@ -102,9 +99,6 @@ class SampleIndexReader:
         self._cache = cache
         self._asking = 0  # how many clients wait for an index
         self._stopped = asyncio.Event()
-
-    def __repr__(self) -> str:
-        return f"<SampleIndexReader, {self._asking} wait>"
 
     @contextmanager
     def asked(self) -> Iterator[None]:

@@ -24,7 +24,7 @@ from forebay_proxy.cache.versions.versions import Versions
 from forebay_proxy.core.errors import CacheFull, ConfigError, ForebayError, NotTarArchive, ShardError
 from forebay_proxy.core.shard import Shard, shown_set
 from forebay_proxy.policy.plans.registry import PlanRegistry, SetShardOpened
-from forebay_proxy.policy.plans.sets.shard_sets import InvalidSet, PatternSet, ShardSet
+from forebay_proxy.policy.plans.shard_sets import InvalidSet, PatternSet
 
 __all__ = ["SetPrefetch", "check_sets"]
 
@@ -33,7 +33,6 @@ log = logging.getLogger("forebay")
 STEPS = 64  # shards looked at in one turn of the loop: a millisecond
 SPARE = 2  # segments a reader that are left free beside what comes
 RECOUNTED = 64  # fetched shards that are checked for having been read, before each further one
-COUNTED = 1000  # stored shards looked at in each second to say how much of a set is here: two milliseconds
 FAILED_S = 30.0  # a shard that cannot be fetched is left to its reader for this long
 MOST_FAILED = 16  # in a row: then the origin is left alone for that time
 MOST_KNOWN = 1024  # failures; of more, the oldest are forgotten, and those shards tried again
@@ -58,7 +57,7 @@ class _Declared:
 
     key: str
     text: str
-    shards: ShardSet
+    shards: PatternSet
     rewound_at: float
     is_awaited: bool = False  # its shards are not fetched before a reader opens one
     cursor: int = 0  # the next shard to look at
@@ -80,12 +79,11 @@ class _Failure:
     until: float  # when it is tried again
 
 
-@dataclass(slots=True)
-class _Here:
-    """How much of a set is: shards that are complete and may be tars, bytes (a part of a shard counts in whole segments)."""
-
-    complete: int = 0
-    stored_bytes: int = 0
+def _stored_bytes(entry: Entry) -> int:
+    """Bytes of it that are here; a part of a shard counts in whole segments."""
+    segments = entry.segments
+    size = segments.stored_count * segments.layout.segment_bytes
+    return size if segments.length is None else min(size, segments.length)
 
 
 class UnreadAhead:
@@ -100,9 +98,6 @@ class UnreadAhead:
         self._here: dict[str, int] = {}  # fetched and not read: shard name -> bytes
         self._here_bytes = 0  # their sum
         self.coming: dict[str, int] = {}  # shards that are coming -> how many bytes of each have been asked for
-
-    def __repr__(self) -> str:
-        return f"<UnreadAhead {len(self.coming)} shards coming, {len(self._here)} unread>"
 
     @property
     def bytes(self) -> int:
@@ -192,9 +187,6 @@ class SetPrefetch:
         self._unread = UnreadAhead(cache.room, resolver.versions, plans)
         self._warming = Warmer(cache, resolver, [], self._unread.request, tar_check)
         self._sets: dict[str, _Declared] = {}
-        self._left: list[Entry] = []  # to be counted still
-        self._counting: dict[str, _Here] = {}  # by set
-        self._here: dict[str, _Here] = {}  # when all were counted last
         self._failures: dict[str, _Failure] = {}  # by the shard's name, the last one last
         self._failed_in_a_row = 0
         self._alone_until = float("-inf")  # nothing is asked for before
@@ -208,7 +200,7 @@ class SetPrefetch:
                 self._sets[key] = _Declared(key, text, shards, clock())
 
     def __repr__(self) -> str:
-        return f"<SetPrefetch {len(self._sets)} sets, {self._unread!r}>"
+        return f"<SetPrefetch {len(self._sets)} sets>"
 
     def __len__(self) -> int:
         return len(self._sets)
@@ -230,23 +222,29 @@ class SetPrefetch:
 
     def status_rows(self) -> list[dict[str, object]]:
         """For ``/v1/status``: for each set the number of its shards, how many of them each live job has opened in its epoch, how many are
-        stored (null: not counted yet), the failures, and what goes on.
+        stored, the failures, and what goes on.
         """
-        return [self._row(declared) for declared in self._sets.values()]
+        here: dict[str, list[Entry]] = {key: [] for key in self._sets}
+        for entry in self._cache.room.entries.values() if here else ():
+            for key in self._plans.epochs.sets.containing(entry.name):
+                if key in here:
+                    here[key].append(entry)
+        return [self._row(declared, here[key]) for key, declared in self._sets.items()]
 
-    def _row(self, declared: _Declared) -> dict[str, object]:
-        failures, here = self._failed(declared.shards), self._here.get(declared.key)
+    def _row(self, declared: _Declared, here: list[Entry]) -> dict[str, object]:
+        failures = self._failed(declared.shards)
+        complete = sum(entry.segments.complete and not entry.trust.no_tar for entry in here)
         return {
             "set": shown_set(declared.text),
             "shards": len(declared.shards),
-            "complete": here.complete if here else None,
-            "stored_bytes": here.stored_bytes if here else None,
+            "complete": complete,
+            "stored_bytes": sum(map(_stored_bytes, here)),
             "opened": {job: found.opened for job, found in self._plans.epochs.live(declared.key, self._plans.clock()).items()},
             "failures": failures,
-            "state": self._state(declared, failed=bool(failures)),
+            "state": self._state(declared, complete, failed=bool(failures)),
         }
 
-    def _failed(self, shards: ShardSet) -> list[dict[str, object]]:
+    def _failed(self, shards: PatternSet) -> list[dict[str, object]]:
         """What of this set cannot be fetched: equal causes together, the most frequent first, each with one shard that has it."""
         found: dict[tuple[str, str], list[str]] = {}
         for name, failure in self._failures.items():
@@ -260,13 +258,12 @@ class SetPrefetch:
         entry = self._resolver.versions.current.get(name)
         return entry is not None and entry.segments.complete and not entry.trust.no_tar
 
-    def _state(self, declared: _Declared, *, failed: bool) -> str:
+    def _state(self, declared: _Declared, complete: int, *, failed: bool) -> str:
         if not self._runs:
             return "not fetched ahead: prefetch is off"
         if declared.is_awaited:
             return "waits for its first reader"
-        here = self._here.get(declared.key)
-        if here is not None and here.complete == len(declared.shards):
+        if complete == len(declared.shards):
             return "all here"
         if declared.ended and not self._unread.coming and not self._again:
             return "the rest cannot be fetched" if failed else "nothing left to fetch in this epoch"
@@ -279,24 +276,7 @@ class SetPrefetch:
         self._unread.look_again(len(self._cache.readers))
         for key in [key for key in self._sets if self._plans.epochs.sets.get(key) is None]:
             del self._sets[key]
-        if self._sets:
-            self._count()
         self._woken.set()
-
-    def _count(self) -> None:
-        """Some more of what is stored: thousands of shards must not cost a turn of the loop."""
-        if not self._left:
-            self._left, self._counting = list(self._cache.room.entries.values()), {key: _Here() for key in self._sets}
-        counted, self._left = self._left[-COUNTED:], self._left[:-COUNTED]
-        for entry in counted:
-            segments = entry.segments
-            of = self._plans.epochs.sets.containing(entry.name) if segments.stored_count else ()
-            for here in [self._counting[key] for key in of if key in self._counting]:
-                here.complete += segments.complete and not entry.trust.no_tar
-                size = segments.stored_count * segments.layout.segment_bytes
-                here.stored_bytes += size if segments.length is None else min(size, segments.length)
-        if not self._left:
-            self._here = self._counting
 
     async def run(self) -> None:
         """Until cancelled."""

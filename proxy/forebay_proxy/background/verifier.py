@@ -11,9 +11,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
 
-from forebay_proxy.background.selection import Slices
 from forebay_proxy.cache.integrity.segment_check import Finding, SegmentCheck
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import SpaceManager
@@ -25,31 +23,6 @@ __all__ = ["RATE_BYTES_S", "IdleVerifier", "Verifier"]
 # hour. --rate asks for another one.
 RATE_BYTES_S = 500 * 10**6
 AT_ONCE = 2  # of the eight read threads: enough to keep a queue at the disk
-
-
-@dataclass(slots=True)
-class VerifyTally:
-    """What was found so far."""
-
-    done_bytes: int = 0
-    segments: int = 0  # that were read whole
-    unread: int = 0
-    wrong: Counter[str] = field(default_factory=Counter)  # segments by shard name
-
-    def add(self, name: str, finding: Finding, size: int) -> None:
-        """A segment of ``size`` bytes of shard ``name`` was looked at."""
-        self.segments += finding.removes or finding is Finding.RIGHT
-        self.unread += finding is Finding.UNREAD
-        self.done_bytes += size
-        if finding.removes:
-            self.wrong[name] += 1
-
-    def end(self, shards: int) -> Event:
-        """The last event."""
-        return {
-            "event": "end", "shards": shards, "segments": self.segments, "bytes": self.done_bytes, "wrong": self.wrong.total(),
-            "wrong_shards": len(self.wrong), "unread": self.unread,
-        }  # fmt: skip
 
 
 class Verifier:
@@ -73,14 +46,15 @@ class Verifier:
         self._work: list[tuple[Entry, list[int]]] = []
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
         self._total_bytes = self._begun_bytes = 0
-        self._tally = VerifyTally()
+        self._done_bytes = self._segments = self._unread = 0  # looked at, read whole, not read
+        self._wrong: Counter[str] = Counter()  # segments by shard name
 
     def run(self) -> AsyncIterator[Event]:
         """``progress`` each second, ``wrong`` for each wrong segment, ``end`` last. Closing the iterator stops it."""
         return told_while(self._all, self._events, self._progress)
 
     def _progress(self) -> Event:
-        return {"event": "progress", "done_bytes": self._tally.done_bytes, "bytes": self._total_bytes}
+        return {"event": "progress", "done_bytes": self._done_bytes, "bytes": self._total_bytes}
 
     async def _all(self) -> None:
         await self._list()
@@ -89,15 +63,16 @@ class Verifier:
         async with asyncio.TaskGroup() as group:
             for number in range(AT_ONCE):
                 group.create_task(self._some(waiting, started), name=f"verify {number}")
-        self._events.put_nowait(self._tally.end(sum(1 for _, indices in self._work if indices)))
+        self._events.put_nowait({
+            "event": "end", "shards": sum(1 for _, indices in self._work if indices), "segments": self._segments,
+            "bytes": self._done_bytes, "wrong": self._wrong.total(), "wrong_shards": len(self._wrong), "unread": self._unread,
+        })  # fmt: skip
 
     async def _list(self) -> None:
-        slices = Slices()
         async for entry in self._entries:
             indices = list(entry.segments.stored())
             self._work.append((entry, indices))
             self._total_bytes += sum(entry.segments.span(index)[1] for index in indices)
-            await slices.turn()
 
     def _segments_in_order(self) -> Iterator[tuple[Entry, int]]:
         return ((entry, index) for entry, indices in self._work for index in indices)
@@ -108,8 +83,11 @@ class Verifier:
             first, size = entry.segments.span(index)
             self._begun_bytes += size
             finding = await self._segment_check.verify(entry, index, "verify", gentle=True)
-            self._tally.add(entry.name, finding, size)
+            self._segments += finding.removes or finding is Finding.RIGHT
+            self._unread += finding is Finding.UNREAD
+            self._done_bytes += size
             if finding.removes:
+                self._wrong[entry.name] += 1
                 self._events.put_nowait({"event": "wrong", "shard": entry.name, "segment": index, "offset": first, "length": size})
 
 

@@ -1,4 +1,4 @@
-"""Talking to a sidecar's ``/v1`` API from a command line: blocking, standard library only, over TCP or a unix socket.
+"""Talking to a sidecar's ``/v1`` API from a command line: blocking, over TCP or a unix socket; and which sidecar a verb talks to.
 
 ``http.client`` on purpose: it knows no proxy variables, so a corporate ``http_proxy`` never swallows a request for 127.0.0.1.
 """
@@ -12,10 +12,13 @@ import select
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from forebay_proxy.cli.output import notice
+from forebay_proxy.config.settings import load
+from forebay_proxy.config.settings_file import find_file
 from forebay_proxy.core.errors import ConfigError, ForebayError
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.node.runfile import RunDirectory, RunFile
@@ -24,7 +27,8 @@ from forebay_proxy.wire.protocol.runfile import is_stopped
 from forebay_proxy.wire.tar.sample_index import faults_text
 from forebay_proxy.wire.urls.shard_url import parse_proxy_target
 
-__all__ = ["KeepAlive", "SidecarClient", "SidecarHung", "SidecarRefused", "SidecarUnreachable"]
+__all__ = ["KeepAlive", "SidecarClient", "SidecarHung", "SidecarRefused", "SidecarUnreachable", "locate", "named_address", "token_of"]
+
 
 Table = dict[str, Any]
 
@@ -290,3 +294,50 @@ def _cause(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "timed out"
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+
+
+def named_address(url: str | None, environ: Mapping[str, str]) -> tuple[str, str]:
+    """(address, who named it) by ``--url`` or ``FOREBAY_URL``; ("", "") when nobody did."""
+    if url:
+        return url, "--url"
+    return (environ["FOREBAY_URL"], "FOREBAY_URL") if environ.get("FOREBAY_URL") else ("", "")
+
+
+def token_of(environ: Mapping[str, str]) -> str:
+    """What to send as Forebay-Token: the variable's, else the file's."""
+    if environ.get("FOREBAY_TOKEN"):
+        return environ["FOREBAY_TOKEN"]
+    try:
+        token = load({}, environ, find_file(None, environ)).token
+    except ConfigError:  # other settings may be wrong; that is for the verbs that use them to say
+        return ""
+    return token.get_secret_value() if token else ""
+
+
+def locate(url: str | None, environ: Mapping[str, str]) -> SidecarClient:
+    """By ``--url``, ``FOREBAY_URL``, ``FOREBAY_SOCKET``, else by the run files, one with this environment's credentials first.
+
+    The sidecar is known to be ready. Raises ``ConfigError`` when there is none, ``SidecarUnreachable`` when it does not answer.
+    """
+    sidecar = SidecarClient(_address(url, environ), token=token_of(environ))
+    try:
+        sidecar.ready()
+    except SidecarUnreachable as error:
+        if not url and environ.get("FOREBAY_URL") and not isinstance(error, SidecarHung):
+            error.next_step = "FOREBAY_URL names it: unset that, or start one there with 'forebay serve'"
+        raise
+    return sidecar
+
+
+def _address(url: str | None, environ: Mapping[str, str]) -> str:
+    named, _ = named_address(url, environ)
+    if named:
+        return named
+    socket = environ.get("FOREBAY_SOCKET", "")
+    if socket.startswith("/") and Path(socket).is_socket():
+        return f"unix:{socket}"
+    directory = RunDirectory.of(environ)
+    if not (live := directory.live()):
+        raise ConfigError("no sidecar runs on this node", next_step="start one with 'forebay serve', or use 'forebay run -- <command>'")
+    fingerprint = directory.fingerprint(environ)
+    return next((record for record in live if record.fingerprint == fingerprint), live[0]).url

@@ -12,17 +12,14 @@ from typing import Any, NoReturn
 import click
 from click.exceptions import NoArgsIsHelpError
 
+from forebay_proxy.cli.options import Seams
 from forebay_proxy.cli.output import error_line, silence_stdout
-from forebay_proxy.cli.seams import Seams
 from forebay_proxy.core.errors import ForebayError
 from forebay_proxy.core.exit_codes import ExitCode, by_signal
 from forebay_proxy.core.logs import frames_of, hide_messages
 from forebay_proxy.wire.protocol.version import VERSION
 
 __all__ = ["cli", "main"]
-
-_ALIASES = {"prefetch": "warm"}  # the word users of other caches try first
-
 
 # In the order a person meets them: where each is, and one line about it, whole on a terminal of 80 columns.
 _VERBS = {
@@ -31,7 +28,7 @@ _VERBS = {
     "run": ("run.run:run", "Run a command with its shards coming through Forebay."),
     "launch": ("run.join:launch", None),
     "env": ("run.env:env", "Print variables that lead stock WebDataset to the sidecar."),
-    "check": ("shards.check_shard:check", "Ask for one shard: which way it goes, what its origin says."),
+    "check": ("shards.check:check", "Ask for one shard: which way it goes, what its origin says."),
     "warm": ("shards.warm:warm", None),
     "index": ("index.index:index", "Count samples ahead: equal steps, samples by number."),
     "status": ("sidecars.status:status", "What readers wait for, room, hits, origins, last errors."),
@@ -39,7 +36,6 @@ _VERBS = {
     "stop": ("sidecars.stop:stop", "End the running sidecar; what is stored stays."),
     "ls": ("shards.ls:ls", "List the shards in the cache."),
     "evict": ("shards.evict:evict", "Remove shards from the cache."),
-    "set": ("shards.sets:sets", None),
     "verify": ("shards.verify:verify", "Compare what is stored with its checksums."),
     "plan": ("plan.plan:plan", "Say what a cache can do for a run, before the run."),
     "doctor": ("doctor.doctor:doctor", "Check whether a set suits ranks, workers and cache."),
@@ -58,19 +54,18 @@ class _Verbs(click.Group):
         return list(_VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        name = _ALIASES.get(cmd_name, cmd_name)
-        if name in _VERBS and name not in self.commands:
-            (place, short_help) = _VERBS[name]
+        if cmd_name in _VERBS and cmd_name not in self.commands:
+            place, short_help = _VERBS[cmd_name]
             module, _, verb = place.partition(":")
             self.add_command(getattr(importlib.import_module(f"forebay_proxy.cli.{module}"), verb))
-            self.commands[name].short_help = short_help
-        return super().get_command(ctx, name)
+            self.commands[cmd_name].short_help = short_help
+        return super().get_command(ctx, cmd_name)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            if not (close := difflib.get_close_matches(args[0], [*_VERBS, *_ALIASES], n=1)):
+            if not (close := difflib.get_close_matches(args[0], _VERBS, n=1)):
                 raise
             raise click.UsageError(f"{error.message.rstrip('.')}; did you mean {close[0]!r}?", ctx) from error
 

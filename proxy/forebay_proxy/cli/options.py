@@ -3,28 +3,71 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_origin
+from typing import TYPE_CHECKING, Any, TypeVar, get_origin
 
 import click
 
 from forebay_proxy.config.fields import env_name, flag_name
-from forebay_proxy.config.settings import Settings, load
-from forebay_proxy.config.settings_file import find_files
-from forebay_proxy.config.settings_text import default_text, field_note, has_flag
+from forebay_proxy.config.settings import Settings, default_text, field_note, has_flag, load
+from forebay_proxy.config.settings_file import find_file
 from forebay_proxy.core import secret_parameters
+from forebay_proxy.core.quantities import parse_size
+from forebay_proxy.core.shard import Shard
+
+if TYPE_CHECKING:
+    from forebay_proxy.app.status import ServiceInfo
+    from forebay_proxy.origins.survey import Survey
+
 
 __all__ = [
+    "SURVEY_SAMPLE",
+    "SURVEY_SETTINGS",
+    "Seams",
     "SettingsApart",
     "as_arguments",
     "config_option",
+    "from_option",
     "json_option",
     "load_settings",
     "one_setting",
+    "quantity",
     "settings_options",
+    "some_bytes",
+    "total_bytes",
     "url_option",
 ]
+
+
+# Imported inside: the service brings aiohttp and boto3, half a second that no other verb should wait for.
+
+
+def _serve(settings: Settings, announce: Callable[[ServiceInfo], None]) -> int:
+    from forebay_proxy.app.service import run_service  # noqa: PLC0415
+
+    return run_service(settings, announce=announce)
+
+
+def _survey(shards: Sequence[Shard], settings: Settings, count: int) -> Survey:
+    from forebay_proxy.origins.survey import survey  # noqa: PLC0415
+
+    return survey(shards, settings, count)
+
+
+@dataclass(frozen=True)
+class Seams:
+    """``program`` is what ``run`` starts as a sidecar; -P keeps a ``queue.py`` in the training directory from shadowing the library's."""
+
+    program: tuple[str, ...] = (sys.executable, "-P", "-m", "forebay_proxy", "serve")
+    serve: Callable[[Settings, Callable[[ServiceInfo], None]], int] = _serve
+    survey: Callable[[Sequence[Shard], Settings, int], Survey] = _survey
+
+
+SURVEY_SAMPLE = 32  # survey.SAMPLE, whose module costs the command line half a second
+SURVEY_SETTINGS = ("allow_origin", "file_root")  # those that decide whether an origin may be asked at all: its refusals name them
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -32,11 +75,12 @@ config_option = click.option(
     "--config",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Settings file.  [FOREBAY_CONFIG; default: ./forebay.toml over $XDG_CONFIG_HOME/forebay/forebay.toml]",
+    help="Settings file.  [FOREBAY_CONFIG; default: $XDG_CONFIG_HOME/forebay/forebay.toml]",
 )
 url_option = click.option(
     "--url", metavar="URL", help="The sidecar to talk to: http://host:port or unix:/path.  [FOREBAY_URL; default: the one of this node]"
 )
+from_option = click.option("--from", "lists", multiple=True, metavar="FILE", help="Also the URLs in FILE, one a line; '-' is stdin.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
@@ -68,6 +112,32 @@ def one_setting(name: str) -> Callable[[Function], Function]:
     return click.option(flag_name(name), name, metavar=field_note(name, "metavar"), multiple=_is_repeatable(name), help=text)
 
 
+def quantity(parse: Callable[[str], Any]) -> Any:
+    """A click callback: ``parse`` with its own words for what is wrong."""
+
+    def callback(context: click.Context, option: click.Parameter, text: str | None) -> Any:
+        try:
+            return None if text is None else parse(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return callback
+
+
+def total_bytes(text: str) -> int:
+    if text.strip().endswith("%"):
+        raise ValueError(f"{text!r}: this plan may be for another machine, whose disk it does not know; write how many bytes, as 500GB")
+    return parse_size(text)
+
+
+def some_bytes(text: str) -> int:
+    """A size above nothing."""
+    size = parse_size(text)
+    if not size:
+        raise ValueError(f"{text!r} is no byte at all; write 200MB")
+    return size
+
+
 def _is_switch(name: str) -> bool:
     return Settings.model_fields[name].annotation is bool
 
@@ -78,7 +148,7 @@ def _is_repeatable(name: str) -> bool:
 
 def load_settings(flags: Mapping[str, Any], config: Path | None) -> Settings:
     """The settings of this very process: its flags, its environment, the file they lead to. Raises ``ConfigError``."""
-    settings = load(flags, os.environ, find_files(config, os.environ, Path.cwd(), Settings.model_fields))
+    settings = load(flags, os.environ, find_file(config, os.environ))
     secret_parameters.also_secret(settings.secret_param)
     return settings
 

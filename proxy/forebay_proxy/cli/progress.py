@@ -86,11 +86,6 @@ class Failures:
     def __len__(self) -> int:
         return sum(map(len, self._shards.values()))
 
-    @property
-    def alike(self) -> int:
-        """How many shards the most frequent cause has."""
-        return max(map(len, self._shards.values()), default=0)
-
     def add(self, event: Mapping[str, Any]) -> None:
         """An event of a shard that failed; the first one of its cause is told now."""
         shard, error, step = str(event["shard"]), str(event.get("error", "")), str(event.get("next_step", ""))

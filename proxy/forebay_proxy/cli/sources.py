@@ -12,13 +12,12 @@ from pathlib import Path
 import click
 
 from forebay_proxy.core.errors import ConfigError
-from forebay_proxy.wire.commands.rewrite import masked_parts
-from forebay_proxy.wire.commands.sources import Source, parse_source, why_left
+from forebay_proxy.wire.commands.sources import Source, masked_parts, parse_source, why_left
 from forebay_proxy.wire.urls.patterns import InvalidPattern, check_parts, expand, parse_pattern
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
-__all__ = ["Batch", "batches", "declared_set", "is_list", "named_batches", "read_list", "shown_argument", "understood"]
+__all__ = ["Batch", "batches", "declared_set", "is_list", "named_batches", "named_texts", "read_list", "shown_argument", "understood"]
 
 _MAX_SET = 1 << 16  # characters; the sidecar takes no more
 _BATCH = 10_000  # about 1 MB of URLs: small enough to answer quickly, large enough that requests do not count
@@ -86,13 +85,17 @@ def batches(texts: Iterable[str]) -> list[Batch]:
     return [Batch(tuple(part), headers, name) for (name, _, headers), shards in groups.items() for part in _parts(shards)]
 
 
+def named_texts(urls: Sequence[str], lists: Sequence[str]) -> Iterator[str]:
+    """A command's arguments, lists among them opened, and what its --from hold."""
+    files = [*lists, *filter(is_list, urls)]
+    return chain((text for text in urls if not is_list(text)), *(read_list(path) for path in files))
+
+
 def named_batches(urls: Sequence[str], lists: Sequence[str]) -> list[Batch]:
     """``batches`` of a command's arguments, lists of URLs among them, and of its --from. Raises ``UsageError`` where nothing is named."""
-    files = [*lists, *filter(is_list, urls)]
-    work = batches(chain((text for text in urls if not is_list(text)), *(read_list(path) for path in files)))
-    if work:
+    if work := batches(named_texts(urls, lists)):
         return work
-    if files:
+    if files := [*lists, *filter(is_list, urls)]:
         names = ", ".join("stdin" if path == "-" else path for path in files)
         raise click.UsageError(f"{names} {'hold' if len(files) > 1 else 'holds'} no URL")
     raise click.UsageError("name at least one URL, or a list with --from")

@@ -7,8 +7,9 @@ flag, help text and README line is derived from the fields below, so none of the
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, SecretStr, ValidationError, model_validator
@@ -34,12 +35,16 @@ from forebay_proxy.config.fields import (
     env_name,
     flag_name,
     from_environ,
+    nearest,
     setting,
 )
 from forebay_proxy.config.settings_file import SettingsFile
 from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.core.quantities import ShareOfDisk, TotalBytes
+from forebay_proxy.core.shard import shown_set
 
-__all__ = ["Settings", "load"]
+__all__ = ["Settings", "as_json", "default_text", "field_note", "has_flag", "load", "value_text"]
+
 
 Source = Literal["flag", "environment", "file", "default"]
 
@@ -187,15 +192,18 @@ class Settings(BaseModel):
         return self._notices
 
 
-def load(flags: Mapping[str, Any], environ: Mapping[str, str], files: Sequence[SettingsFile]) -> Settings:
-    """Settings from ``flags`` (field name -> value; None or () is "not given"), ``environ`` and ``files``, of which a later one is nearer.
+def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: SettingsFile | None = None) -> Settings:
+    """Settings from ``flags`` (field name -> value; None or () is "not given"), ``environ`` and ``file``, of which an earlier one counts.
 
     Raises ``ConfigError`` naming every wrong value and where it was written.
     """
     given = {name: value for name, value in flags.items() if value is not None and value != ()}
     variables, notices = from_environ(environ, Settings.model_fields)
-    problems = [problem for file in files for problem in file.problems]
-    merged = {name: _Written("file", value, f"{name} in {file.path}") for file in files for name, value in file.table.items()}
+    problems, merged = list[str](), dict[str, _Written]()
+    if file is not None:
+        unknown = [name for name in file.table if name not in Settings.model_fields]
+        problems += [f"{file.path} has an unknown key {name!r}{nearest(name, Settings.model_fields)}" for name in unknown]
+        merged = {name: _Written("file", value, f"{name} in {file.path}") for name, value in file.table.items() if name not in unknown}
     merged.update({name: _Written("environment", value, env_name(name)) for name, value in variables.items()})
     merged.update({name: _Written("flag", value, flag_name(name)) for name, value in given.items()})
     try:
@@ -205,7 +213,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], files: Sequence[S
     if problems:
         raise ConfigError("; ".join(problems), next_step="mend or remove what is named; docs/settings.md has every setting")
     settings._sources = {name: written.source for name, written in merged.items()}
-    settings._notices = (*notices, *(text for file in files for text in file.notices))
+    settings._notices = (*notices, *(file.notices if file else ()))
     return settings
 
 
@@ -239,3 +247,58 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+MOST_SET = 1 << 16  # characters of a pattern, as the sidecar takes it
+
+
+def field_note(name: str, key: str) -> str:
+    """What a field says about itself beside its description: ``metavar``, ``unset``, or "" when it says nothing."""
+    extra = Settings.model_fields[name].json_schema_extra
+    return str(extra.get(key, "")) if isinstance(extra, dict) else ""
+
+
+def has_flag(name: str) -> bool:
+    """Whether the field may be given on a command line."""
+    return field_note(name, "flag") == "True"
+
+
+def default_text(name: str) -> str:
+    """The default as a person reads it."""
+    default = Settings.model_fields[name].default
+    if default is None or default == ():
+        return field_note(name, "unset")
+    return value_text(default)
+
+
+def value_text(value: Any) -> str:
+    """A plain value as a person writes it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def as_json(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Each setting's ``value``, as JSON can say it and without secrets, and its ``source``: flag, environment, file or default."""
+    return {name: {"value": _told(settings, name), "source": settings.source_of(name)} for name in Settings.model_fields}
+
+
+def _told(settings: Settings, name: str) -> Any:
+    """A pattern may hold what proves who asks: a signature, a header of its command."""
+    return [shown_set(text, MOST_SET) for text in settings.set] if name == "set" else _plain(getattr(settings, name))
+
+
+def _plain(value: Any) -> Any:
+    """As JSON can say it: sizes as bytes or a percentage, secrets masked."""
+    match value:
+        case SecretStr():
+            return "(set)"
+        case TotalBytes(count):
+            return count
+        case ShareOfDisk(ratio):
+            return f"{ratio * 100:g}%"
+        case Path():
+            return str(value)
+        case tuple():
+            return [_plain(item) for item in value]
+    return value

@@ -15,7 +15,7 @@ from enum import Enum
 from functools import lru_cache
 
 from forebay_proxy.core import secret_parameters
-from forebay_proxy.wire.commands.rewrite import masked_parts
+from forebay_proxy.wire.commands.sources import masked_parts
 from forebay_proxy.wire.urls.hf_url import repo_file
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import ShardUrl

@@ -18,9 +18,6 @@ _NETWORK = frozenset({
 _LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs", "fuse.mergerfs", "fuse.bindfs", "fuse.unionfs", "fuseblk", "fuse.lxcfs", "fuse.squashfuse"})
 _MEMORY = frozenset({"tmpfs", "ramfs", "hugetlbfs"})
 _OCTAL = re.compile(r"\\([0-7]{3})")
-_ENGINES_OWN = frozenset({"/", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf"})  # mounted by whoever made the container
-_ENGINE = re.compile(r"docker|kubelet|containerd|containers/storage|buildkit|/lxc/|snapshots/\d+/fs")
-_CONTAINER_GROUP = re.compile(r"docker|kubepods|containerd|libpod|/lxc/")
 
 
 def read_mounts() -> str:
@@ -59,18 +56,4 @@ def in_container(environ: Mapping[str, str], root: Path = Path("/")) -> bool:
     """Whether free disk space here is a node's and not this process's to take."""
     if environ.get("KUBERNETES_SERVICE_HOST") or environ.get("container"):
         return True
-    if any(os.path.exists(root / marker) for marker in (".dockerenv", "run/.containerenv", "run/systemd/container")):
-        return True
-    if _CONTAINER_GROUP.search(_text(root / "proc/1/cgroup")):
-        return True
-    # With control groups of version 2 a container sees its own as "/": what its root and its /etc/hosts are made of still tells.
-    lines = (line.split(" ") for line in _text(root / "proc/self/mountinfo").splitlines())
-    return any(len(parts) > 4 and parts[4] in _ENGINES_OWN and _ENGINE.search(" ".join(parts)) for parts in lines)
-
-
-def _text(path: Path) -> str:
-    """The file's text, "" where there is none."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    return any(os.path.exists(root / marker) for marker in (".dockerenv", "run/.containerenv", "run/systemd/container"))

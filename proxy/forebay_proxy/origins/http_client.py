@@ -9,33 +9,42 @@ Chunks are what the event loop received, about 256 KiB each over loopback.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
 
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import (
+    InvalidShard,
     OriginError,
+    OriginRefused,
+    OriginTimeout,
     RangeNotSatisfiable,
     ShardChanged,
 )
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.facts.origins import OriginOddity
+from forebay_proxy.core.facts.origins import OriginAnswered, OriginOddity
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 from forebay_proxy.origins import digests
 from forebay_proxy.origins.base import OriginBody
-from forebay_proxy.origins.errors import report
+from forebay_proxy.origins.errors import mapped_http_errors, mapped_proxy_errors, refused_by_proxy, report
 from forebay_proxy.origins.http_body import chunks_of, close, narrow, start_of, take_larger_pieces
 from forebay_proxy.origins.landing import Landing, LandingBuffers
 from forebay_proxy.origins.net.address_class import AddressClass
-from forebay_proxy.origins.net.dial import GuardedResolver
+from forebay_proxy.origins.net.allow_list import AllowedPlace, place_of
+from forebay_proxy.origins.net.dial import GuardedResolver, new_session, travelling
 from forebay_proxy.origins.net.egress import Egress
-from forebay_proxy.origins.net.guard import Guard
+from forebay_proxy.origins.net.guard import Guard, Hop
+from forebay_proxy.origins.net.proxies import Proxy
 from forebay_proxy.origins.request import OriginRequest, RequestTarget, next_hop
 from forebay_proxy.origins.response import (
     OriginResponse,
@@ -46,7 +55,6 @@ from forebay_proxy.origins.response import (
     placement,
     vary_of,
 )
-from forebay_proxy.origins.send import Sender
 
 __all__ = ["OriginClient"]
 
@@ -84,10 +92,11 @@ class OriginClient:
         self._idle_timeout_s = idle_timeout_s
         self._buffers = LandingBuffers()
         self._denied: OrderedDict[tuple[str, str], None] = OrderedDict()  # (shard, pin) that the last answer denied
-        self._sender = Sender(
-            guard=guard, events=events, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s, user_agent=user_agent,
-            resolver=resolver or GuardedResolver(guard), egress=egress or Egress(),
-        )  # fmt: skip
+        self._guard = guard
+        self._user_agent = user_agent
+        self._resolver = resolver or GuardedResolver(guard)
+        self._egress = egress or Egress()
+        self._session: aiohttp.ClientSession | None = None  # opened by the first request
 
     @asynccontextmanager
     async def read(self, source: RequestTarget, shard: Shard, range: ByteRange | None, pin: Pin) -> AsyncIterator[OriginBody]:
@@ -146,14 +155,17 @@ class OriginClient:
 
     async def glance(self, shard: Shard, ask: OriginRequest) -> tuple[AddressClass, OriginResponse]:
         """One HEAD, no redirect followed: for a source whose hops each say something. The class of the host that answered, its answer."""
-        kind, response = await self._sender.send(shard, ask, "HEAD", {})
+        kind, response = await self.send(shard, ask, "HEAD", {})
         exchange = await self._sorted(ask, response)
         if exchange.response is not None:
             close(exchange.response)
         return kind, exchange.answer
 
     async def aclose(self) -> None:
-        await self._sender.aclose()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+        await self._resolver.close()
 
     async def _probe(self, source: RequestTarget, shard: Shard) -> Version:
         """The version, by asking for one byte; a shard without any is asked for whole."""
@@ -183,7 +195,7 @@ class OriginClient:
 
     async def _follow(self, shard: Shard, ask: OriginRequest, method: str, conditions: Mapping[str, str], pin: Pin) -> _Exchange:
         for _ in range(MAX_HOPS + 1):
-            kind, response = await self._sender.send(shard, ask, method, {**conditions, **ask.held_to(pin).headers()})
+            kind, response = await self.send(shard, ask, method, {**conditions, **ask.held_to(pin).headers()})
             exchange = await self._sorted(ask, response)
             if not exchange.answer.is_redirect or _elsewhere(ask, exchange.answer):
                 return exchange
@@ -202,6 +214,57 @@ class OriginClient:
         finally:
             close(response)
         return _Exchange(ask, OriginResponse(response.status, headers, body), None)
+
+    async def send(
+        self, shard: Shard, ask: OriginRequest, method: str, conditions: Mapping[str, str]
+    ) -> tuple[AddressClass, aiohttp.ClientResponse]:
+        """The class of the host that answered, and its answer: headers in, body still to come. Raises the ``ShardError`` family."""
+        place = _place(shard, ask.url)
+        proxy = None if self._egress.proxies is None else self._egress.proxies.through(place)
+        hop = Hop(place, ask.vouched, ask.came_from, proxy.place if proxy else None)
+        loop_guard = self._egress.loop_guard
+        marks = loop_guard.mark(shard.via) if shard.via else loop_guard.own
+        headers = CIMultiDict[str]([*ask.headers, *conditions.items(), *marks.items()])
+        loop = asyncio.get_running_loop()
+        started, code, asked = loop.time(), 0, True
+        try:
+            with mapped_http_errors(shard.name, self._connect_timeout_s, self._idle_timeout_s):
+                kind = await self._resolver.admit(hop)
+                if kind is AddressClass.LOOPBACK:  # a name for this machine: it is nobody else's business
+                    hop, proxy = replace(hop, proxy=None), None
+                with travelling(hop), mapped_proxy_errors(shard.name, proxy):
+                    response = await self._answered(shard, method, ask, headers, proxy)
+            code = response.status
+        except OriginRefused:  # nothing was asked: a URL anybody can write must not show up as one of our origins
+            asked = False
+            raise
+        finally:
+            if asked:
+                self._events.emit(OriginAnswered(shard.origin, method, code, loop.time() - started))
+        if proxy is not None and code == 407:
+            response.close()
+            raise refused_by_proxy(shard.name, proxy, code)
+        return kind, response
+
+    async def _answered(
+        self, shard: Shard, method: str, ask: OriginRequest, headers: CIMultiDict[str], proxy: Proxy | None
+    ) -> aiohttp.ClientResponse:
+        """The answer's headers, within the connect and the idle time together."""
+        url = URL(ask.url, encoded=True)
+        way = {} if proxy is None else _way(proxy, url, headers)
+        trusted = self._egress.trust.sdk if ask.sdk else self._egress.trust.everywhere
+        try:
+            async with asyncio.timeout(self._connect_timeout_s + self._idle_timeout_s):
+                return await self._opened().request(method, url, headers=headers, allow_redirects=False, ssl=trusted, **way)
+        except aiohttp.ServerTimeoutError:
+            raise  # it says more: no connection came about
+        except TimeoutError as error:
+            raise OriginTimeout(shard.name, f"the origin was silent for {self._idle_timeout_s:g} s") from error
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = new_session(self._guard, self._resolver, self._connect_timeout_s, self._user_agent)
+        return self._session
 
 
 def _elsewhere(ask: OriginRequest, answer: OriginResponse) -> bool:
@@ -224,3 +287,21 @@ def _body(
     if ask.linked:
         found += digests.linked(ask.linked, answer.headers.get("content-encoding", ""))
     return OriginBody(version, placed.first, placed.count, placed.ranged, framed, chunks, found, narrow)
+
+
+def _place(shard: Shard, url: str) -> AllowedPlace:
+    try:
+        return place_of(url)
+    except ValueError as error:
+        raise InvalidShard(shard.name, "the host it leads to has no certain spelling", next_step="write its plain or xn-- form") from error
+
+
+def _way(proxy: Proxy, url: URL, headers: CIMultiDict[str]) -> dict[str, Any]:
+    """What to tell the client about the proxy. Not its ``proxy_auth``: that would print with every connection it complains about."""
+    way: dict[str, Any] = {"proxy": URL(proxy.place.text())}
+    if proxy.authorization:
+        if url.scheme == "https":
+            way["proxy_headers"] = {"Proxy-Authorization": proxy.authorization}  # of the CONNECT; the origin sees none of it
+        else:
+            headers["Proxy-Authorization"] = proxy.authorization
+    return way

@@ -4,7 +4,7 @@ A new kind is a class that reads as ``base.Origin`` says, created and found in `
 (``SCHEMES`` and the two tables beside it). These ask for schemes by name too, and by default know nothing of a new one (a test finds them):
 
 - ``core/shard.py``: which request headers travel to it, and whether a name of it is immutable
-- ``origins/net/allow_list.py``: how ``--allow-origin`` names it; ``origins/cloud/hints.py``: the next step in its errors
+- ``origins/net/allow_list.py``: how ``--allow-origin`` names it; ``origins/response.py``: the next step in its errors (``next_step_of``)
 - ``telemetry/prometheus/metric_labels.py``: its label; ``cli/shards/try_shards.py``: how it is read directly
 - ``wire/commands/pipe_tools.py`` and ``wire/commands/gopen_rules.py``: the commands that fetch from it, parsed, and as rules of way 1;
   ``wire/commands/sources.py``: what of it is left alone
@@ -16,10 +16,9 @@ Clouds whose shards are plain ``https://`` URLs need no kind of their own: ``clo
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
+from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.events import Events
 from forebay_proxy.origins.base import Origin, OriginBody, TellsDigests
 from forebay_proxy.origins.cloud.gs import GsOrigin, emulator_endpoint
@@ -29,6 +28,7 @@ from forebay_proxy.origins.file import FileOrigin
 from forebay_proxy.origins.http import HttpOrigin
 from forebay_proxy.origins.net.egress import Egress
 from forebay_proxy.origins.net.guard import Guard
+from forebay_proxy.wire.protocol.version import VERSION
 
 __all__ = ["Egress", "Guard", "Origin", "OriginBody", "Origins"]
 
@@ -36,41 +36,39 @@ __all__ = ["Egress", "Guard", "Origin", "OriginBody", "Origins"]
 class Origins:
     """The origins of one sidecar, by scheme of a shard's URL. They share a guard and one HTTP session; ``aclose`` ends them all."""
 
-    def __init__(self, http: HttpOrigin, s3: S3Origin, gs: GsOrigin, hf: HfOrigin, file: FileOrigin) -> None:
+    def __init__(self, guard: Guard, http: HttpOrigin, s3: S3Origin, gs: GsOrigin, hf: HfOrigin, file: FileOrigin) -> None:
+        self.guard = guard
         self.by_scheme: dict[str, Origin] = {"http": http, "https": http, "s3": s3, "gs": gs, "hf": hf, "file": file}
         # Of those that name digests only when they are asked for them.
         self.asked_schemes = frozenset(scheme for scheme, origin in self.by_scheme.items() if isinstance(origin, TellsDigests))
         self._to_close: tuple[Origin, ...] = (file, hf, gs, s3, http)  # http moves the bytes of those before it
 
     @classmethod
-    def create(
-        cls,
-        *,
-        guard: Guard,
-        events: Events,
-        file_roots: Iterable[Path] = (),
-        profiles: frozenset[str] = frozenset(),
-        gs_endpoint: str = "",
-        gs_anonymous: bool = False,
-        environ: Mapping[str, str] = os.environ,
-        connect_timeout_s: float = 10.0,
-        idle_timeout_s: float = 15.0,
-        user_agent: str = "forebay",
-        egress: Egress | None = None,
-    ) -> Origins:
-        """Build all of them. Opens nothing yet: neither a session nor the SDKs of AWS and Google.
+    def of(cls, settings: Settings, environ: Mapping[str, str], events: Events, egress: Egress) -> Origins:
+        """As the operator's settings and environment have them. Opens nothing yet: neither a session nor the SDKs of AWS and Google.
 
-        ``environ``: STORAGE_EMULATOR_HOST, HF_ENDPOINT and the hub's token; variables of the SDKs are read by the SDKs.
+        Of ``environ``: endpoints, profiles of AWS, and the hub's token; other variables of the SDKs are read by the SDKs.
         """
+        emulator = emulator_endpoint(environ.get("STORAGE_EMULATOR_HOST", ""))
+        gs_endpoint = settings.gs_endpoint or emulator
+        endpoints = [environ.get(name) for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "HF_ENDPOINT")]
+        named = [url for url in (*endpoints, gs_endpoint) if url]  # by the operator, so they may be private ones
+        profiles = {*settings.allow_profile, environ.get("AWS_PROFILE"), environ.get("AWS_DEFAULT_PROFILE")}
+        guard = Guard(settings.allow_origin, settings.strict_origins, operator_endpoints=named)
         http = HttpOrigin(
-            guard=guard, events=events, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s, user_agent=user_agent,
-            egress=egress,
+            guard=guard, events=events, connect_timeout_s=settings.connect_timeout_s, idle_timeout_s=settings.idle_timeout_s,
+            user_agent=f"forebay/{VERSION}", egress=egress,
         )  # fmt: skip
-        s3 = S3Origin(http, guard=guard, profiles=profiles)
-        emulator = "" if gs_endpoint else emulator_endpoint(environ.get("STORAGE_EMULATOR_HOST", ""))
-        gs = GsOrigin(http, guard=guard, endpoint=gs_endpoint or emulator, anonymous=gs_anonymous or bool(emulator))
-        hf = HfOrigin(http, guard=guard, events=events, environ=environ)
-        return cls(http, s3, gs, hf, FileOrigin(file_roots, events=events, idle_timeout_s=idle_timeout_s))
+        return cls(
+            guard,
+            http,
+            S3Origin(http, guard=guard, profiles=frozenset(name for name in profiles if name)),
+            GsOrigin(
+                http, guard=guard, endpoint=gs_endpoint, anonymous=settings.gs_anonymous or bool(emulator and not settings.gs_endpoint)
+            ),
+            HfOrigin(http, guard=guard, events=events, environ=environ),
+            FileOrigin(settings.file_root, events=events, idle_timeout_s=settings.idle_timeout_s),
+        )
 
     async def aclose(self) -> None:
         for origin in self._to_close:

@@ -17,7 +17,7 @@ from forebay_proxy.core.errors import OriginError
 from forebay_proxy.core.shard import Credential, Pin, Shard, Version
 from forebay_proxy.origins.net.address_class import AddressClass
 from forebay_proxy.origins.net.allow_list import AllowedPlace, place_of
-from forebay_proxy.origins.response import OriginResponse
+from forebay_proxy.origins.response import OriginResponse, version_of
 
 __all__ = ["LINK_TTL_S", "OriginRequest", "RedirectCache", "RequestTarget", "next_hop", "seconds_left"]
 
@@ -67,12 +67,12 @@ class RequestTarget(Protocol):
         ...
 
     def arrived(self, shard: Shard, ask: OriginRequest) -> None:
-        """Redirects led to ``ask``, which answered well: later segments may start there."""
-        ...
+        """Redirects led to ``ask``, which answered well: later segments may start there. Else they are followed each time."""
+        return
 
     def version(self, shard: Shard, ask: OriginRequest, answer: OriginResponse, length: int | None) -> Version:
         """Which version a good answer to ``ask`` is of; ``length`` is the whole shard's as the answer says it, None if it does not."""
-        ...
+        return version_of(answer.headers, length)
 
 
 def next_hop(shard: Shard, ask: OriginRequest, location: str, kind: AddressClass, vary: tuple[str, ...] = ()) -> OriginRequest:
@@ -112,9 +112,6 @@ class RedirectCache:
         self._clock = clock
         self._wall = wall
         self._kept: OrderedDict[tuple[str, Credential], tuple[float, OriginRequest]] = OrderedDict()
-
-    def __repr__(self) -> str:
-        return f"<RedirectCache {len(self._kept)}>"
 
     def find(self, shard: Shard) -> OriginRequest | None:
         """The link of ``shard``, None if there is none that is good now."""

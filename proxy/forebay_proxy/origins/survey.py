@@ -13,10 +13,7 @@ from forebay_proxy.core.errors import ConfigError, causes
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.origins.net.egress import Egress
-from forebay_proxy.origins.net.guard import Guard
-from forebay_proxy.origins.operators import operator_endpoints, operator_profiles
 from forebay_proxy.origins.registry import Origins
-from forebay_proxy.wire.protocol.version import VERSION
 
 __all__ = ["SAMPLE", "Survey", "origins_for", "sample_of", "survey", "surveyed"]
 
@@ -53,13 +50,7 @@ def sample_of(shards: Sequence[Shard], count: int) -> list[Shard]:
 
 def origins_for(settings: Settings, environ: Mapping[str, str]) -> Origins:
     """All origins as a sidecar with ``settings`` would ask them; the caller's to close."""
-    guard = Guard(settings.allow_origin, settings.strict_origins, operator_endpoints=operator_endpoints(settings, environ))
-    return Origins.create(
-        guard=guard, events=Events(), file_roots=settings.file_root, profiles=operator_profiles(settings, environ),
-        gs_endpoint=settings.gs_endpoint or "", gs_anonymous=settings.gs_anonymous, environ=environ,
-        connect_timeout_s=settings.connect_timeout_s, idle_timeout_s=settings.idle_timeout_s, user_agent=f"forebay/{VERSION}",
-        egress=Egress.of(environ, secrets.token_hex(8)),
-    )  # fmt: skip
+    return Origins.of(settings, environ, Events(), Egress.of(environ, secrets.token_hex(8)))
 
 
 def survey(shards: Sequence[Shard], settings: Settings, count: int = SAMPLE, environ: Mapping[str, str] = os.environ) -> Survey:
@@ -77,7 +68,7 @@ async def surveyed(shards: Sequence[Shard], settings: Settings, count: int, envi
         async with turn:
             length = (await origins.by_scheme[shard.url.scheme].head(shard)).length
         if length is None:
-            raise ConfigError(f"{shard.name}: its origin tells no length", next_step="give --shard-size or --dataset-size")
+            raise ConfigError(f"{shard.name}: its origin tells no length", next_step="give --shard-size")
         lengths[shard.name] = length
 
     try:

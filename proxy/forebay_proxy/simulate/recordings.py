@@ -1,18 +1,12 @@
-"""Reads what can be replayed: a plan, a list of URLs, an access log. Pure: text in, readers and their order out.
+"""Reads what can be replayed. Pure: text in, readers and their order out.
 
-========================  ============================================================================================================
-what                      how it is told
-========================  ============================================================================================================
-a plan                    JSON as ``PUT /v1/plans`` takes it; of several readers: a list, or lines, of such objects with a ``reader``
-a list                    URLs or brace patterns, one a line; lines that begin with # do not count. NDJSON (a JSON string a line) too
-Forebay's access log      as ``forebay serve --access-log FILE`` writes it: replayed in the order in which its answers began
-========================  ============================================================================================================
+- A list: URLs or brace patterns, one a line; lines that begin with # do not count.
+- Forebay's access log, as ``forebay serve --access-log FILE`` writes it: replayed in the order in which its answers began.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -20,8 +14,7 @@ from typing import Any
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.simulate.workload import ReaderEpoch
-from forebay_proxy.wire.protocol.plan import InvalidPlan, ReaderName, decode
-from forebay_proxy.wire.protocol.reader_name import InvalidReader
+from forebay_proxy.wire.protocol.plan import InvalidReader, ReaderName
 from forebay_proxy.wire.urls.patterns import InvalidPattern, expand
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
@@ -57,56 +50,13 @@ def read_recording(text: str) -> Recording:
         raise ConfigError("there is nothing in it to replay", next_step=NEXT_STEP)
     if any(_answer(line) is not None for _, line in lines[:2]):  # the first may be torn
         return _access_log(lines)
-    head = lines[0][1]
-    if head[0] in "{[" and (whole := _json(text)) is not None:
-        return _document(whole)
-    if head[0] == "{":
-        return _plans(((number, _json_line(number, line)) for number, line in lines), "line")
-    if head[0] == '"':
-        return _list((number, _json_line(number, line)) for number, line in lines)
-    if head[0] == "[":
-        raise ConfigError(f"line {lines[0][0]} begins a JSON list that does not end", next_step=NEXT_STEP)
-    return _list(lines)
-
-
-# Plans and lists
-
-
-def _document(value: Any) -> Recording:
-    if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
-        value = {"shards": value}
-    return _plans(enumerate(value if isinstance(value, list) else [value], 1), "entry")
-
-
-def _plans(entries: Iterable[tuple[int, Any]], unit: str) -> Recording:
-    recording = Recording("plan")
-    for number, value in entries:
-        if not isinstance(value, dict):
-            raise _bad(number, 'is no plan; write {"shards": ["s3://bucket/00000.tar", …]}', unit)
-        fields = dict(value)
-        reader = _reader(number, fields.pop("reader", None), unit)
-        try:
-            body = decode("application/json", json.dumps(fields).encode())
-        except InvalidPlan as error:
-            raise _bad(number, f"is no plan: {error}", unit) from None
-        epochs = recording.orders.setdefault(reader, [])
-        epochs.append(ReaderEpoch(len(epochs), [_shard(number, text, unit) for text in body.shards]))
-    return recording
-
-
-def _list(lines: Iterable[tuple[int, Any]]) -> Recording:
     shards: list[Shard] = []
-    for number, text in lines:
-        if not isinstance(text, str):
-            raise _bad(number, "is not a JSON string, as the lines before it are")
+    for number, line in lines:
         try:
-            shards += [_shard(number, one) for one in expand(text)]
+            shards += [_shard(number, one) for one in expand(line)]
         except InvalidPattern as error:
             raise _bad(number, f"is no URL or pattern: {error}") from None
     return Recording("list", {ALONE: [ReaderEpoch(0, shards)]})
-
-
-# Access logs
 
 
 def _access_log(lines: list[tuple[int, str]]) -> Recording:
@@ -170,28 +120,21 @@ def _json(text: str) -> Any:
         return None
 
 
-def _json_line(number: int, line: str) -> Any:
-    value = _json(line)
-    if value is None:
-        raise _bad(number, "is not JSON, as the lines before it are")
-    return value
+def _bad(number: int, what: str) -> ConfigError:
+    return ConfigError(f"line {number} {what}", next_step=NEXT_STEP)
 
 
-def _bad(number: int, what: str, unit: str = "line") -> ConfigError:
-    return ConfigError(f"{unit} {number} {what}", next_step=NEXT_STEP)
-
-
-def _reader(number: int, text: Any, unit: str = "line") -> ReaderName:
+def _reader(number: int, text: Any) -> ReaderName:
     if text is None:
         return ALONE
     try:
         return ReaderName.parse(text)
     except (InvalidReader, AttributeError, TypeError):
-        raise _bad(number, f"names no reader: {text!r:.80}; write job/rank/worker/opener, as train-7/0/3/4711.1", unit) from None
+        raise _bad(number, f"names no reader: {text!r:.80}; write job/rank/worker/opener, as train-7/0/3/4711.1") from None
 
 
-def _shard(number: int, text: Any, unit: str = "line") -> Shard:
+def _shard(number: int, text: Any) -> Shard:
     try:
         return Shard.of(parse_origin_url(text))
     except (InvalidShardUrl, AttributeError, TypeError) as error:
-        raise _bad(number, f"names no shard: {error}", unit) from None
+        raise _bad(number, f"names no shard: {error}") from None

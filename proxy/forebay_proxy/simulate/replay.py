@@ -34,6 +34,10 @@ class ReplayedEpoch:
     read_bytes: int = 0
     origin_bytes: int = 0
 
+    @property
+    def hit_ratio(self) -> float:
+        return max(0.0, 1 - self.origin_bytes / self.read_bytes) if self.read_bytes else 0.0
+
 
 @dataclass(slots=True)
 class ReplayOutcome:

@@ -64,7 +64,7 @@ def recover(rows: Iterable[Row], scan: Scan, committed_at: Mapping[str, float], 
         else:
             result.rows.append(row)
         result.allocated[row.key] = file.allocated
-        surplus = file.allocated - layout.stored_bytes(row.sums, row.length)
+        surplus = file.allocated - layout.stored_bytes(row.sums, row.version.length)
         if surplus > 0:
             result.unclaimed[row.key] = list(_unclaimed(row, file.size, layout))
             result.unclaimed_bytes += surplus
@@ -78,8 +78,8 @@ def _fits(row: Row, file: StoredFile, layout: SegmentLayout) -> bool:
     """
     if file.names != 1:
         return False
-    if row.length is not None:
-        return file.size == row.length
+    if row.version.length is not None:
+        return file.size == row.version.length
     return row.sums.last * layout.segment_bytes < file.size if row.sums else True
 
 

@@ -16,7 +16,7 @@ from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.requests import MeterTold
 from forebay_proxy.core.shard import shown_set
 from forebay_proxy.telemetry.unequal_steps import RankStand, unequal_steps
-from forebay_proxy.wire.protocol.meter_body import MeterBody
+from forebay_proxy.wire.protocol.meter import MeterBody
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["MOST_METERS", "SILENCE_S", "MeterBoard"]

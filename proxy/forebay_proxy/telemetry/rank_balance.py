@@ -52,10 +52,6 @@ class RankBalance:
         """Whether ranks part: in samples or steps, or in stall by so much that one rank has most of it."""
         return any(self.ratio(figure) >= most for figure, most in PARTS.items())
 
-    def as_json(self) -> dict[str, Any]:
-        """By figure: most over mean (``ratio``), and the ``rank`` that has most."""
-        return {figure: {"ratio": round(self.ratio(figure), 4), "rank": self.skews[figure].rank} for figure in FIGURES}
-
     def __str__(self) -> str:
         """What is out of balance, for a person: ``"steps 1.10 (rank 3), stall 2.40 (rank 0)"``; or that nothing is."""
         names = [(figure, f"{figure.removesuffix('_s').replace('_', ' ')} {self.ratio(figure):.2f}") for figure in FIGURES]

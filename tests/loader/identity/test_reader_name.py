@@ -21,7 +21,7 @@ from forebay_loader.identity.reader_name import (
     reader_name,
     worker_of,
 )
-from forebay_proxy.wire.protocol.reader_name import ReaderName
+from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.protocol.runfile import process_start_time
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
 import sys
 import threading
@@ -13,8 +12,7 @@ from types import FrameType
 import pytest
 
 from forebay_loader.base.activity import DISK, ORIGIN, UNTOLD, Activity
-from forebay_loader.meter.batch_mark import MADE
-from forebay_loader.meter.observer import FIRST_LOOKS, UNTOLD_S, Observer, frame_of
+from forebay_loader.meter.observer import MADE, UNTOLD_S, Observer, frame_of
 from forebay_loader.meter.page import PAGE_BYTES, MeterPage, PageWriter
 
 MS = 1_000_000
@@ -38,10 +36,7 @@ class Watched:
     """An observer without its thread, and the page it writes."""
 
     def __init__(self) -> None:
-        file = os.memfd_create("page")
-        os.truncate(file, PAGE_BYTES)
-        self.page = MeterPage(file, writable=True)
-        os.close(file)
+        self.page = MeterPage(bytearray(PAGE_BYTES))
         self.activity = Activity()
         self.observer = Observer(PageWriter(self.page, pid=1, start_time=1, worker=0, now_ns=0), lambda: None, now_ns=0)
 
@@ -61,7 +56,6 @@ def watched() -> Iterator[Watched]:
     MADE.renew()
     made = Watched()
     yield made
-    made.page.close()
     MADE.renew()
 
 
@@ -70,15 +64,6 @@ def test_a_step_is_booked_by_what_is_found_at_its_end(watched: Watched) -> None:
     watched.look(MAPPING, 20)
     watched.look(DECODING, 320)
     assert watched.spent() == {"map": 20, "decode": 300}
-
-
-def test_the_page_is_written_now_and_then(watched: Watched) -> None:
-    """With all that was seen since: a look costs less than a page."""
-    for at_ms, frame in ((20, DECODING), (60, MAPPING), (100, MAPPING)):
-        watched.observer.look(frame, None, at_ms * MS)
-    assert watched.spent() == {}
-    watched.look(DECODING, 140)
-    assert watched.spent() == {"decode": 60, "map": 80}
 
 
 def test_a_wait_is_booked_from_its_begin(watched: Watched) -> None:
@@ -113,37 +98,18 @@ def test_until_a_batch_was_made_nobody_was_idle(watched: Watched) -> None:
     assert watched.spent() == {"decode": 22 + 66, "transfer": 2 + 10}
 
 
-@pytest.mark.parametrize(("due_ms", "cause"), [(95, "decode"), (100.02, "read")])
-def test_a_copy_that_lets_go_of_the_lock_is_not_what_kept_it(watched: Watched, due_ms: float, cause: str) -> None:
-    """A late look meets the first call that lets go, whatever kept the lock when it was due."""
+@pytest.mark.parametrize(
+    ("frame", "due_ms", "cause"),
+    [(STREAMING, 95, "decode"), (STREAMING, 100.02, "read"), (COLLATING, 95, "decode"), (COLLATING, 98, "collate")],
+)
+def test_what_lets_go_of_the_lock_is_not_what_kept_it(watched: Watched, frame: FrameType, due_ms: float, cause: str) -> None:
+    """A late look meets the first copy, or collation, that lets go: one that began after the look was due did not keep it."""
     watched.look(DECODING, 20)
     watched.activity.wait(DISK, "a.tar", 0)
-    watched.activity.since_ns = 100 * MS
-    watched.observer.look(STREAMING, watched.activity, int(100.03 * MS), int(due_ms * MS))
-    watched.observer.book(STREAMING, watched.activity, int(100.03 * MS))
+    watched.activity.since_ns, MADE.begun_ns = 100 * MS, 97 * MS
+    watched.observer.look(frame, watched.activity, int(100.03 * MS), int(due_ms * MS))
+    watched.observer.book(frame, watched.activity, int(100.03 * MS))
     assert next(reversed(watched.spent())) == cause
-
-
-@pytest.mark.parametrize(("due_ms", "cause"), [(95, "decode"), (98, "collate")])
-def test_a_collation_that_lets_go_of_the_lock_is_not_what_kept_it(watched: Watched, due_ms: float, cause: str) -> None:
-    """One that began after the look was due."""
-    watched.look(DECODING, 20)
-    MADE.begun_ns = 97 * MS
-    watched.observer.look(COLLATING, watched.activity, 100 * MS, int(due_ms * MS))
-    watched.observer.book(COLLATING, watched.activity, 100 * MS)
-    assert next(reversed(watched.spent())) == cause
-
-
-def test_a_short_training_is_looked_at_more_often(watched: Watched) -> None:
-    rests: list[float] = []
-
-    class Resting(Observer):
-        def _rest(self, seconds: float) -> None:
-            rests.append(seconds)
-            self._ended = len(rests) > 2 * FIRST_LOOKS
-
-    Resting(watched.observer._page, lambda: None, now_ns=0)._run(1)
-    assert 1.5 * sum(rests[:FIRST_LOOKS]) < sum(rests[FIRST_LOOKS : 2 * FIRST_LOOKS])
 
 
 def test_an_opening_is_booked_when_it_is_told_whose_it_was(watched: Watched) -> None:

@@ -1,14 +1,12 @@
-"""A page of the meter: what is written is read, also from the other side of a fork, and half-written."""
+"""A page of the meter: what is written is read, also of a long time."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
 
-from forebay_loader.meter.page import AT, PAGE_BYTES, SPANS, MeterPage, PageWriter, WrongPage
+from forebay_loader.meter.page import PAGE_BYTES, SPANS, MeterPage, PageWriter
 from forebay_proxy.wire.protocol.meter import CAUSE_INDEX, CAUSES
 
 DECODE, READ = CAUSE_INDEX["decode"], CAUSE_INDEX["read"]
@@ -16,25 +14,13 @@ NO_WAIT = [0] * len(CAUSES)
 
 
 @pytest.fixture
-def file() -> Iterator[int]:
-    made = os.memfd_create("page")
-    os.truncate(made, PAGE_BYTES)
-    yield made
-    os.close(made)
+def page() -> MeterPage:
+    return MeterPage(bytearray(PAGE_BYTES))
 
 
 @pytest.fixture
-def written(file: int) -> Iterator[PageWriter]:
-    page = PageWriter(MeterPage(file, writable=True), pid=7, start_time=8, worker=3, now_ns=100)
-    yield page
-    page.close()
-
-
-@pytest.fixture
-def page(file: int, written: PageWriter) -> Iterator[MeterPage]:
-    made = MeterPage(file)
-    yield made
-    made.close()
+def written(page: MeterPage) -> PageWriter:
+    return PageWriter(page, pid=7, start_time=8, worker=3, now_ns=100)
 
 
 def test_what_is_booked_is_seen(written: PageWriter, page: MeterPage) -> None:
@@ -65,16 +51,3 @@ def test_a_long_text_is_cut(written: PageWriter, page: MeterPage) -> None:
     found = page.view()
     assert found.shard.startswith("é" * 500)
     assert 5000 < len(found.stack) < PAGE_BYTES
-
-
-def test_a_writer_that_died_half_way_is_read_all_the_same(written: PageWriter, page: MeterPage) -> None:
-    """Reading ends, with what is there."""
-    written.book([(150, READ)], 160, READ, 100)
-    page_words = written._words
-    page_words[AT["sequence"]] += 1
-    assert page.view().heartbeat_ns == 160
-
-
-def test_other_files_are_refused(file: int) -> None:
-    with pytest.raises(WrongPage):
-        MeterPage(file)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 
-from forebay_proxy.app.plan_status import PlanStatus
+from forebay_proxy.app.status import PlanStatus
 from forebay_proxy.core.facts.cache import Evicted
 from forebay_proxy.telemetry.counters import PlanAdherence
 from forebay_proxy.wire.protocol.plan import ReaderName

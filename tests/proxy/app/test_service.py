@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support.http_server import request, talk
 
-from forebay_proxy.app import service, service_tasks, sidecar
+from forebay_proxy.app import service
 from forebay_proxy.app.service import serve
 from forebay_proxy.app.shutdown import Shutdown
 from forebay_proxy.app.status import ServiceInfo
@@ -32,12 +32,12 @@ async def test_a_failed_opening_is_tried_again_by_itself(tmp_path: Path, monkeyp
     """A planned shard appears at its origin later; nobody asks, and it comes."""
     monkeypatch.setattr(prefetcher, "FAILED_S", 0.1)
     monkeypatch.setattr(refusals, "REMEMBERED_S", 0.0)
-    monkeypatch.setattr(service_tasks, "TICK_S", 0.02)
+    monkeypatch.setattr(service, "TICK_S", 0.02)
     root, run = tmp_path / "root", tmp_path / "run"
     root.mkdir()
     run.mkdir(mode=0o700)
     environ = {"XDG_RUNTIME_DIR": str(run), "HOME": str(tmp_path)}
-    settings = load({"port": 0, "cache_dir": tmp_path / "cache", "cache_size": "64MiB", "file_root": [str(root)]}, environ, ())
+    settings = load({"port": 0, "cache_dir": tmp_path / "cache", "cache_size": "64MiB", "file_root": [str(root)]}, environ)
     known: asyncio.Future[ServiceInfo] = asyncio.get_running_loop().create_future()
     ending = Shutdown(0.0)
     running = asyncio.create_task(serve(settings, announce=known.set_result, environ=environ, ending=ending))
@@ -66,7 +66,7 @@ async def serving(place: Path) -> AsyncIterator[int]:
     given: dict[str, Any] = {"port": 0, "cache_dir": place / "cache", "cache_size": "64MiB", "file_root": [str(place / "root")]}
     known: asyncio.Future[ServiceInfo] = asyncio.get_running_loop().create_future()
     ending = Shutdown(0.0)
-    running = asyncio.create_task(serve(load(given, environ, ()), announce=known.set_result, environ=environ, ending=ending))
+    running = asyncio.create_task(serve(load(given, environ), announce=known.set_result, environ=environ, ending=ending))
     try:
         yield (await asyncio.wait_for(known, 60)).port
     finally:
@@ -76,19 +76,19 @@ async def serving(place: Path) -> AsyncIterator[int]:
 
 async def test_what_has_come_is_written_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that has left got its last bytes from memory: they are on their way to the disk at the end, and here at the next start."""
-    ending, write, drop = threading.Event(), file_io.write_pieces, sidecar.Sidecar._drop_unread
+    ending, write, drop = threading.Event(), file_io.write_pieces, service.Sidecar._drop_unread
 
     def late(*arguments: Any) -> None:
         assert ending.wait(60)
         write(*arguments)
 
-    def dropped(serving: sidecar.Sidecar) -> None:
+    def dropped(serving: service.Sidecar) -> None:
         drop(serving)
         ending.set()
 
     monkeypatch.setattr(file_io, "write_pieces", late)
-    monkeypatch.setattr(sidecar.Sidecar, "_drop_unread", dropped)
-    monkeypatch.setattr(sidecar, "FLIGHTS_END_S", 60.0)
+    monkeypatch.setattr(service.Sidecar, "_drop_unread", dropped)
+    monkeypatch.setattr(service, "FLIGHTS_END_S", 60.0)
     (tmp_path / "root").mkdir()
     shard = tmp_path / "root" / "a.tar"
     shard.write_bytes(bytes(range(256)) * 20)
@@ -134,7 +134,7 @@ async def test_what_keeps_it_from_beginning_comes_out_as_itself(tmp_path: Path) 
     ending = Shutdown(0.0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        settings = load({"port": port, "cache_dir": tmp_path / "cache", "cache_size": "64MiB"}, environ, ())
+        settings = load({"port": port, "cache_dir": tmp_path / "cache", "cache_size": "64MiB"}, environ)
         with pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1 is taken"):
             await serve(settings, announce=lambda info: None, environ=environ, ending=ending)
     assert ending.code == ExitCode.CANNOT_BEGIN
@@ -150,6 +150,6 @@ async def test_a_fault_ends_it_with_its_code(tmp_path: Path, monkeypatch: pytest
     run.mkdir(mode=0o700)
     environ = {"XDG_RUNTIME_DIR": str(run), "HOME": str(tmp_path)}
     monkeypatch.setattr(service, "adopt", broken)
-    settings = load({"port": 0, "cache_dir": tmp_path / "cache", "cache_size": "64MiB"}, environ, ())
+    settings = load({"port": 0, "cache_dir": tmp_path / "cache", "cache_size": "64MiB"}, environ)
     assert await serve(settings, announce=lambda info: None, environ=environ) == ExitCode.FAULT
     assert "a fault in Forebay itself: ZeroDivisionError" in caplog.text

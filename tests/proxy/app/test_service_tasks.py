@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from forebay_proxy.app.service_tasks import measure_lag
+from forebay_proxy.app.service import measure_lag
 from forebay_proxy.core.events import Event, Events
 from forebay_proxy.core.facts.requests import LoopLagged
 

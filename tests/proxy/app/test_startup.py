@@ -24,7 +24,7 @@ async def test_a_start_that_waits_for_its_predecessor_ends_when_asked(tmp_path: 
     owner = Directory.open(tmp_path / "cache", "another")
     owner.leaving()
     environ = {"XDG_RUNTIME_DIR": str(run), "HOME": str(tmp_path)}
-    settings, ending = load({"port": 0, "cache_dir": tmp_path / "cache", "cache_size": "64MiB"}, environ, ()), Shutdown(0.0)
+    settings, ending = load({"port": 0, "cache_dir": tmp_path / "cache", "cache_size": "64MiB"}, environ), Shutdown(0.0)
     with closing(owner), caplog.at_level(logging.INFO, "forebay"):
         running = asyncio.create_task(serve(settings, announce=lambda info: None, environ=environ, ending=ending))
         async with asyncio.timeout(60):

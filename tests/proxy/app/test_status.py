@@ -6,31 +6,25 @@ from pathlib import Path
 
 from support.house import SEGMENT, World, building, data_of, reader, shard_of
 
-from forebay_proxy.app.plan_status import PlanStatus
 from forebay_proxy.app.status import StatusReport
+from forebay_proxy.app.telemetry_parts import TelemetryParts
 from forebay_proxy.core.events import RequestFailed
 from forebay_proxy.core.facts.requests import RequestDone, RequestOutcome
-from forebay_proxy.telemetry.counters import Counters, PlanAdherence
-from forebay_proxy.telemetry.origin_board import OriginBoard
-from forebay_proxy.telemetry.troubles import RecentErrors
 from forebay_proxy.telemetry.waits import OPENING
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
 
 
-def announced_of(world: World) -> PlanStatus:
-    return PlanStatus(cache=world.cache, plans=world.plans, prefetcher=world.prefetcher, adherence=PlanAdherence(), clock=world.clock)
+def report_on(world: World) -> tuple[StatusReport, TelemetryParts]:
+    telemetry = TelemetryParts.build(world.events, world.clock, SEGMENT)
+    return StatusReport(world.parts, telemetry, "ab" * 8, world.clock), telemetry
 
 
 async def test_levels_and_status_agree_with_the_ledger(tmp_path: Path) -> None:
     """A reader inside, a plan ahead, bytes here."""
     async with building(tmp_path / "c", segments=100) as world:
-        asked = StatusReport(
-            cache=world.cache, plans=world.plans, announced=announced_of(world), counters=Counters(), limiters=world.limiters,
-            instance="ab" * 8,
-            disk_monitor=world.disk_monitor, clock=world.clock, board=OriginBoard(world.clock), recent_errors=RecentErrors(world.clock),
-        )  # fmt: skip
+        asked, _ = report_on(world)
         world.origin.put(A, data_of(2 * SEGMENT))
         world.origin.put(B, data_of(3 * SEGMENT))
         await world.get(B)
@@ -56,10 +50,7 @@ async def test_levels_and_status_agree_with_the_ledger(tmp_path: Path) -> None:
 async def test_it_can_be_asked_before_it_listens(tmp_path: Path) -> None:
     """Nothing is known of directory and notices then."""
     async with building(tmp_path / "c") as world:
-        asked = StatusReport(
-            cache=world.cache, plans=world.plans, announced=announced_of(world), counters=Counters(), limiters=world.limiters, instance="x",
-            disk_monitor=world.disk_monitor, clock=world.clock, board=OriginBoard(world.clock), recent_errors=RecentErrors(world.clock),
-        )  # fmt: skip
+        asked, _ = report_on(world)
         status = asked.status()
         assert (status["cache_dir"], status["notices"], status["readers"]) == (None, [], [])
         assert asked.usage().avail_bytes == 0
@@ -68,10 +59,7 @@ async def test_it_can_be_asked_before_it_listens(tmp_path: Path) -> None:
 async def test_a_reader_that_waits_for_a_first_answer_is_one_that_waits(tmp_path: Path) -> None:
     """In an outage there is no flight to wait for."""
     async with building(tmp_path / "c") as world:
-        asked = StatusReport(
-            cache=world.cache, plans=world.plans, announced=announced_of(world), counters=Counters(), limiters=world.limiters, instance="x",
-            disk_monitor=world.disk_monitor, clock=world.clock, board=OriginBoard(world.clock), recent_errors=RecentErrors(world.clock),
-        )  # fmt: skip
+        asked, _ = report_on(world)
         with world.cache.readers.waits.waiting(reader(), A, "https://o", OPENING):
             assert (asked.usage().waiters, asked.usage().readers) == (1, 1)
 
@@ -79,13 +67,9 @@ async def test_a_reader_that_waits_for_a_first_answer_is_one_that_waits(tmp_path
 async def test_who_read_between_two_looks_was_there(tmp_path: Path) -> None:
     """Small warm shards take milliseconds each: their reader is never seen inside one, and "nobody has read" is not true."""
     async with building(tmp_path / "c") as world:
-        counters, errors = Counters(), RecentErrors(world.clock)
-        asked = StatusReport(
-            cache=world.cache, plans=world.plans, announced=announced_of(world), counters=counters, limiters=world.limiters, instance="x",
-            disk_monitor=world.disk_monitor, clock=world.clock, board=OriginBoard(world.clock), recent_errors=errors,
-        )  # fmt: skip
+        asked, telemetry = report_on(world)
         assert asked.readers_lately() == 0
-        counters.listen(RequestDone("GET", 200, RequestOutcome.HIT, 10, 0.001, 0.001))
+        telemetry.counters.listen(RequestDone("GET", 200, RequestOutcome.HIT, 10, 0.001, 0.001))
         assert [asked.readers_lately(), asked.readers_lately()] == [1, 0]
-        errors.listen(RequestFailed(404, "shard s3://b/a.tar: not there"))
+        telemetry.recent_errors.listen(RequestFailed(404, "shard s3://b/a.tar: not there"))
         assert asked.status()["verdict"].endswith("was told: shard s3://b/a.tar: not there")

@@ -19,8 +19,7 @@ from forebay_proxy.policy.eviction.admission import AdmissionPolicy
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.policy.plans.epochs import GROUP_LIFE_S
 from forebay_proxy.policy.plans.live_jobs import QUIET_S
-from forebay_proxy.policy.plans.next_use import Rank
-from forebay_proxy.policy.plans.registry import SetShardOpened
+from forebay_proxy.policy.plans.registry import Rank, SetShardOpened
 
 PATTERN = "https://o/set/{00..11}.tar"
 NAMES = [f"https://o/set/{number:02d}.tar" for number in range(12)]
@@ -98,7 +97,7 @@ async def test_what_is_told_of_a_set(tmp_path: Path) -> None:
         (told,) = idle.status_rows()
         assert (told["set"], told["shards"], told["opened"]) == (PATTERN, 12, {})
         assert told["state"] == "not fetched ahead: prefetch is off"
-        assert (told["complete"], told["stored_bytes"]) == (None, None)
+        assert (told["complete"], told["stored_bytes"]) == (0, 0)
     async with building(tmp_path / "d") as world:
         fill(world)
         async with fetching(world, PATTERN) as sets:

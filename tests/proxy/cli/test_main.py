@@ -9,13 +9,13 @@ import sys
 import pytest
 from support.cli import invoke
 
-from forebay_proxy.cli.seams import Seams
+from forebay_proxy.cli.options import Seams
 from forebay_proxy.core.errors import ConfigError
 
 pytestmark = pytest.mark.another_python
 
 VERBS = [
-    "try", "serve", "run", "env", "check", "warm", "index", "status", "ps", "stop", "ls", "evict", "set", "verify", "plan", "doctor",
+    "try", "serve", "run", "env", "check", "warm", "index", "status", "ps", "stop", "ls", "evict", "verify", "plan", "doctor",
     "takeover", "config",
 ]  # fmt: skip
 
@@ -38,20 +38,15 @@ def test_settings_stand_apart_in_run() -> None:
     assert "--help" not in settings
 
 
-def test_prefetch_is_warm() -> None:
-    """The word users of other caches try first works too."""
-    assert "Fetch shards" in invoke("prefetch", "--help").output
-
-
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
         (["serv"], "No such command 'serv'; did you mean 'serve'?"), (["xyz"], "No such command 'xyz'"),
-        (["doctor", "s3://b/a.tar"], "Missing option '--ranks'"), (["set", "rm"], "PATTERNS"),
+        (["doctor", "s3://b/a.tar"], "Missing option '--ranks'"),
         (["serve", "--prot", "1"], "--port"), (["run"], "Missing argument"),
         (["serve", "--cache-size", "5XB"], "200GB"), (["status", "--url", "nonsense"], "http://127.0.0.1:7070"),
         (["serve", "--config", "/no/such.toml"], "/no/such.toml does not exist"),
-        (["evict"], "name shards or say --all"), (["warm"], "name at least one URL"), (["env", "--shell", "csh"], "csh"),
+        (["evict"], "name shards or say --all"), (["warm"], "name at least one URL"), (["status", "--sh"], "--sh"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line_and_exit_code_2(arguments: list[str], part: str) -> None:

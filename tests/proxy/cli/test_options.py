@@ -30,7 +30,7 @@ def test_flags_travel_to_another_serve(flags: dict[str, Any]) -> None:
         received.update(given)
 
     there.main(as_arguments(flags, None), standalone_mode=False)
-    assert load(received, {}, ()) == load(flags, {}, ())
+    assert load(received, {}) == load(flags, {})
 
 
 def test_the_file_travels_too() -> None:

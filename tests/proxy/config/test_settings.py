@@ -9,9 +9,8 @@ import pytest
 
 from forebay_proxy.cli.sidecars.serve import serve
 from forebay_proxy.config.fields import env_name
-from forebay_proxy.config.settings import Settings, load
-from forebay_proxy.config.settings_file import SettingsFile, find_files
-from forebay_proxy.config.settings_text import as_json, default_text, has_flag
+from forebay_proxy.config.settings import Settings, as_json, default_text, has_flag, load
+from forebay_proxy.config.settings_file import SettingsFile, find_file
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.quantities import ShareOfDisk, TotalBytes
 
@@ -22,8 +21,8 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
-def named(path: Path) -> list[SettingsFile]:
-    return find_files(path, {}, path.parent, Settings.model_fields)
+def named(path: Path) -> SettingsFile:
+    return find_file(path, {})
 
 
 def test_flag_before_environment_before_file(tmp_path: Path) -> None:
@@ -36,7 +35,7 @@ def test_flag_before_environment_before_file(tmp_path: Path) -> None:
 
 def test_flags_that_were_not_given_hide_nothing() -> None:
     """None and an empty tuple are how click says "not given"."""
-    settings = load({"port": None, "allow_origin": ()}, {"FOREBAY_PORT": "2", "FOREBAY_ALLOW_ORIGIN": "s3://a, s3://b"}, ())
+    settings = load({"port": None, "allow_origin": ()}, {"FOREBAY_PORT": "2", "FOREBAY_ALLOW_ORIGIN": "s3://a, s3://b"})
     assert settings.port == 2
     assert settings.allow_origin == ("s3://a", "s3://b")
 
@@ -47,7 +46,7 @@ def test_every_kind_of_value_is_understood_as_text() -> None:
         "FOREBAY_CACHE_SIZE": "75%", "FOREBAY_FREE_FLOOR": "10%", "FOREBAY_REVALIDATE": "1h", "FOREBAY_PREFETCH": "off",
         "FOREBAY_ALLOW_UID": "1000,1001", "FOREBAY_FILE_ROOT": "/nas, ~/data", "FOREBAY_IDLE_TIMEOUT_S": "500ms",
         "FOREBAY_LOG_LEVEL": "INFO", "FOREBAY_SOCKET": "off", "HOME": "/home/me",
-    }, ())  # fmt: skip
+    })  # fmt: skip
     assert settings.cache_size == ShareOfDisk(0.75)
     assert settings.free_floor == 0.1
     assert settings.revalidate == 3600
@@ -92,13 +91,13 @@ def test_a_wrong_token_is_not_repeated(tmp_path: Path) -> None:
 def test_a_password_in_an_address_is_not_repeated() -> None:
     """It is refused because of it."""
     with pytest.raises(ConfigError, match="FOREBAY_GS_ENDPOINT") as caught:
-        load({}, {"FOREBAY_GS_ENDPOINT": "https://user:hush-hush@host"}, ())
+        load({}, {"FOREBAY_GS_ENDPOINT": "https://user:hush-hush@host"})
     assert "hush-hush" not in str(caught.value)
 
 
 def test_secrets_do_not_show() -> None:
     """Neither repr nor str of the settings holds the token."""
-    settings = load({}, {"FOREBAY_TOKEN": "hush-hush"}, ())
+    settings = load({}, {"FOREBAY_TOKEN": "hush-hush"})
     assert "hush" not in repr(settings) + str(settings)
     assert settings.token is not None
     assert settings.token.get_secret_value() == "hush-hush"
@@ -116,28 +115,28 @@ def test_a_token_others_can_read_is_said_once(tmp_path: Path) -> None:
 def test_other_machines_need_a_token_and_strict_origins(host: str) -> None:
     """An address that others can reach is refused unless both guards are up."""
     with pytest.raises(ConfigError, match="FOREBAY_TOKEN"):
-        load({"host": host, "strict_origins": True}, {}, ())
+        load({"host": host, "strict_origins": True}, {})
     with pytest.raises(ConfigError, match="strict-origins"):
-        load({"host": host}, {"FOREBAY_TOKEN": "t"}, ())
-    assert load({"host": host, "strict_origins": True}, {"FOREBAY_TOKEN": "t"}, ()).host == host
+        load({"host": host}, {"FOREBAY_TOKEN": "t"})
+    assert load({"host": host, "strict_origins": True}, {"FOREBAY_TOKEN": "t"}).host == host
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "[::1]", "localhost"])
 def test_loopback_needs_nothing(host: str) -> None:
     """Loopback in every spelling starts as it is."""
-    assert load({"host": host}, {}, ()).host == host
+    assert load({"host": host}, {}).host == host
 
 
 def test_a_misspelt_variable_is_a_notice_with_the_nearest_name() -> None:
     """Environments are inherited: a mistake in them is said, not refused."""
-    settings = load({}, {"FOREBAY_CACHE_DIRR": "/x", "FOREBAY_SOMETHING_ELSE_ENTIRELY": "1", "FOREBAY_URL": "x", "FOREBAY_JOB": "x"}, ())
+    settings = load({}, {"FOREBAY_CACHE_DIRR": "/x", "FOREBAY_SOMETHING_ELSE_ENTIRELY": "1", "FOREBAY_URL": "x", "FOREBAY_JOB": "x"})
     assert settings.notices == ("FOREBAY_CACHE_DIRR is not a setting of Forebay: ignored; did you mean FOREBAY_CACHE_DIR?",)
 
 
 def test_kubernetes_service_links_are_no_settings() -> None:
     """A Service named forebay puts FOREBAY_PORT=tcp://… into every pod of its namespace."""
     links = {"FOREBAY_PORT": "tcp://10.0.0.1:7070", "FOREBAY_SERVICE_HOST": "10.0.0.1", "FOREBAY_PORT_7070_TCP_ADDR": "10.0.0.1"}
-    settings = load({}, links, ())
+    settings = load({}, links)
     assert settings.port is None
     assert len(settings.notices) == 1
     assert "service link" in settings.notices[0]
@@ -145,7 +144,7 @@ def test_kubernetes_service_links_are_no_settings() -> None:
 
 def test_an_empty_variable_is_not_given() -> None:
     """Compose files and charts write empty variables for "unset"; only FOREBAY_SOCKET= means something: no socket."""
-    settings = load({}, {"FOREBAY_PORT": "", "FOREBAY_SOCKET": ""}, ())
+    settings = load({}, {"FOREBAY_PORT": "", "FOREBAY_SOCKET": ""})
     assert settings.port is None
     assert settings.socket == ""
 
@@ -162,7 +161,7 @@ def test_broken_toml_is_one_line(tmp_path: Path) -> None:
 def test_a_switch_that_is_none_says_what_to_write() -> None:
     """The library's own words name its types."""
     with pytest.raises(ConfigError, match=r"^FOREBAY_PREFETCH = 'maybe': write on or off$"):
-        load({}, {"FOREBAY_PREFETCH": "maybe"}, [])
+        load({}, {"FOREBAY_PREFETCH": "maybe"})
 
 
 def test_each_field_is_one_flag_one_variable_one_line() -> None:
@@ -185,5 +184,5 @@ def test_each_field_is_one_flag_one_variable_one_line() -> None:
 )  # fmt: skip
 def test_what_is_told_of_a_pattern_is_which_shards_are_meant(pattern: str) -> None:
     """Not what opens them: /v1/status and ``config show`` are for everybody who may look."""
-    told = as_json(load({"set": [pattern]}, {}, []))["set"]
+    told = as_json(load({"set": [pattern]}, {}))["set"]
     assert told == {"value": ["https://h.example/{0..9}.tar"], "source": "flag"}

@@ -12,7 +12,7 @@ import pytest
 from support.cli import invoke
 from support.sidecar import FOREBAY, environment
 
-from forebay_proxy.cli.seams import Seams
+from forebay_proxy.cli.options import Seams
 from forebay_proxy.core.exit_codes import MEANINGS, ExitCode, by_signal
 
 PAGE = Path(__file__).parents[3] / "docs" / "reliability.md"

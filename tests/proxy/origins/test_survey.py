@@ -17,7 +17,7 @@ def of(origin: ScriptedOrigin, count: int) -> list[Shard]:
 
 
 def allowing(origin: ScriptedOrigin) -> Settings:
-    return load({"allow_origin": (origin.base,)}, {}, ())
+    return load({"allow_origin": (origin.base,)}, {})
 
 
 async def test_lengths_without_a_byte() -> None:
@@ -44,7 +44,7 @@ async def test_the_guard_stands_here_too() -> None:
     async with ScriptedOrigin() as origin:
         origin.put("/0.tar", b"x")
         with pytest.raises(ForebayError) as caught:
-            await surveyed(of(origin, 1), load({}, {}, ()), 1, {})
+            await surveyed(of(origin, 1), load({}, {}), 1, {})
         assert not isinstance(caught.value, ConfigError)
         assert not origin.requests
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from forebay_proxy.core.errors import ConfigError
-from forebay_proxy.store.directory import Directory
-from forebay_proxy.store.lock import DirectoryOwned
+from forebay_proxy.store.directory import Directory, DirectoryOwned
 
 KEY = "a" * 64
 

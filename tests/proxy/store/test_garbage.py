@@ -48,7 +48,7 @@ class Place:
     def put(self, row: Row, present: set[int]) -> Path:
         """A file with these segments written."""
         path = self.directory.path / "shards" / row.key
-        length = row.length or 0
+        length = row.version.length or 0
         with path.open("wb") as file:
             file.truncate(length)
             for index in present:

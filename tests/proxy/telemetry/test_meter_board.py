@@ -10,8 +10,7 @@ from support.house import FakeClock
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.requests import MeterTold
 from forebay_proxy.telemetry.meter_board import MOST_METERS, SILENCE_S, MeterBoard
-from forebay_proxy.wire.protocol.meter import CAUSES
-from forebay_proxy.wire.protocol.meter_body import MeterBody
+from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 

@@ -15,7 +15,7 @@ import forebay_proxy.wire
 
 PACKAGE = Path(forebay_proxy.wire.__file__).parent
 SCRIPT = """
-from forebay_proxy.wire.commands import gopen_rules, rewrite, sources
+from forebay_proxy.wire.commands import gopen_rules, sources
 from forebay_proxy.wire.protocol import launch, plan
 from forebay_proxy.wire.urls import patterns
 assert launch._line(b'{"url": "http://h:1", "how": "joined"}', b"", None)["how"] == "joined"

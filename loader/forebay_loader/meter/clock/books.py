@@ -5,11 +5,11 @@ Times in ns of ``CLOCK_MONOTONIC``; callers hold the clock's lock.
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
-from typing import Dict, List, Mapping, NamedTuple, Optional, Set
+from typing import Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from forebay_loader.meter.page import BookedSpan, MeterPage, PageView
-from forebay_loader.meter.page_files import PageName, open_page
 from forebay_loader.meter.totals import StallTotals, WorkerStall
 from forebay_proxy.wire.protocol.meter import CAUSE_INDEX, CAUSES
 from forebay_proxy.wire.protocol.runfile import process_start_time
@@ -29,17 +29,6 @@ class BriefSums:
         self.stall_ns = self.start_ns = self.end_ns = 0
 
 
-class WaitedWorker:
-    """One worker, as the trainer waited for it."""
-
-    __slots__ = ("shard", "stall_ns", "worker")
-
-    def __init__(self, worker: int) -> None:
-        self.worker = worker
-        self.stall_ns = 0
-        self.shard = ""
-
-
 class StallBooks:
     """What is booked; ``totals`` makes values of it."""
 
@@ -50,8 +39,8 @@ class StallBooks:
         self._stall_ns: Dict[str, int] = {}
         self._steps = self._samples = self._bytes = self._skipped = 0
         self._batch_size: Optional[int] = None
-        self._workers: OrderedDict[int, WaitedWorker] = OrderedDict()
-        self._pages: Dict[int, SeenPage] = {}
+        self._workers: OrderedDict[int, WorkerStall] = OrderedDict()
+        self._pages: Dict[Tuple[int, Optional[int]], SeenPage] = {}  # by pid and start: a number may come again
         self._waited_ns: List[int] = [0] * len(CAUSES)  # of workers that have ended
         self.number = self.passes = 0  # a loader's: which it is, in the order of their first pass; passes begun
 
@@ -89,21 +78,18 @@ class StallBooks:
 
     def waited_for(self, pid: int, worker: int, nanoseconds: int, shard: str) -> None:
         """It did so for a batch of that worker; ``shard``: what that reads, "" where nobody looked."""
-        known = self._workers.get(pid)
-        if known is None:
-            known = self._workers[pid] = WaitedWorker(worker)
-            if len(self._workers) > _MOST_WORKERS:
-                self._workers.popitem(last=False)
-        known.stall_ns += nanoseconds
-        known.shard = shard or known.shard
+        known = self._workers.get(pid) or WorkerStall(pid, worker, 0.0)
+        self._workers[pid] = WorkerStall(pid, worker, known.stall_s + nanoseconds / 1e9, shard or known.shard)
+        if len(self._workers) > _MOST_WORKERS:
+            self._workers.popitem(last=False)
 
     def seen(self, page: SeenPage) -> None:
         """A worker's page, whose reader wait counts."""
-        self._pages.setdefault(page.pid, page)
+        self._pages.setdefault((page.pid, page.start_time), page)
 
     def totals(self, now_ns: int, pending_ns: int) -> StallTotals:
         """Of all that is booked until now; ``pending_ns``: stall that is not booked yet."""
-        self._retire()
+        self.retire()
         pages = tuple(self._pages.values())
         waited_ns = {name: self._waited_ns[at] + sum(page.waited_ns[at] for page in pages) for name, at in CAUSE_INDEX.items()}
         self._walled(now_ns)
@@ -117,17 +103,17 @@ class StallBooks:
             batch_size=self._batch_size,
             bytes=self._bytes + sum(page.bytes for page in pages),
             skipped=self._skipped + sum(page.skipped for page in pages),
-            workers=tuple(WorkerStall(pid, one.worker, one.stall_ns / 1e9, one.shard) for pid, one in self._workers.items()),
+            workers=tuple(self._workers.values()),
         )
 
-    def _retire(self) -> None:
+    def retire(self) -> None:
         """Keep the sums of workers that have ended, and let go of their pages."""
-        for page in tuple(self._pages.values()):
+        for key, page in tuple(self._pages.items()):
             if not page.look():
                 self._waited_ns = [before + page.waited_ns[at] for at, before in enumerate(self._waited_ns)]
                 self._bytes += page.bytes
                 self._skipped += page.skipped
-                del self._pages[page.pid]
+                del self._pages[key]
 
 
 def _seconds(nanoseconds: Mapping[str, int]) -> Dict[str, float]:
@@ -142,49 +128,42 @@ class PageAccount(NamedTuple):
 
 
 class SeenPage:
-    """The page of process ``pid``, mapped as soon as there is one; its sums outlive the worker."""
+    """The page of process ``pid``; its sums outlive that."""
 
-    def __init__(self, pid: int, page: Optional[MeterPage] = None) -> None:
+    def __init__(self, pid: int, page: MeterPage) -> None:
         self.pid = pid
         self.waited_ns: List[int] = [0] * len(CAUSES)
         self.bytes = self.skipped = 0
-        self.alive = True
         self._page = page
-        self._own = page is not None
-        self._name = PageName.of(pid)
+        self.start_time = process_start_time(pid)
 
     def __repr__(self) -> str:
-        return f"<SeenPage of {self.pid}{'' if self._page else ', none yet'}>"
+        return f"<SeenPage of {self.pid}{'' if self.found() else ', none yet'}>"
 
     @property
     def shard(self) -> str:
-        return "" if self._page is None else self._page.shard
+        return self._page.shard
 
     def view(self) -> Optional[PageView]:
-        """What it says now; None without a page."""
-        return self._page.view() if self.found() and self._page is not None else None
+        """What it says now; None before its process has begun it."""
+        return self._page.view() if self.found() else None
 
     def found(self) -> bool:
-        """Whether there is a page by now."""
-        if self._page is None and self._name is not None:
-            self._page = open_page(self._name)
-        return self._page is not None
+        """Whether its process has begun it."""
+        return self._page.word("begun_ns") != 0
 
     def settled_ns(self) -> int:
-        """Until when the worker's time is booked; 0 without a page."""
-        return self._page.word("settled_ns") if self._page is not None else 0
+        """Until when the worker's time is booked; 0 where it was not begun."""
+        return self._page.word("settled_ns")
 
-    def told(self, start_ns: int, end_ns: int) -> Optional[PageAccount]:
-        """What it says of that time; None without a page."""
-        page = self._page
-        return None if page is None else PageAccount(page.word("begun_ns"), page.spans(start_ns, end_ns))
+    def told(self, start_ns: int, end_ns: int) -> PageAccount:
+        """What it says of that time."""
+        return PageAccount(self._page.word("begun_ns"), self._page.spans(start_ns, end_ns))
 
     def look(self) -> bool:
         """Read its sums; whether its process lives, or else could not be asked before."""
-        alive = self._own or (self._name is not None and process_start_time(self.pid) == self._name.start_time)
-        if self.found() and self._page is not None:
-            view = self._page.view()
-            self.waited_ns = [view.waited_ns[cause] for cause in CAUSES]
-            self.bytes, self.skipped = view.bytes, view.skipped
-        self.alive = alive
+        alive = self.pid == os.getpid() or (self.start_time is not None and process_start_time(self.pid) == self.start_time)
+        view = self._page.view()
+        self.waited_ns = [view.waited_ns[cause] for cause in CAUSES]
+        self.bytes, self.skipped = view.bytes, view.skipped
         return alive

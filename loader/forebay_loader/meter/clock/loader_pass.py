@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import sys
 import time
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Callable, Deque, Dict, Mapping, Optional, Tuple
 
 from forebay_loader.meter.clock.books import BriefSums, SeenPage, StallBooks
-from forebay_loader.meter.page import PageView
+from forebay_loader.meter.page import PageView, SharedPages
 from forebay_loader.meter.process_page import process_page
 
 __all__ = ["Left", "LoaderCall", "LoaderPass", "TrainerWait", "kept_alone"]
@@ -54,7 +55,10 @@ class LoaderPass:
         self._in_order = bool(getattr(iterator, "_in_order", True))
         self._asked: Mapping[int, int] = {}  # batches, each with its worker, where any of them may come
         self._pids: Tuple[int, ...] = tuple(worker.pid for worker in getattr(iterator, "_workers", ()))
+        self._shared: Optional[SharedPages] = getattr(getattr(iterator, "_collate_fn", None), "pages", None)
         self._pages: Dict[int, SeenPage] = {}
+        for worker in range(len(self._pids)):  # at once: who asks for the sums may do so when all of them are gone
+            self.page_of(worker)
 
     def close(self, now_ns: int) -> None:
         """No batch is asked for any more."""
@@ -87,26 +91,21 @@ class LoaderPass:
         return self._pids[worker] if 0 <= worker < len(self._pids) else 0
 
     def page_of(self, worker: int) -> Optional[SeenPage]:
-        """The page of a worker, or of this process where it has none. Whether it is there already, it says itself."""
+        """The page of a worker, or of this process where it has none. Whether that has begun it, it says itself."""
         found = self._pages.get(worker)
         if found is not None:
             return found
+        pid, page = self.pid_of(worker), None
         if not self.workers:
-            if process_page.page is None:
-                return None
-            found = SeenPage(process_page.pid, process_page.page)
-        elif pid := self.pid_of(worker):
-            found = SeenPage(pid)
-        if found is not None:
-            self._pages[worker] = found
-            for book in self.books:
-                book.seen(found)
+            pid, page = process_page.pid, process_page.page
+        elif pid and self._shared is not None:
+            page = self._shared.page(worker)
+        if page is None:
+            return None
+        found = self._pages[worker] = SeenPage(pid, page)
+        for book in self.books:
+            book.seen(found)
         return found
-
-    def meet(self) -> None:
-        """Look for the pages of all workers, whether they were waited for or not."""
-        for worker in range(len(self._pids)):
-            self.page_of(worker)
 
 
 class LoaderCall:
@@ -140,7 +139,7 @@ class LoaderCall:
 
     def book(self) -> None:
         """Book what is new."""
-        told, self._booked = self._booked, self.sums.copy()
+        told, self._booked = self._booked, copy(self.sums)
         now = self._booked
         for book in self.books:
             if now.steps > told.steps:
@@ -164,16 +163,9 @@ class CallSums:
     """Of calls so far: what was given, the last batch's size, and the time of those that were ``brief``, of the ``long`` ones, and of those
     ``aside`` of another thread's wait, which is booked for the process."""
 
-    __slots__ = ("aside_ns", "batch_size", "brief_ns", "long_ns", "samples", "steps")
-
-    def __init__(
-        self, steps: int = 0, samples: int = 0, batch_size: int = 0, brief_ns: int = 0, long_ns: int = 0, aside_ns: int = 0
-    ) -> None:
-        self.steps, self.samples, self.batch_size = steps, samples, batch_size
-        self.brief_ns, self.long_ns, self.aside_ns = brief_ns, long_ns, aside_ns
-
-    def copy(self) -> CallSums:
-        return CallSums(self.steps, self.samples, self.batch_size, self.brief_ns, self.long_ns, self.aside_ns)
+    def __init__(self) -> None:
+        self.steps = self.samples = self.batch_size = 0
+        self.brief_ns = self.long_ns = self.aside_ns = 0
 
 
 def _next_due(tasks: Mapping[int, Any], first: int, status: Any) -> Any:

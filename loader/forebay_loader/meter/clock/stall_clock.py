@@ -18,7 +18,6 @@ from forebay_loader.meter.clock.batch_samples import samples_in
 from forebay_loader.meter.clock.books import BriefSums, StallBooks
 from forebay_loader.meter.clock.loader_pass import Left, LoaderCall, LoaderPass, TrainerWait, kept_alone
 from forebay_loader.meter.clock.stall_queue import Stall, StallQueue
-from forebay_loader.meter.page_files import sweep_pages
 from forebay_loader.meter.process_page import process_page
 from forebay_loader.meter.totals import StallTotals
 
@@ -71,8 +70,6 @@ class StallClock:
 
     def created(self, loader: Any, iterator: Any) -> None:
         """``iterator`` is being made for ``loader``; it has no workers yet."""
-        if not self._passes:
-            sweep_pages()
         with self._lock:
             self._loaders[iterator] = weakref.ref(loader)
 
@@ -181,8 +178,6 @@ class StallClock:
                 if now_ns > one.start_ns:
                     self._took(one, now_ns, one.worker)
                     one.start_ns = now_ns
-            for one in self._passes:
-                one.meet()
             for known in tuple(self._loaders.values()):
                 if (keeper := known()) is not None and kept_alone(keeper):
                     self._leave_off(keeper._iterator)
@@ -241,6 +236,7 @@ class StallClock:
             one.is_open = True
             one.books[-1].passes += 1
             for book in one.books:
+                book.retire()
                 book.opened(one, now_ns)
         if not one.workers:
             process_page.begin(self.thread)

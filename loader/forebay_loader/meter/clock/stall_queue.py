@@ -47,9 +47,6 @@ class StallQueue:
         return len(self._waiting)
 
     def add(self, stall: Stall) -> None:
-        page = stall.one.page_of(stall.worker)
-        if page is not None:
-            page.found()  # now: it goes with its worker
         self._waiting.append(stall)
 
     def stall_ns(self, books: StallBooks) -> int:
@@ -75,7 +72,7 @@ class StallQueue:
 def _is_told(stall: Stall, now_ns: int) -> bool:
     """Whether its worker's page tells all of it, or will tell no more."""
     page = stall.one.page_of(stall.worker)
-    if page is None or (page.found() and page.settled_ns() >= stall.end_ns):
+    if page is None or page.settled_ns() >= stall.end_ns:
         return True
     return now_ns - stall.end_ns >= LOOK_NS and not page.look()
 

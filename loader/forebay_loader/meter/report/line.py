@@ -17,7 +17,7 @@ from typing import Optional
 from forebay_loader.base.shown_text import size_text
 from forebay_loader.meter.report.cores import CoreUse
 from forebay_loader.meter.report.node_view import NodeView, SidecarSums, stall_share
-from forebay_proxy.wire.protocol.meter_body import MeterBody
+from forebay_proxy.wire.protocol.meter import MeterBody
 
 __all__ = ["advice", "log_line", "step_times"]
 

@@ -14,7 +14,7 @@ from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.deferred_connection import DeferredConnection
 from forebay_loader.transport.endpoint import find_endpoint
 from forebay_loader.transport.http import ask
-from forebay_proxy.wire.protocol.meter_body import MeterBody, encode_meter
+from forebay_proxy.wire.protocol.meter import MeterBody, encode_meter
 
 __all__ = ["MeterClient"]
 

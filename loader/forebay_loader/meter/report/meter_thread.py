@@ -24,10 +24,10 @@ from forebay_loader.meter.report.cores import CoreLooks
 from forebay_loader.meter.report.line import log_line
 from forebay_loader.meter.report.meter_client import MeterClient
 from forebay_loader.meter.report.node_view import NodeSums
-from forebay_loader.meter.report.own_totals import OwnTotals
+from forebay_loader.meter.report.own_totals import SLOWEST_S, Window, own_totals
 from forebay_loader.meter.report.watchdog import Watchdog
-from forebay_proxy.wire.protocol.meter_body import MeterBody
-from forebay_proxy.wire.protocol.reader_name import ReaderName
+from forebay_proxy.wire.protocol.meter import MeterBody
+from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["LINE_S", "LOG", "THREAD", "WATCHDOG_S", "MeterThread", "MeterTicks", "line_s", "say", "watchdog_s"]
 
@@ -184,8 +184,8 @@ class MeterThread:
 def _made() -> Optional[MeterTicks]:
     if in_worker():  # its trainer's thread speaks for it
         return None
-    totals = OwnTotals(CLOCK.totals, lambda: CLOCK.workers, CLOCK.stand)
-    return MeterTicks(totals, CLOCK.waiting, line_s=line_s(), watchdog_s=watchdog_s())
+    window = Window(SLOWEST_S)
+    return MeterTicks(lambda: own_totals(CLOCK, window), CLOCK.waiting, line_s=line_s(), watchdog_s=watchdog_s())
 
 
 THREAD = MeterThread(_made)

@@ -9,15 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Mapping, Optional
 
-from forebay_proxy.wire.protocol.meter import CAUSES
-from forebay_proxy.wire.protocol.meter_body import MeterBody
+from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody
 
 __all__ = ["NodeSums", "NodeView", "SidecarSums", "read_node"]
 
 UNEVEN = 1.05  # times the mean: ranks with equal steps are within a percent
 FEW_STEPS = 2  # that an interval may have more or less at its ends
-MOST_KEPT = 1024  # processes whose skips are known one by one; those unheard for longest are one sum
-_OTHERS = ""
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class SidecarSums:
 class NodeSums:
     """The totals of the processes of this node, by their names (``job/rank/main/opener``), and of the sidecar; None: none answers.
 
-    ``skipped``: of processes that were heard of before, too, the one heard last at the end. ``unequal``: of processes that seem to wait
+    ``skipped``: of processes that were heard of before, too. ``unequal``: of processes that seem to wait
     for ranks without batches, the sidecar's sentence.
     """
 
@@ -60,13 +57,10 @@ class NodeSums:
     skipped: Mapping[str, int] = field(default_factory=dict)
     unequal: Mapping[str, str] = field(default_factory=dict)
 
-    def after(self, earlier: NodeSums, most: int = MOST_KEPT) -> NodeSums:
+    def after(self, earlier: NodeSums) -> NodeSums:
         """With what was skipped by processes that only ``earlier`` knows: one that is silent has skipped it all the same."""
-        known = {**earlier.skipped, **{name: body.skipped for name, body in earlier.ranks.items() if name not in earlier.skipped}}
-        for name, body in self.ranks.items():
-            known[name] = max(known.pop(name, 0), body.skipped)
-        others = known.pop(_OTHERS, 0) + sum(known.pop(name) for name in list(known)[: max(0, len(known) - most)])
-        return replace(self, skipped={**({_OTHERS: others} if others else {}), **known})
+        known = {**{name: body.skipped for name, body in earlier.ranks.items()}, **earlier.skipped}
+        return replace(self, skipped={**known, **{name: max(known.get(name, 0), body.skipped) for name, body in self.ranks.items()}})
 
     def since(self, earlier: NodeSums, seconds: float) -> NodeView:
         """What came in ``seconds``. Processes of one rank, as after a restart, are one; one that told nothing new is left out."""

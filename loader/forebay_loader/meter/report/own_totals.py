@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Callable, Dict, Mapping, Optional, Tuple
+from typing import Callable, Dict, Mapping, Tuple
 
-from forebay_loader.meter.clock.stall_clock import LoaderStand
+from forebay_loader.meter.clock.stall_clock import StallClock
 from forebay_loader.meter.totals import StallTotals
-from forebay_proxy.wire.protocol.meter import CAUSES
-from forebay_proxy.wire.protocol.meter_body import MeterBody
+from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody
 
-__all__ = ["OwnTotals", "Postfix"]
+__all__ = ["SLOWEST_S", "Postfix", "Window", "own_totals"]
 
 SLOWEST_S = 30.0  # a worker that was slow an hour ago is not the slowest now
 POSTFIX_S = 0.5  # a person reads no quicker, and a bar may ask at every step
@@ -20,7 +19,7 @@ RECENT_S = 10.0
 class Window:
     """What came in about the last ``seconds``: since one of two earlier values, of which the older is let go."""
 
-    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._clock = seconds, clock
         self._older = self._newer = StallTotals()
         self._newer_at_s = clock()
@@ -35,39 +34,27 @@ class Window:
         return found
 
 
-class OwnTotals:
-    """``totals``, ``workers`` (how many this process's loader has; None: not known) and where the trainer stands as one message."""
-
-    def __init__(
-        self,
-        totals: Callable[[], StallTotals],
-        workers: Callable[[], Optional[int]],
-        stand: Callable[[], Optional[LoaderStand]],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._totals, self._workers = totals, workers
-        self._stand, self._window = stand, Window(SLOWEST_S, clock)
-
-    def __call__(self) -> MeterBody:
-        totals = self._totals()
-        slowest, stand = self._window.recent(totals).slowest, self._stand()
-        return MeterBody(
-            wall_s=totals.wall_s,
-            stall_s=_every_cause(totals.stall_s),
-            steps=totals.steps,
-            reader_wait_s=_every_cause(totals.reader_wait_s),
-            samples=totals.samples,
-            skipped=totals.skipped,
-            batch_size=totals.batch_size,
-            workers=self._workers(),
-            slowest_worker=None if slowest is None or slowest.worker < 0 else slowest.worker,
-            slowest_shard=None if slowest is None or not slowest.shard else slowest.shard,
-            loader=stand and stand.number,
-            loader_passes=stand and stand.passes,
-            loader_steps=stand and stand.steps,
-            step_s=stand.for_s if stand is not None and not stand.ended else None,
-            ended_s=stand.for_s if stand is not None and stand.ended else None,
-        )
+def own_totals(clock: StallClock, window: Window) -> MeterBody:
+    """What ``clock`` says of this process, as one message; ``window`` is kept from one message to the next."""
+    totals = clock.totals()
+    slowest, stand = window.recent(totals).slowest, clock.stand()
+    return MeterBody(
+        wall_s=totals.wall_s,
+        stall_s=_every_cause(totals.stall_s),
+        steps=totals.steps,
+        reader_wait_s=_every_cause(totals.reader_wait_s),
+        samples=totals.samples,
+        skipped=totals.skipped,
+        batch_size=totals.batch_size,
+        workers=clock.workers,
+        slowest_worker=None if slowest is None or slowest.worker < 0 else slowest.worker,
+        slowest_shard=None if slowest is None or not slowest.shard else slowest.shard,
+        loader=stand and stand.number,
+        loader_passes=stand and stand.passes,
+        loader_steps=stand and stand.steps,
+        step_s=stand.for_s if stand is not None and not stand.ended else None,
+        ended_s=stand.for_s if stand is not None and stand.ended else None,
+    )
 
 
 class Postfix:

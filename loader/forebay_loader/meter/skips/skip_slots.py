@@ -44,27 +44,6 @@ class Standing(NamedTuple):
     early: bool = False
 
 
-class SharedRow(NamedTuple):
-    """The row of one iteration, among those of its rank."""
-
-    slots: SkipSlots
-    place: int
-    epoch: int
-
-    def put(self, counts: SkipCounts) -> None:
-        """What this process has counted."""
-        self.slots.put(self.place, counts)
-
-    def standing(self, counts: SkipCounts) -> SkipCounts:
-        """What all have, this process ``counts``."""
-        self.put(counts)
-        return self.slots.standing(self.epoch).counts
-
-    def end(self, counts: SkipCounts, *, over: bool) -> Standing:
-        """This process's iteration has ended, ``over`` or left early."""
-        return self.slots.end(self.place, counts, over=over)
-
-
 class LoneRow:
     """The same where nobody else counts."""
 
@@ -82,40 +61,23 @@ class SkipSlots:
     """The rows of one data set."""
 
     def __init__(self) -> None:
-        self._part = SharedPart(_MOST * _ROW.size)
+        self.part = SharedPart(_MOST * _ROW.size)
 
     def take(self, epoch: int, worker: int, workers: int) -> SharedRow:
         """A row for an iteration that begins now."""
         owner = training_pid()
-        with self._part.locked():
+        with self.part.locked():
             rows = self._rows()
             free = (at for at, row in enumerate(rows) if _is_free(row, owner, epoch, worker))
             place = next(free, len(rows) if len(rows) < _MOST else epoch % _MOST)
-            self._write(place, _Row(owner, epoch, worker, workers, os.getpid(), READING, SkipCounts()))
+            self.write(place, _Row(owner, epoch, worker, workers, os.getpid(), READING, SkipCounts()))
         return SharedRow(self, place, epoch)
-
-    def put(self, place: int, counts: SkipCounts) -> None:
-        """What this process has counted."""
-        row = self._row(place)
-        if row.pid == os.getpid():
-            self._write(place, row._replace(counts=counts))
 
     def standing(self, epoch: int) -> Standing:
         """What all have said so far."""
-        return Standing(_sum(self._of(epoch)))
+        return Standing(_sum(self.of(epoch)))
 
-    def end(self, place: int, counts: SkipCounts, *, over: bool) -> Standing:
-        """This process's iteration has ended, ``over`` or left early."""
-        with self._part.locked():
-            row = self._row(place)._replace(counts=counts, state=ENDED if over else CUT)
-            self._write(place, row)
-            rows = self._of(row.epoch)
-        # After a break a worker that has not begun never will: it is not waited for.
-        complete = not over or len({each.worker for each in rows}) >= row.workers
-        last = complete and all(each.over for each in rows)
-        return Standing(_sum(rows), last, any(each.state != ENDED for each in rows))
-
-    def _of(self, epoch: int) -> "list[_Row]":
+    def of(self, epoch: int) -> "list[_Row]":
         owner = training_pid()
         return [row for row in self._rows() if (row.owner, row.epoch) == (owner, epoch)]
 
@@ -123,19 +85,49 @@ class SkipSlots:
         """All that were ever taken: they follow one another."""
         found: "list[_Row]" = []
         while len(found) < _MOST:
-            data = self._part.read(_AT_ONCE * _ROW.size, len(found) * _ROW.size)
+            data = self.part.read(_AT_ONCE * _ROW.size, len(found) * _ROW.size)
             taken = [row for row in map(_row, _ROW.iter_unpack(data[: len(data) - len(data) % _ROW.size])) if row.owner]
             found += taken
             if len(taken) < _AT_ONCE:
                 break
         return found
 
-    def _row(self, place: int) -> _Row:
-        return _row(_ROW.unpack(self._part.read(_ROW.size, place * _ROW.size)))
+    def row(self, place: int) -> _Row:
+        return _row(_ROW.unpack(self.part.read(_ROW.size, place * _ROW.size)))
 
-    def _write(self, place: int, row: _Row) -> None:
+    def write(self, place: int, row: _Row) -> None:
         *head, counts = row
-        self._part.write(_ROW.pack(*head, *counts, 0), place * _ROW.size)
+        self.part.write(_ROW.pack(*head, *counts, 0), place * _ROW.size)
+
+
+class SharedRow(NamedTuple):
+    """The row of one iteration, among those of its rank."""
+
+    slots: SkipSlots
+    place: int
+    epoch: int
+
+    def put(self, counts: SkipCounts) -> None:
+        """What this process has counted."""
+        row = self.slots.row(self.place)
+        if row.pid == os.getpid():
+            self.slots.write(self.place, row._replace(counts=counts))
+
+    def standing(self, counts: SkipCounts) -> SkipCounts:
+        """What all have, this process ``counts``."""
+        self.put(counts)
+        return self.slots.standing(self.epoch).counts
+
+    def end(self, counts: SkipCounts, *, over: bool) -> Standing:
+        """This process's iteration has ended, ``over`` or left early."""
+        with self.slots.part.locked():
+            row = self.slots.row(self.place)._replace(counts=counts, state=ENDED if over else CUT)
+            self.slots.write(self.place, row)
+            rows = self.slots.of(row.epoch)
+        # After a break a worker that has not begun never will: it is not waited for.
+        complete = not over or len({each.worker for each in rows}) >= row.workers
+        last = complete and all(each.over for each in rows)
+        return Standing(_sum(rows), last, any(each.state != ENDED for each in rows))
 
 
 def _row(numbers: "tuple[int, ...]") -> _Row:

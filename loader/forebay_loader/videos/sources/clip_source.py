@@ -11,8 +11,8 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import numpy
 from av.error import FFmpegError
 
-from forebay_loader.base.activity import profiled
 from forebay_loader.base.counters import COUNTS
+from forebay_loader.meter.profile_ranges import profiled
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.decode.byte_spans import SpanReader
 from forebay_loader.videos.decode.clip_timer import ClipTimer

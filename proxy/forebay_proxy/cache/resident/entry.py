@@ -56,7 +56,7 @@ class Entry:
     def of_row(cls, shard: Shard, row: Row, boot: str, layout: SegmentLayout) -> Entry:
         """What the index claims; segments of another boot or folder are verified before their first use."""
         entry = cls(row.key, shard, row.version, layout, ranged=True)
-        entry.segments = Segments(layout, row.length, row.sums.copy())
+        entry.segments = Segments(layout, row.version.length, row.sums.copy())
         entry.access.restore(row.access, row.chosen)
         entry.stored.claimed = entry.stored.filed = True
         if row.boot != boot:

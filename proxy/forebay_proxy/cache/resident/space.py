@@ -22,8 +22,7 @@ from forebay_proxy.core.events import Events, Fact
 from forebay_proxy.core.facts.cache import Evicted
 from forebay_proxy.policy.eviction.admission import AdmissionPolicy
 from forebay_proxy.policy.eviction.ledger import OVERHEAD_STEP_BYTES, Grant, Ledger, Victim
-from forebay_proxy.policy.plans.next_use import Rank
-from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.policy.plans.registry import PlanRegistry, Rank
 from forebay_proxy.store.index.row import commit_bytes
 from forebay_proxy.store.store import Store
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,20 @@ import click
 from forebay_proxy.cli.doctor.epoch_shares import EpochShare, Readers, epoch_shares
 from forebay_proxy.cli.doctor.rules import Level, RuleFinding, SetFacts, findings
 from forebay_proxy.cli.index.sizes_json import SizesJson, file_name
-from forebay_proxy.cli.options import config_option, json_option, load_settings, one_setting
+from forebay_proxy.cli.options import (
+    SURVEY_SAMPLE,
+    SURVEY_SETTINGS,
+    Seams,
+    config_option,
+    from_option,
+    json_option,
+    load_settings,
+    one_setting,
+    quantity,
+    total_bytes,
+)
 from forebay_proxy.cli.output import error_line, many, say, say_json, show_table, wrapped
-from forebay_proxy.cli.plan.flags import SETTINGS, quantity, total_bytes
-from forebay_proxy.cli.seams import Seams
-from forebay_proxy.cli.sources import is_list, read_list, understood
+from forebay_proxy.cli.sources import named_texts, understood
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ConfigError, ForebayError
 from forebay_proxy.core.exit_codes import ExitCode
@@ -26,7 +34,6 @@ from forebay_proxy.core.shard import Shard
 
 __all__ = ["doctor"]
 
-_SAMPLE = 32  # as in the plan's flags
 _SIZES = "sizes.json"  # where 'forebay index' writes it
 
 _size, _count = quantity(total_bytes), click.IntRange(min=1)
@@ -34,17 +41,17 @@ _size, _count = quantity(total_bytes), click.IntRange(min=1)
 
 @click.command()
 @click.argument("urls", nargs=-1)
-@click.option("--from", "lists", multiple=True, metavar="FILE", help="Also the URLs in FILE, one a line; '-' is stdin.")
+@from_option
 @click.option("--ranks", type=_count, required=True, metavar="N", help="Processes that train: WORLD_SIZE.")
 @click.option("--workers", type=click.IntRange(min=0), required=True, metavar="N", help="DataLoader workers of each: num_workers.")
 @click.option("--batch", type=_count, default=1, metavar="N", help="Samples of a batch of one rank, as workers make it.  [default: 1]")
 @click.option("--sizes", metavar="PATH", help="Samples by file name, as 'forebay index' writes them.  [default: ./sizes.json]")
 @click.option("--samples", type=click.IntRange(min=0), metavar="N", help="Samples of every shard, where nothing else tells.")
 @click.option("--shard-size", callback=_size, metavar="SIZE", help="Length of every shard, instead of asking the origin.")
-@click.option("--ask", type=_count, metavar="N", default=_SAMPLE, show_default=True, help="Of how many shards the length is asked.")
+@click.option("--ask", type=_count, metavar="N", default=SURVEY_SAMPLE, show_default=True, help="Of how many shards the length is asked.")
 @click.option("--cache-size", callback=_size, metavar="SIZE", help="What the cache may hold.  [FOREBAY_CACHE_SIZE]")
-@one_setting(SETTINGS[0])
-@one_setting(SETTINGS[1])
+@one_setting(SURVEY_SETTINGS[0])
+@one_setting(SURVEY_SETTINGS[1])
 @json_option
 @config_option
 @click.pass_obj
@@ -63,17 +70,14 @@ def doctor(seams: Seams, /, urls: tuple[str, ...], lists: tuple[str, ...], as_js
     Lengths are asked of the origin (HEAD, with this environment's credentials). No shard is fetched, and no sidecar is needed.
 
     The table says what becomes of an epoch's samples in each way of sharing them out: the steps of the ranks with the fewest and the most,
-    samples that are lost or come twice, and those lost where the last batch must be full. Exit code 1: a rule is broken, and the row says
-    what to do; advice alone is 0.
+    and samples that are lost or come twice. Exit code 1: a rule is broken, and the row says what to do; advice alone is 0.
     """
-    files = [*lists, *filter(is_list, urls)]
-    texts = chain((text for text in urls if not is_list(text)), *(read_list(path) for path in files))
-    sources = list(understood(texts))
+    sources = list(understood(named_texts(urls, lists)))
     if not sources:
         raise click.UsageError("name at least one URL, or a list with --from")
     if flags["sizes"] is not None and flags["samples"] is not None:
         raise click.UsageError("--sizes and --samples say the same thing; give one of them")
-    settings = load_settings({name: flags[name] for name in SETTINGS}, config)
+    settings = load_settings({name: flags[name] for name in SURVEY_SETTINGS}, config)
     readers = Readers(flags["ranks"], flags["workers"], flags["batch"])
     shards = [Shard.of(source.url, source.headers) for source in sources]
     counts, counted_by = _counts([source.url.text() for source in sources], flags["samples"], flags["sizes"])
@@ -129,7 +133,7 @@ def _show(found: Sequence[RuleFinding], shares: Sequence[EpochShare]) -> None:
     show_table(rows)
     if shares:
         say("")
-        show_table([("an epoch, shared out by", "steps a rank", "lost", "twice", "lost if batches are full"), *map(_row, shares)])
+        show_table([("an epoch, shared out by", "steps a rank", "lost", "twice"), *map(_row, shares)])
         for note in dict.fromkeys(share.note for share in shares):
             for line in wrapped(f"{' and '.join(share.way for share in shares if share.note == note)}: {note}"):
                 say(line)
@@ -139,7 +143,7 @@ def _show(found: Sequence[RuleFinding], shares: Sequence[EpochShare]) -> None:
 
 def _row(share: EpochShare) -> tuple[str, ...]:
     steps = f"{share.least_steps:,}" if share.least_steps == share.most_steps else f"{share.least_steps:,} to {share.most_steps:,}"
-    return share.way, steps, f"{share.lost:,}", f"{share.repeated:,}", f"{share.lost_full:,}"
+    return share.way, steps, f"{share.lost:,}", f"{share.repeated:,}"
 
 
 def _verdict(found: Sequence[RuleFinding]) -> str:

@@ -36,17 +36,13 @@ class Readers:
 
 @dataclass(frozen=True, slots=True)
 class EpochShare:
-    """An epoch in one ``way``: steps of the rank with the fewest and the most, samples that nobody trains on or that come twice.
-
-    ``lost_full``: lost in all where the last batch of a worker is left out unless it is full (``partial=False``, ``drop_last``).
-    """
+    """An epoch in one ``way``: steps of the rank with the fewest and the most, samples that nobody trains on or that come twice."""
 
     way: str
     least_steps: int
     most_steps: int
     lost: int
     repeated: int
-    lost_full: int
     note: str
 
 
@@ -85,21 +81,17 @@ def _steps(split: Sequence[Sequence[int]], readers: Readers) -> list[int]:
 def _as_is(split: Sequence[Sequence[int]], readers: Readers) -> EpochShare:
     steps = _steps(split, readers)
     least, most = min(steps), max(steps)
-    cut = sum(share % readers.batch for shares in split for share in shares)
     note = "all ranks end together"
     if least < most:
         longer, shorter = steps.index(most), steps.index(least)
         note = f"rank {longer} takes {most - least} more than rank {shorter}, and waits for it in the gradient all-reduce"
-    return EpochShare("shards, as webdataset splits", least, most, 0, 0, cut, note)
+    return EpochShare("shards, as webdataset splits", least, most, 0, 0, note)
 
 
 def _voted(split: Sequence[Sequence[int]], readers: Readers) -> EpochShare:
-    steps, full = min(_steps(split, readers)), min(sum(share // readers.batch for share in shares) for shares in split)
-    total = sum(map(sum, split))
-    lost = total - sum(samples_taken(shares, steps, readers.batch) for shares in split)
-    whole = [[share - share % readers.batch for share in shares] for shares in split]
-    lost_full = total - sum(samples_taken(shares, full, readers.batch) for shares in whole)
-    return EpochShare("shards, equal steps by a vote", steps, steps, lost, 0, lost_full, "fb.WebLoader where samples are not counted")
+    steps = min(_steps(split, readers))
+    lost = sum(map(sum, split)) - sum(samples_taken(shares, steps, readers.batch) for shares in split)
+    return EpochShare("shards, equal steps by a vote", steps, steps, lost, 0, "fb.WebLoader where samples are not counted")
 
 
 def _by_samples(total: int, readers: Readers) -> list[EpochShare]:
@@ -109,9 +101,8 @@ def _by_samples(total: int, readers: Readers) -> list[EpochShare]:
         steps = readers.a_rank * readers.batches(each)
         read = each * readers.count
         lost, repeated = max(0, total - read), max(0, read - total)
-        cut = lost + readers.count * (each % readers.batch)
         note = "fb.WebLoader where forebay index has counted"
-        made.append(EpochShare(f"samples, tail='{tail}'", steps, steps, lost, repeated, cut, note))
+        made.append(EpochShare(f"samples, tail='{tail}'", steps, steps, lost, repeated, note))
     return made
 
 
@@ -121,4 +112,4 @@ def _resampled(counts: Sequence[int], readers: Readers) -> EpochShare:
     missed = round(total * (1 - 1 / shards) ** shards)
     steps = -(-total // (readers.ranks * readers.batch))
     note = f"expected of an epoch of with_epoch({steps}) on the loader; other samples in each"
-    return EpochShare("resampled", steps, steps, missed, missed, missed, note)
+    return EpochShare("resampled", steps, steps, missed, missed, note)

@@ -15,23 +15,87 @@ from typing import Any
 
 import click
 
-from forebay_proxy.cli.client import SidecarClient, SidecarRefused
-from forebay_proxy.cli.index.count_room import PAUSE_S, CountRoom
+from forebay_proxy.cli.client import SidecarClient, SidecarRefused, locate
 from forebay_proxy.cli.index.sizes_json import Conflict, SizesJson, file_name
 from forebay_proxy.cli.index.video_scan import VideoScan, is_clip
-from forebay_proxy.cli.locate import locate
-from forebay_proxy.cli.options import json_option, url_option
+from forebay_proxy.cli.options import from_option, json_option, url_option
 from forebay_proxy.cli.output import many, notice, say, say_json
 from forebay_proxy.cli.progress import Failures, ProgressView
 from forebay_proxy.cli.sources import Batch, named_batches
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.exit_codes import ExitCode
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.wire.protocol.plan import encode
-from forebay_proxy.wire.protocol.reader_name import ReaderName
+from forebay_proxy.wire.protocol.plan import ReaderName, encode
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
-__all__ = ["index"]
+__all__ = ["PAUSE_S", "CountRoom", "index"]
+
+
+PAUSE_S = 2.0
+_EVICTED_AT_ONCE = 1000  # names a request
+_DISK_TRIES = 60  # in a row, while the sidecar tries whether its disk works again, which it does once a minute or sooner
+_STATUS_S = 60.0  # a count of hours must not end because a busy sidecar takes its time
+
+
+class CountRoom:
+    """What of the cache may leave, by the names of shards: counted ones, first those that were fetched for the count alone.
+
+    With ``--video`` a shard may leave before the scan of clips comes to it, which costs a second fetch of its clips and nothing else.
+    """
+
+    def __init__(self, sidecar: SidecarClient) -> None:
+        self._sidecar = sidecar
+        self._fetched: list[str] = []  # for this count, and counted
+        self._present: list[str] = []  # counted too, and here before
+        self._parts: dict[str, None] = {}  # what was fetched in part for this count: there was no room for the rest
+        self._disk_tries = 0
+
+    def counted(self, name: str, *, fetched: bool) -> None:
+        """It has been counted, or cannot be; ``fetched``: it came for this count."""
+        (self._fetched if fetched else self._present).append(name)
+
+    def in_part(self, name: str) -> None:
+        """There was no room for all of it."""
+        self._parts[name] = None
+
+    def whole(self, name: str) -> None:
+        """All of it is here."""
+        self._parts.pop(name, None)
+
+    def let_go(self) -> bool:
+        """Whether anything left that has been counted: what was here before only where nobody reads, or has said what will be read."""
+        if self.evict(self._fetched):
+            return True
+        status = self._sidecar.status(_STATUS_S)
+        return not status.get("readers") and not status.get("plans_total") and self.evict(self._present)
+
+    def evict_parts(self, but: str) -> bool:
+        """Whether bytes of shards that were fetched in part left; ``but``: the shard that stays."""
+        return self.evict([name for name in self._parts if name != but])
+
+    def evict(self, names: list[str]) -> bool:
+        """Whether bytes left; ``names`` is emptied."""
+        freed = 0
+        while names:
+            some = names[:_EVICTED_AT_ONCE]
+            del names[:_EVICTED_AT_ONCE]
+            freed += self._sidecar.evict({"shards": some})["bytes"]
+            for name in some:
+                self._parts.pop(name, None)
+        return freed > 0
+
+    def disk_is_waited_for(self) -> bool:
+        """Whether the sidecar's disk failed, so that room says nothing, and may be back now; waits ``PAUSE_S`` then."""
+        if self._disk_tries >= _DISK_TRIES or self._sidecar.status(_STATUS_S)["cache"].get("disk_state") != "down":
+            return False
+        self._disk_tries += 1
+        time.sleep(PAUSE_S)
+        return True
+
+    def disk_works(self) -> None:
+        """A shard was counted."""
+        self._disk_tries = 0
+
 
 # So many shards are fetched before their indexes are asked for: enough for an origin's latency not to count, few enough to be here still
 # where the set is larger than the cache.
@@ -47,7 +111,7 @@ Counted = Callable[[str, tuple[tuple[str, str], ...]], None]  # told each shard 
 
 @click.command()
 @click.argument("urls", nargs=-1)
-@click.option("--from", "lists", multiple=True, metavar="FILE", help="Also the URLs in FILE, one a line; '-' is stdin.")
+@from_option
 @click.option(
     "--sizes", metavar="PATH", default="sizes.json", show_default=True,
     help="Where to write the number of samples of each shard, by file name, as OpenCLIP reads it; '' writes none.",

@@ -2,23 +2,232 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from forebay_proxy.cli.options import config_option, json_option
-from forebay_proxy.cli.output import notice, say_json
-from forebay_proxy.cli.plan.arguments import PlanArguments
-from forebay_proxy.cli.plan.flags import plan_flags
-from forebay_proxy.cli.plan.report import estimate_json, outcomes_json, show_estimate, show_outcomes
-from forebay_proxy.cli.seams import Seams
-from forebay_proxy.core.quantities import format_duration
+from forebay_proxy.cli.options import (
+    SURVEY_SAMPLE,
+    SURVEY_SETTINGS,
+    Seams,
+    config_option,
+    from_option,
+    json_option,
+    load_settings,
+    one_setting,
+    quantity,
+    total_bytes,
+)
+from forebay_proxy.cli.output import many, notice, say, say_json, show_table, wrapped
+from forebay_proxy.cli.sources import named_texts, understood
+from forebay_proxy.config.settings import Settings
+from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.core.quantities import TotalBytes, format_bits, format_duration, format_rate, format_size, parse_rate
+from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.eviction.ledger import OVERHEAD_STEP_BYTES
 from forebay_proxy.simulate.estimate import Estimate, PlannedRun
-from forebay_proxy.simulate.replay import replay
+from forebay_proxy.simulate.recordings import ALONE, Recording, read_recording
+from forebay_proxy.simulate.replay import ReplayOutcome, replay
+from forebay_proxy.simulate.workload import ALL, Workload, shuffled
 
-__all__ = ["plan"]
+__all__ = ["PlanArguments", "estimate_json", "outcomes_json", "plan", "plan_flags", "show_estimate", "show_outcomes"]
+
+
+_EPOCHS = 4  # in a line of 80 columns; --json has them all
+
+
+def show_estimate(estimate: Estimate, shards: int, how: str) -> None:
+    """The figures, then the verdict."""
+    run = estimate.run
+    show_table([
+        ("working set", f"{format_size(run.dataset_bytes)} in {many(shards, 'shard')} ({how})"),
+        ("cache", format_size(run.cache_bytes)),
+        ("trainer", f"takes {format_rate(run.rate_bytes_s)}, with {many(run.workers, 'reader')} (--workers)"),
+        ("origin", f"gives {format_rate(run.origin_bytes_s)} ({format_bits(run.origin_bytes_s)})"),
+        ("smallest useful cache", f"{format_size(estimate.smallest_useful_bytes)}: below it hardly more than read-ahead fits"),
+        ("read from the cache", f"{_share(estimate.hit_bytes, run.dataset_bytes)} an epoch, from the second on"),
+        ("  with LRU instead", f"{_share(estimate.lru_hit_bytes, run.dataset_bytes)}, each epoch shuffled anew"),
+        ("read from the origin", f"{format_size(estimate.origin_bytes)} an epoch" if estimate.origin_bytes else "nothing any more"),
+        ("first epoch", f"at least {format_duration(estimate.first_epoch_s)}"),
+        ("further epochs", f"at least {format_duration(estimate.epoch_s)}; the trainer alone takes {format_duration(estimate.trainer_s)}"),
+    ])  # fmt: skip
+    say("")
+    for line in wrapped(estimate.verdict):
+        say(line)
+
+
+def estimate_json(estimate: Estimate) -> dict[str, Any]:
+    """Inputs and figures; bytes, seconds, ratios."""
+    names = (
+        "ahead_bytes", "smallest_useful_bytes", "hit_bytes", "origin_bytes", "lru_hit_bytes", "sufficient_bytes",
+        "trainer_s", "first_epoch_s", "epoch_s", "waiting_ratio", "verdict",
+    )  # fmt: skip
+    return {**asdict(estimate.run), **{name: getattr(estimate, name) for name in names}}
+
+
+def show_outcomes(outcomes: Sequence[ReplayOutcome], kind: str, workload: Workload, how: str) -> None:
+    """What was replayed, a row a policy."""
+    ahead = "nothing" if workload.ahead is None else "whole epochs" if workload.ahead == ALL else many(workload.ahead, "shard")
+    shards = f"{many(len(workload.lengths), 'shard')}, {format_size(workload.dataset_bytes)} ({how})"
+    what = f"{kind}: {shards}; {many(len(workload.orders), 'reader')} announcing {ahead}; cache: {format_size(outcomes[0].capacity_bytes)}"
+    for line in wrapped(what):
+        say(line)
+    say("")
+    show_table([("policy", "from origin", "hit ratio", "peak disk", "hits by epoch"), *map(_row, outcomes)])
+
+
+def _row(outcome: ReplayOutcome) -> tuple[str, ...]:
+    epochs = [f"{100 * epoch.hit_ratio:.1f} %" for _, epoch in sorted(outcome.epochs.items())]
+    shown = [*epochs[:_EPOCHS], "…"] if len(epochs) > _EPOCHS else epochs
+    ratio = f"{100 * outcome.hit_ratio:.1f} %"
+    return outcome.policy, format_size(outcome.origin_bytes), ratio, format_size(outcome.peak_bytes), ", ".join(shown)
+
+
+def outcomes_json(outcomes: Sequence[ReplayOutcome]) -> dict[str, Any]:
+    """All figures of all policies, epoch by epoch; bytes and ratios."""
+    return {"policies": [_outcome_json(outcome) for outcome in outcomes]}
+
+
+def _outcome_json(outcome: ReplayOutcome) -> dict[str, Any]:
+    names = ("read_bytes", "origin_bytes", "hit_bytes", "hit_ratio")
+    epochs = [asdict(epoch) for _, epoch in sorted(outcome.epochs.items())]
+    return {**asdict(outcome), **{name: getattr(outcome, name) for name in names}, "epochs": epochs}
+
+
+def _share(count: int, total: int) -> str:
+    return f"{format_size(count)} ({100 * count / total:.0f} %)" if total else format_size(count)
+
+
+@dataclass(frozen=True)
+class PlanArguments:
+    """The flags as parsed, and the shards that they name; ``recording`` is what ``--replay`` gave."""
+
+    settings: Settings
+    shards: list[Shard]
+    recording: Recording | None
+    flags: dict[str, Any]
+
+    @classmethod
+    def of(cls, urls: tuple[str, ...], lists: tuple[str, ...], config: Path | None, flags: dict[str, Any]) -> PlanArguments:
+        """Reads the lists and the file. Raises ``ConfigError``, ``click.UsageError``."""
+        settings = load_settings({name: flags[name] for name in SURVEY_SETTINGS}, config)
+        shards = [Shard.of(source.url, source.headers) for source in understood(named_texts(urls, lists))]
+        if flags["file"] is not None:
+            if shards:
+                raise click.UsageError("--replay names what is read; no URLs go with it")
+            for name in ("rate", "origin_bandwidth"):
+                if flags[name] is not None:
+                    raise click.UsageError(f"--{name.replace('_', '-')} is for an estimate: a replay counts bytes, and knows no seconds")
+            recording = read_recording(_text(flags["file"]))
+            return cls(settings, recording.shards(), recording, flags)
+        if not shards:
+            raise click.UsageError("name at least one URL, a list with --from, or a file to --replay")
+        return cls(settings, list({shard.name: shard for shard in shards}.values()), None, flags)
+
+    @property
+    def cache_bytes(self) -> int:
+        given = self.flags["cache_size"]
+        if given is None and isinstance(self.settings.cache_size, TotalBytes):
+            return self.settings.cache_size.count
+        if given is None:
+            raise click.UsageError("--cache-size is missing: how many bytes may the cache hold, as 500GB")
+        return int(given)
+
+    def need(self, **examples: str) -> None:
+        """Raises ``click.UsageError`` that names all of these flags that are not given, each with its example."""
+        given = {"cache_size"} if isinstance(self.settings.cache_size, TotalBytes) else set()
+        missing = [
+            f"--{name.replace('_', '-')} {text}" for name, text in examples.items() if self.flags[name] is None and name not in given
+        ]
+        if missing:
+            raise click.UsageError(f"an estimate needs {' and '.join(missing)} too (with your own figures)")
+
+    def lengths(self, seams: Seams) -> tuple[dict[str, int], str]:
+        """(bytes of every shard by name, how they are known). Asks the origin if nothing else tells."""
+        known = self.recording.lengths if self.recording else {}
+        size = self.flags["shard_size"]
+        missing = [shard for shard in self.shards if shard.name not in known]
+        if not missing:
+            return known, "as recorded"
+        if size is not None:
+            return {**{shard.name: size for shard in missing}, **known}, "as given"
+        found = seams.survey(missing, self.settings, self.flags["ask"])
+        lengths = {shard.name: known.get(shard.name, found.lengths.get(shard.name, found.mean_bytes)) for shard in self.shards}
+        return lengths, "asked of the origin" if found.asked == found.total else f"estimated: {found.asked} of {found.total} shards asked"
+
+    def workload(self, lengths: dict[str, int]) -> Workload:
+        """As recorded; a list is read as the flags say: shuffled, in epochs, by many."""
+        assert self.recording is not None, "asked for a replay"
+        recording, flags = self.recording, self.flags
+        if recording.kind == "list":
+            return shuffled(
+                recording.orders[ALONE][0].shards, lengths, epochs=flags["epochs"] or 2, seed=flags["shuffle"],
+                readers=flags["workers"] or 1, jobs=flags["jobs"], ahead=flags["ahead"],
+            )  # fmt: skip
+        otherwise = {**flags, "jobs": flags["jobs"] if flags["jobs"] > 1 else None}
+        for name in ("epochs", "shuffle", "workers", "jobs"):
+            if otherwise[name] is not None:
+                raise click.UsageError(f"--{name} is for a list of shards; this {recording.kind} says itself who read what")
+        return Workload(recording.orders, lengths, flags["ahead"], recording.turns)
+
+
+def _text(path: str) -> str:
+    try:
+        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}", next_step="check --replay") from error
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _ahead(text: str) -> int:
+    if text == "all":
+        return ALL
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise ValueError(f"{text!r} is not a number of shards; write 16, or all for whole epochs")
+    return int(text)
+
+
+_size, _rate = quantity(total_bytes), quantity(parse_rate)
+_count = click.IntRange(min=1)
+
+_FLAGS = (
+    from_option,
+    click.option("--cache-size", callback=_size, metavar="SIZE", help="What the cache may hold, as 500GB.  [FOREBAY_CACHE_SIZE]"),
+    click.option("--origin-bandwidth", callback=_rate, metavar="RATE", help="Estimate: what origin and line give, as 10Gbit."),
+    click.option("--rate", callback=_rate, metavar="RATE", help="Estimate: what all readers take together, as 800MB/s."),
+    click.option("--workers", "--readers", type=_count, metavar="N", help="Readers of a job: ranks x DataLoader workers.  [default: 1]"),
+    click.option("--shard-size", callback=_size, metavar="SIZE", help="Length of every shard, instead of asking the origin."),
+    click.option(
+        "--ask",
+        type=_count,
+        metavar="N",
+        default=SURVEY_SAMPLE,
+        show_default=True,
+        help="Of how many shards, evenly spread, the origin is asked.",
+    ),
+    *map(one_setting, SURVEY_SETTINGS),
+    click.option("--replay", "file", metavar="FILE", help="Replay a list or an access log through the cache's own code."),
+    click.option("--epochs", type=_count, metavar="N", help="Replay: epochs to read.  [default: 2, or as recorded]"),
+    click.option("--shuffle", type=int, metavar="SEED", help="Replay: a fresh order each epoch.  [default: as listed]"),
+    click.option("--jobs", type=_count, metavar="N", default=1, show_default=True, help="Replay: jobs that read the whole list each."),
+    click.option(
+        "--ahead", callback=quantity(_ahead), default="16", show_default=True, metavar="N|all", help="Replay: shards a reader announces."
+    ),
+)
+
+
+def plan_flags(function: Function) -> Function:
+    """All of them, in this order in the help."""
+    for flag in reversed(_FLAGS):
+        function = flag(function)
+    return function
+
 
 _OVERHEAD_BYTES = 4 * OVERHEAD_STEP_BYTES  # what the sidecar's ledger counts for index, log and lock of hundreds of shards
 _SEGMENTS_S = 4_000  # replayed in a second of one core
@@ -50,13 +259,9 @@ def plan(seams: Seams, /, urls: tuple[str, ...], lists: tuple[str, ...], as_json
 
     \b
     --replay takes ('-' is stdin):
-      a plan      as PUT /v1/plans does; of several readers a list, or lines,
-                  of plans with a "reader"
-      a list      of URLs or patterns, one a line
-      access log  as forebay serve --access-log FILE writes it
-
-    An access log is replayed in the order of its openings. Readers of a plan or
-    a list take turns.
+      a list      of URLs or patterns, one a line; readers take turns
+      access log  as forebay serve --access-log FILE writes it, in the order of
+                  its openings
     """
     asked = PlanArguments.of(urls, lists, config, flags)
     if asked.recording is None:

@@ -24,12 +24,11 @@ from types import FrameType
 
 from forebay_proxy.core.exit_codes import by_signal
 
-__all__ = ["elsewhere", "refusal", "run_command"]
+__all__ = ["refusal", "run_command"]
 
 # Commands that start others on many nodes: ``forebay run`` belongs behind them, not in front.
 _MPI = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "prun", "jsrun", "aprun", "ibrun")
 _QUEUES = ("sbatch", "salloc", "qsub", "bsub")
-_APART = ("docker", "podman", "nerdctl", "kubectl", "ssh")
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _TICK_S = 1.0  # a tick peeks at one socket; whoever trains waits this long at most until a lost sidecar is noticed
@@ -187,11 +186,3 @@ def refusal(command: Sequence[str]) -> str:
     if name in _QUEUES:
         return f"{would}write in the job's script: srun --ntasks-per-node=N forebay run -- python train.py"
     return ""
-
-
-def elsewhere(command: Sequence[str]) -> str:
-    """What to say of a command whose programs run where this sidecar is not seen; "" for others. It may be meant, so it is run."""
-    name = PurePath(command[0]).name
-    if name not in _APART:
-        return ""
-    return f"what '{name}' starts does not see this sidecar; have it start one there: {name} … forebay run -- python train.py"

@@ -1,36 +1,93 @@
-"""``forebay env``: lines for a shell's ``eval`` that lead stock WebDataset to the sidecar, and what becomes of a URL."""
+"""What a command's environment says so that its shards come through a sidecar; ``forebay env`` prints it for a shell's ``eval``."""
 
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import shlex
+from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 import click
 
-from forebay_proxy.cli.locate import locate
+from forebay_proxy.cli.client import locate
 from forebay_proxy.cli.options import url_option
-from forebay_proxy.cli.output import is_terminal, notice, say, show_table
-from forebay_proxy.cli.run.check import check_rows
-from forebay_proxy.cli.run.environment import rewrite_variables, traps
+from forebay_proxy.cli.output import is_terminal, notice, say
+from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.quantities import format_size
+from forebay_proxy.wire.commands.gopen_rules import gopen_rewrite
+from forebay_proxy.wire.protocol.step_runs import run_step, told_apart
 
-__all__ = ["assignment", "env"]
+__all__ = ["env", "fresh_job", "is_secured", "job_variables", "rewrite_variables", "traps"]
+
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_NOT_IN_JOB = re.compile(r"[^A-Za-z0-9._-]")
+
+
+def rewrite_variables(base: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """GOPEN_REWRITE and NO_PROXY (both spellings) for a sidecar at ``base``; what ``environ`` says already is kept in front.
+
+    Raises ``ConfigError`` for an address that no rule can hold (an IPv6 one).
+    """
+    try:
+        variables = {"GOPEN_REWRITE": gopen_rewrite(base, keep=environ.get("GOPEN_REWRITE", ""))}
+    except ValueError as error:
+        raise ConfigError(f"no rewrite rule can name {base}", next_step="let the sidecar listen on 127.0.0.1 or a host name") from error
+    hosts = tuple(dict.fromkeys((*_LOOPBACK, urlsplit(base).hostname or _LOOPBACK[0])))
+    for name, other in (("NO_PROXY", "no_proxy"), ("no_proxy", "NO_PROXY")):
+        variables[name] = _with_hosts(environ.get(name) or environ.get(other, ""), hosts)
+    return variables
+
+
+def job_variables(base: str, environ: Mapping[str, str], job: str) -> dict[str, str]:
+    """What ``forebay run`` says to its command of the sidecar and the job; under ``WDS_SECURE`` a rule would only make webdataset fail."""
+    variables = {"FOREBAY_URL": base, "FOREBAY_JOB": job, **rewrite_variables(base, environ)}
+    if is_secured(environ):
+        del variables["GOPEN_REWRITE"]
+    return variables
+
+
+def fresh_job(environ: Mapping[str, str], host: str, pid: int) -> str:
+    """A job name nobody else has, except that all tasks of one Slurm step are one job: each of them has a ``forebay run`` of its own.
+
+    The next ``forebay run`` of the same tasks is another job. ``pid``: who holds the name while it lives.
+    """
+    if step := run_step(environ):
+        return "-".join(filter(None, (step, told_apart(step, environ, pid))))
+    return f"{_NOT_IN_JOB.sub('-', host)}-{pid}-{secrets.token_hex(4)}"
+
+
+def traps(environ: Mapping[str, str]) -> list[str]:
+    """What in ``environ`` works against a sidecar, each with its mend."""
+    found = []
+    if is_secured(environ):
+        found.append("WDS_SECURE is set: WebDataset refuses GOPEN_REWRITE then; unset it, or use forebay run or forebay_loader")
+    if environ.get("WDS_CACHE"):
+        found.append("WDS_CACHE is set: WebDataset keeps a second copy of every shard; unset it")
+    return found
+
+
+def is_secured(environ: Mapping[str, str]) -> bool:
+    """Whether ``environ`` makes WebDataset set ``webdataset.utils.enforce_security`` as it is imported; a program may set that itself."""
+    return environ.get("WDS_SECURE", "0") not in ("", "0")
+
+
+def _with_hosts(value: str, hosts: tuple[str, ...]) -> str:
+    present = [part.strip() for part in value.split(",") if part.strip()]
+    return value if "*" in present else ",".join([*present, *(host for host in hosts if host not in present)])
 
 
 @click.command()
-@click.option("--shell", type=click.Choice(["sh", "fish"]), default="sh", show_default=True, help="Whose syntax to write.")
-@click.option(
-    "--check", metavar="URL", help="Instead: show what becomes of URL (or a 'pipe:' command, or the first of a pattern) in each way in."
-)
 @url_option
-def env(shell: str, check: str | None, url: str | None) -> int:
+def env(url: str | None) -> int:
     """Print GOPEN_REWRITE and NO_PROXY, so that an unchanged WebDataset reads through the running sidecar.
 
     \b
     Examples:
-      eval "$(forebay env)"                     sh, bash, zsh
-      forebay env --shell fish | source         fish
-      forebay env --check 'pipe:aws s3 cp s3://bucket/shard-000000.tar -'
+      eval "$(forebay env)"          sh, bash, zsh
+      forebay env | source           fish
 
     On a terminal it says in three lines what it would set; else stdout holds nothing but lines for eval. Exit code 2 when no sidecar is
     running. Limits of this way in: no request headers travel, no plan is announced, one curl process a shard, and WebDataset refuses all of
@@ -39,9 +96,6 @@ def env(shell: str, check: str | None, url: str | None) -> int:
     """
     sidecar = locate(url, os.environ)
     base = sidecar.address if sidecar.address.startswith("http") else str(sidecar.status()["url"])
-    if check is not None:
-        show_table(check_rows(check, base, os.environ))
-        return 0
     for text in traps(os.environ):
         notice(text)
     variables = rewrite_variables(base, os.environ)
@@ -49,16 +103,8 @@ def env(shell: str, check: str | None, url: str | None) -> int:
         rules = variables["GOPEN_REWRITE"]
         say(f"GOPEN_REWRITE   {rules.count(';') + 1} rules ({format_size(len(rules))}) that lead WebDataset's shards to {base}")
         say(f"NO_PROXY        {variables['NO_PROXY']} (and no_proxy)")
-        say({"sh": 'to set them:    eval "$(forebay env)"', "fish": "to set them:    forebay env --shell fish | source"}[shell])
+        say('to set them:    eval "$(forebay env)"')
         return 0
     for name, value in variables.items():
-        say(assignment(shell, name, value))
+        say(f"export {name}={shlex.quote(value)}")
     return 0
-
-
-def assignment(shell: str, name: str, value: str) -> str:
-    """One line that exports a variable, its value quoted for that shell."""
-    if shell == "fish":
-        quoted = value.replace("\\", "\\\\").replace("'", "\\'")
-        return f"set -gx {name} '{quoted}'"
-    return f"export {name}={shlex.quote(value)}"

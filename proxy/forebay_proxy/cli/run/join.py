@@ -22,15 +22,12 @@ from typing import Any, Literal
 
 import click
 
-from forebay_proxy.cli.client import KeepAlive, SidecarClient, SidecarHung, SidecarRefused, SidecarUnreachable
-from forebay_proxy.cli.locate import named_address, token_of
-from forebay_proxy.cli.options import as_arguments, config_option, load_settings, settings_options
+from forebay_proxy.cli.client import KeepAlive, SidecarClient, SidecarHung, SidecarRefused, SidecarUnreachable, named_address, token_of
+from forebay_proxy.cli.options import Seams, as_arguments, config_option, load_settings, settings_options
 from forebay_proxy.cli.output import error_line, say_json
-from forebay_proxy.cli.seams import Seams
 from forebay_proxy.config.fields import flag_name
-from forebay_proxy.config.settings import Settings, load
-from forebay_proxy.config.settings_file import find_files
-from forebay_proxy.config.settings_text import as_json, has_flag
+from forebay_proxy.config.settings import Settings, as_json, has_flag, load
+from forebay_proxy.config.settings_file import find_file
 from forebay_proxy.core.errors import ForebayError
 from forebay_proxy.core.quantities import format_size
 from forebay_proxy.node import cache_location
@@ -223,7 +220,7 @@ class _Start:
 
     def _settings(self) -> Settings:
         """What the sidecar will find; it reads flags, environment and file as we do."""
-        return load(self.request.flags, self.environ, find_files(self.request.config, self.environ, Path.cwd(), Settings.model_fields))
+        return load(self.request.flags, self.environ, find_file(self.request.config, self.environ))
 
     def _spawn(self, arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
         # A session of its own: the terminal's Ctrl-C and hang-up are for the command, and others may have joined by then. Descriptors but

@@ -19,15 +19,14 @@ from urllib.parse import urlsplit
 import click
 
 from forebay_proxy.cli.client import KeepAlive
-from forebay_proxy.cli.options import SettingsApart, config_option, load_settings, settings_options, url_option
+from forebay_proxy.cli.options import Seams, SettingsApart, config_option, load_settings, settings_options, url_option
 from forebay_proxy.cli.output import error_line, notice
-from forebay_proxy.cli.run.command import elsewhere, refusal, run_command
-from forebay_proxy.cli.run.environment import fresh_job, job_variables, traps
+from forebay_proxy.cli.run.command import refusal, run_command
+from forebay_proxy.cli.run.env import fresh_job, job_variables, traps
 from forebay_proxy.cli.run.join import Joined, JoinRequest, join, without_effect
 from forebay_proxy.cli.run.summary import has_read, summary
 from forebay_proxy.cli.run.takeover import path_variables, takeover_folder
 from forebay_proxy.cli.run.takeover_report import TakeoverReport
-from forebay_proxy.cli.seams import Seams
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ConfigError, ForebayError
 from forebay_proxy.core.exit_codes import ExitCode
@@ -71,8 +70,6 @@ def run(
     if refused := refusal(command):
         notice(refused)
         return ExitCode.CANNOT_BEGIN
-    if told := elsewhere(command):
-        notice(told)
     settings = load_settings(flags, config)  # first: a value that cannot be read is a mistake of the command line, as an unknown flag is
     with contextlib.ExitStack() as held:
         try:

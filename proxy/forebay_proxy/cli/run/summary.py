@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from forebay_proxy.core.quantities import format_duration, format_size
@@ -20,15 +20,15 @@ _RESTARTED = "the sidecar was restarted, earlier figures are lost"
 def summary(before: Table, after: Table, job: str) -> str:
     """One line: hit and origin bytes, reader wait and errors of the command whose readers name ``job``.
 
-    A sidecar has other users. What they read meanwhile is told apart: other jobs, and programs that name no reader (curl by GOPEN_REWRITE),
-    which may be the command's own or anybody's. A flight serves every reader that waits for it, so origin bytes are the command's only
+    A sidecar has other users. Programs that name no reader (curl by GOPEN_REWRITE), which may be the command's own or anybody's, are told
+    apart; other jobs are not told of. A flight serves every reader that waits for it, so origin bytes are the command's only
     where no other job read.
     """
     restarted = before.get("instance") != after.get("instance")
     before = {} if restarted else before
     spent = _difference(_of_job(before, job), _of_job(after, job))
     anonymous = _difference(before.get("anonymous", {}), after.get("anonymous", {}))
-    others = _sum(_difference(_of_job(before, name), _of_job(after, name)) for name in after.get("jobs", {}) if name != job)
+    others = any(_used(_difference(_of_job(before, name), _of_job(after, name))) for name in after.get("jobs", {}) if name != job)
     origin = max(0, _origin_bytes(after) - _origin_bytes(before))
     parts = [*_parts(spent, anonymous, others, origin), *_not_stored(spent, anonymous, after), *_no_tars(spent, anonymous, after)]
     return "; ".join([*parts, *([_RESTARTED] if restarted else [])])
@@ -39,20 +39,15 @@ def has_read(after: Table, job: str) -> bool:
     return _used(_figures(_of_job(after, job)))
 
 
-def _parts(spent: Figures, anonymous: Figures, others: Figures, origin: float) -> list[str]:
-    used = [figures for figures in (spent, anonymous, others) if _used(figures)]
-    if not used:
-        return [f"no shard was read through Forebay; {_LOOK}"]
-    if used == [spent]:
-        return [_told(spent, origin)]
-    if used == [anonymous]:
+def _parts(spent: Figures, anonymous: Figures, others: bool, origin: float) -> list[str]:
+    if not others and not _used(anonymous):
+        return [_told(spent, origin)] if _used(spent) else [f"no shard was read through Forebay; {_LOOK}"]
+    if not others and not _used(spent):
         return [_told(anonymous, origin), f"all of it by {_ANONYMOUS}"]
     parts = [_told(spent, None) if _used(spent) else f"no reader of this command read through Forebay; {_LOOK}"]
     if _used(anonymous):
         parts.append(f"{_ANONYMOUS}: {_told(anonymous, None)}")
-    if _used(others):
-        parts.append(f"other jobs: {_told(others, None)}")
-    return [*parts, f"{format_size(origin)} from origins for all of them"]
+    return [*parts, f"{format_size(origin)} from origins for all readers of the sidecar"]
 
 
 def _not_stored(spent: Figures, anonymous: Figures, after: Table) -> list[str]:
@@ -97,13 +92,6 @@ def _origin_bytes(status: Table) -> float:
 def _difference(before: Table, after: Table) -> Figures:
     now, then = _figures(after), _figures(before)
     return {name: max(0, now[name] - then[name]) for name in now}
-
-
-def _sum(parts: Iterable[Figures]) -> Figures:
-    found = _figures({})
-    for part in parts:
-        found = {name: value + part[name] for name, value in found.items()}
-    return found
 
 
 def _figures(counters: Table) -> Figures:

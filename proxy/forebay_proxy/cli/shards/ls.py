@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from forebay_proxy.cli.locate import locate
+from forebay_proxy.cli.client import locate
 from forebay_proxy.cli.options import json_option, url_option
 from forebay_proxy.cli.output import many, notice, say_json, show_table
 from forebay_proxy.cli.sources import shown_argument, understood

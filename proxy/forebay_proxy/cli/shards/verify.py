@@ -4,38 +4,29 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from forebay_proxy.cli.client import SidecarClient
-from forebay_proxy.cli.locate import locate
-from forebay_proxy.cli.options import json_option, url_option
+from forebay_proxy.cli.client import locate
+from forebay_proxy.cli.options import json_option, quantity, some_bytes, url_option
 from forebay_proxy.cli.output import many, notice, say, say_json
 from forebay_proxy.cli.progress import ProgressView
 from forebay_proxy.cli.shards.evict import selected, selections
 from forebay_proxy.cli.sources import shown_argument
 from forebay_proxy.core.exit_codes import ExitCode
-from forebay_proxy.core.quantities import format_size, parse_size
+from forebay_proxy.core.quantities import format_size
 
 __all__ = ["verify"]
-
-
-def _rate(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    try:
-        size = None if text is None else parse_size(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-    if size == 0:
-        raise click.BadParameter("0 bytes a second would never end")
-    return size
 
 
 @click.command()
 @click.argument("shards", nargs=-1)
 @click.option(
-    "--rate", callback=_rate, metavar="SIZE", help="Read at most so much a second, as 2GB.  [default: 500MB, which training bears]"
+    "--rate",
+    callback=quantity(some_bytes),
+    metavar="SIZE",
+    help="Read at most so much a second, as 2GB.  [default: 500MB, which training bears]",
 )
 @click.option("--quiet", is_flag=True, help="No progress; what is wrong is still named.")
 @json_option
@@ -55,18 +46,14 @@ def verify(shards: tuple[str, ...], rate: int | None, quiet: bool, as_json: bool
     sidecar = locate(url, os.environ)
     totals: Counter[str] = Counter()
     with ProgressView(quiet=quiet, as_json=as_json) as view:
-        for event in _events(sidecar, [{"all": True}] if not shards else list(selections(selected(shards))), rate):
-            _take(event, totals, view, as_json=as_json)
+        for selection in selections(selected(shards)) if shards else [{"all": True}]:
+            for event in sidecar.verify(selection, rate):
+                _take(event, totals, view, as_json=as_json)
     if shards and not totals["shards"] and not as_json:
         say(f"nothing that is stored matches {', '.join(map(shown_argument, shards))}: 0 segments verified")
         return ExitCode.DONE
     _say(totals, as_json=as_json)
     return ExitCode.PART_FAILED if totals["wrong"] else ExitCode.DONE
-
-
-def _events(sidecar: SidecarClient, wishes: list[dict[str, Any]], rate: int | None) -> Iterator[dict[str, Any]]:
-    for wish in wishes:
-        yield from sidecar.verify(wish, rate)
 
 
 def _take(event: dict[str, Any], totals: Counter[str], view: ProgressView, *, as_json: bool) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from forebay_proxy.cli.client import SidecarClient, SidecarUnreachable
-from forebay_proxy.cli.locate import locate
-from forebay_proxy.cli.options import json_option, url_option
+from forebay_proxy.cli.client import SidecarClient, SidecarUnreachable, locate
+from forebay_proxy.cli.options import from_option, json_option, url_option
 from forebay_proxy.cli.output import many, notice, say
 from forebay_proxy.cli.progress import Failures, ProgressView
 from forebay_proxy.cli.sources import Batch, named_batches
@@ -26,12 +25,11 @@ _NAMED = 10  # of those without room; a set larger than the cache has thousands,
 
 @click.command()
 @click.argument("urls", nargs=-1)
-@click.option("--from", "lists", multiple=True, metavar="FILE", help="Also the URLs in FILE, one a line; '-' is stdin.")
+@from_option
 @click.option("--quiet", is_flag=True, help="No progress; failures are still named.")
-@click.option("--give-up-after", type=click.IntRange(min=1), metavar="N", help="Stop once N shards have failed of one and the same cause.")
 @json_option
 @url_option
-def warm(urls: tuple[str, ...], lists: tuple[str, ...], quiet: bool, give_up_after: int | None, as_json: bool, url: str | None) -> int:
+def warm(urls: tuple[str, ...], lists: tuple[str, ...], quiet: bool, as_json: bool, url: str | None) -> int:
     """Fetch shards into the running sidecar's cache.
 
     \b
@@ -49,7 +47,7 @@ def warm(urls: tuple[str, ...], lists: tuple[str, ...], quiet: bool, give_up_aft
     """
     work = named_batches(urls, lists)
     sidecar = locate(url, os.environ)
-    warming = _Warming(sidecar, work, give_up_after)
+    warming = _Warming(sidecar, work)
     try:
         with ProgressView(quiet=quiet, as_json=as_json) as view:
             warming.run(view)
@@ -68,14 +66,13 @@ def warm(urls: tuple[str, ...], lists: tuple[str, ...], quiet: bool, give_up_aft
 class _Warming:
     """Each batch is one request. ``totals`` are shards by result, and ``bytes``; ``without`` found no room."""
 
-    def __init__(self, sidecar: SidecarClient, work: list[Batch], give_up_after: int | None) -> None:
+    def __init__(self, sidecar: SidecarClient, work: list[Batch]) -> None:
         self.totals: Counter[str] = Counter()
         self.without: list[str] = []
         self.failures = Failures()
         self.shards = sum(len(batch.shards) for batch in work)
         self._sidecar = sidecar
         self._work = work
-        self._give_up_after = give_up_after
 
     @property
     def done(self) -> int:
@@ -88,9 +85,6 @@ class _Warming:
                 for event in self._sidecar.warm(encoded.content_type, encoded.body, batch.headers, encoded.query):
                     view.event(event)
                     self._take(event, view)
-                    if self._give_up_after is not None and self.failures.alike >= self._give_up_after:
-                        notice(f"given up after {self.failures.alike} failures alike; {self.shards - self.done} shards were not tried")
-                        return
             except SidecarUnreachable as error:
                 if not self.done:
                     raise

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 from pydantic import SecretStr
 
-from forebay_proxy.cli.locate import locate
-from forebay_proxy.cli.options import config_option, json_option, load_settings, settings_options, url_option
-from forebay_proxy.cli.output import notice, say, say_json, show_table
+from forebay_proxy.cli.options import config_option, json_option, load_settings, settings_options
+from forebay_proxy.cli.output import notice, say_json, show_table
 from forebay_proxy.config.fields import env_name
-from forebay_proxy.config.settings import Settings
-from forebay_proxy.config.settings_text import as_json as as_json_values
-from forebay_proxy.config.settings_text import default_text, value_text
+from forebay_proxy.config.settings import Settings, default_text, value_text
+from forebay_proxy.config.settings import as_json as as_json_values
 from forebay_proxy.core.shard import shown_set
 
 __all__ = ["config"]
@@ -31,9 +27,7 @@ def config() -> None:
 @settings_options
 @config_option
 @json_option
-@click.option("--running", is_flag=True, help="Those of the running sidecar, and which of them are not yours.")
-@url_option
-def show(config: Path | None, as_json: bool, running: bool, url: str | None, **flags: Any) -> int:
+def show(config: Path | None, as_json: bool, **flags: Any) -> int:
     """Print every setting, its value, and where the value comes from: flag, environment, file or default.
 
     \b
@@ -41,11 +35,8 @@ def show(config: Path | None, as_json: bool, running: bool, url: str | None, **f
       forebay config show
       forebay config show --cache-size 75%
       forebay config show --json
-      forebay config show --running
     """
     settings = load_settings(flags, config)
-    if running:
-        return _show_running(locate(url, os.environ).status().get("settings", {}), settings, as_json=as_json)
     for text in settings.notices:
         notice(text)
     if as_json:
@@ -53,38 +44,7 @@ def show(config: Path | None, as_json: bool, running: bool, url: str | None, **f
         return 0
     rows = [(name, _shown(settings, name), settings.source_of(name), env_name(name)) for name in Settings.model_fields]
     show_table([("setting", "value", "from", "variable"), *rows])
-    _say_heeded()
     return 0
-
-
-def _show_running(found: Mapping[str, Any], mine: Settings, *, as_json: bool) -> int:
-    if as_json:
-        say_json(found)
-        return 0
-    own = as_json_values(mine)
-    rows = [(name, _told(name, each["value"]), each["source"], _yours(name, each["value"], own)) for name, each in found.items()]
-    show_table([("setting of the sidecar", "value", "from", "differs from yours"), *rows])
-    return 0
-
-
-def _yours(name: str, value: Any, own: Mapping[str, Any]) -> str:
-    return "" if own.get(name, {"value": value})["value"] == value else _told(name, own[name]["value"])
-
-
-def _told(name: str, value: Any) -> str:
-    """A value as the sidecar's JSON has it."""
-    if value is None or value == []:
-        return f"({default_text(name)})" if name in Settings.model_fields else "(default)"
-    return ", ".join(map(str, value)) if isinstance(value, list) else value_text(value)
-
-
-def _say_heeded() -> None:
-    """Variables that are not ours and still decide how origins are reached."""
-    from forebay_proxy.origins.net.egress import heeded  # noqa: PLC0415  (loads the HTTP client: nothing else this verb does needs it)
-
-    if found := heeded(os.environ):
-        say("")
-        show_table([("variable of others", "value"), *found])
 
 
 def _shown(settings: Settings, name: str) -> str:

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from forebay_proxy.cli.client import SidecarClient
-from forebay_proxy.cli.locate import token_of
+from forebay_proxy.cli.client import SidecarClient, token_of
 from forebay_proxy.cli.options import json_option
 from forebay_proxy.cli.output import notice, say_json, show_table
 from forebay_proxy.core.errors import ForebayError

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forebay_proxy.cli.options import config_option, json_option, load_settings, settings_options
+from forebay_proxy.cli.options import Seams, config_option, json_option, load_settings, settings_options
 from forebay_proxy.cli.output import notice, say, say_json, silence_stdout
-from forebay_proxy.cli.seams import Seams
 from forebay_proxy.core.logs import keep_short
 from forebay_proxy.core.quantities import format_size
 from forebay_proxy.node.runfile import RunDirectory

@@ -1,71 +1,247 @@
-"""``forebay status``: how the sidecar is, once or until interrupted."""
+"""``forebay status``: how the sidecar is."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
-from rich.live import Live
-from rich.text import Text
 
-from forebay_proxy.cli.client import SidecarClient
-from forebay_proxy.cli.locate import locate
+from forebay_proxy.cli.client import locate
 from forebay_proxy.cli.options import json_option, url_option
-from forebay_proxy.cli.output import is_terminal, plain_table, say, say_json
-from forebay_proxy.cli.sidecars.status_report import error_rows, origin_rows, plan_rows, rank_rows, reader_rows, status_rows
+from forebay_proxy.cli.output import is_terminal, many, plain_table, say, say_json
+from forebay_proxy.core.quantities import format_duration, format_size
+from forebay_proxy.telemetry.rank_balance import rank_balance
 
-__all__ = ["status"]
+__all__ = ["RESULTS", "error_rows", "failure_lines", "origin_rows", "plan_rows", "rank_rows", "reader_rows", "status", "status_rows"]
+
+
+Table = Mapping[str, Any]
+Row = tuple[str, ...]
+
+
+# The metrics' words for how a request was served, as people say it.
+RESULTS = {
+    "hit": "from the cache",
+    "collapsed": "shared a fetch",
+    "partial": "in part from the cache",
+    "miss": "fetched",
+    "bypass": "not stored",
+    "relayed": "in parts, not stored",
+}
+
+
+def status_rows(status: Table) -> list[Row]:
+    """(what, how it is), the verdict first."""
+    rows = [
+        (
+            "sidecar",
+            f"{status['state']}, up {format_duration(status['uptime_s'])}, {status['url']}, pid {status['pid']}, {status['forebay']}",
+        ),
+        *_told("now", status.get("verdict")),
+        ("cache", _cache(status["cache"])),
+        ("", f"{many(status['cache']['shards'], 'shard')} in {status['cache_dir']}"),
+        ("read", _bytes(status["bytes"])),
+        ("requests", ", ".join(f"{count} {RESULTS.get(result, result)}" for result, count in status["requests"].items())),
+        ("waited", f"readers {format_duration(status['reader_wait_s'])} in all"),
+        ("errors", f"{status['errors']}{', the last ones below' if status.get('recent_errors') else ''}"),
+        *_told("log", status.get("log")),
+    ]
+    rows += [("ranks", f"{each['job']}: {each['unequal']}") for each in status.get("meters", ()) if each.get("unequal")]
+    rows += [("ranks", text) for text in _uneven(status.get("meters", ()))]
+    rows += [("trouble", text) for text in status.get("troubles", ())]
+    for each in status.get("sets", ()):
+        rows += [("set", _declared(each)), *(("", line) for line in failure_lines(each))]
+    disk = status["cache"].get("disk_state", "normal")
+    if disk != "normal":
+        rows.append(("disk", f"{disk}: {status['cache'].get('disk_reason', '')}"))
+    rows += [("chosen", text) for text in status.get("chosen", ())]
+    return rows + [("notice", text) for text in status.get("notices", ())]
+
+
+def origin_rows(status: Table) -> list[Row]:
+    """One row an origin, under a heading; empty before the first was asked."""
+    rows = [
+        (
+            each["origin"],
+            f"{format_size(int(each['rate_bytes_s']))}/s",
+            str(each["in_flight"]),
+            _codes(each["codes_last_minute"]) or _or_dash(each["last_code"]),
+            f"{each['throttled']}",
+            f"{each['retries']}",
+            "" if each["last_error_s_ago"] is None else f"{each['last_error']}, {format_duration(each['last_error_s_ago'])} ago",
+        )
+        for each in status.get("origins", ())
+    ]
+    return [("origin", "now", "in the air", "answers", "throttled", "retries", "last error"), *rows] if rows else []
+
+
+def error_rows(status: Table) -> list[Row]:
+    """The last errors that clients were given, the newest first, under a heading; empty when there were none."""
+    rows = [
+        (time.strftime("%H:%M:%S", time.localtime(each["at"])), each["what"], f"{each['count']} x", each["error"])
+        for each in status.get("recent_errors", ())
+    ]
+    return [("error at", "status", "", "why"), *rows] if rows else []
+
+
+def rank_rows(status: Table) -> list[Row]:
+    """One row a training process that tells its stalls, under a heading; empty when none does. Of the last minute."""
+    rows = [
+        (
+            f"{each['job']} {each['rank']}{' (ended)' if each.get('ended') else ''}",
+            _stall(each["lately"]),
+            _each_step(each["lately"]),
+            _or_dash(each["batch_size"]),
+            _or_dash(each["slowest_worker"]),
+            _or_dash(each["slowest_shard"]),
+            str(each["skipped"]),
+        )
+        for each in status.get("meters", ())
+    ]
+    return [("rank", "stall", "a step", "batch", "worker", "shard", "skipped"), *rows] if rows else []
+
+
+def reader_rows(status: Table) -> list[Row]:
+    """One row a reader that is in a shard now, or waits to be let in, under a heading; empty when nobody reads."""
+    rows = [
+        (
+            each["reader"],
+            each["shard"],
+            _position(each["position_bytes"], each["length_bytes"]),
+            format_duration(each["waited_s"]),
+            each.get("waiting_for", ""),
+        )
+        for each in status.get("readers", ())
+    ]
+    return [("reader", "shard", "position", "waited", "waits now for"), *rows] if rows else []
+
+
+def plan_rows(status: Table) -> list[Row]:
+    """One row an announced plan, under a heading; empty when there is none."""
+    rows = [
+        (
+            each["reader"],
+            _or_dash(each["set"]),
+            _or_dash(each["epoch"]),
+            f"{each['position']}/{each['length']}",
+            f"{each['rate']:.2g}/s",
+            f"{format_size(each['lead_bytes'])}, {format_duration(each['lead_s'])}",
+            "waiting" if each["waiting"] else "",
+        )
+        for each in status.get("plans", ())
+    ]
+    more = status.get("plans_total", len(rows)) - len(rows)
+    unseen = [(f"and {more} more", "", "", "", "", "", "")] if more > 0 else []
+    return [("plan of", "set", "epoch", "shard", "rate", "lead", ""), *rows, *unseen] if rows else []
+
+
+def _uneven(meters: Sequence[Table]) -> list[str]:
+    """A line for each job whose ranks were not evenly loaded in the last minute: the most of a figure over its mean, and whose it is."""
+    rows = dict[str, list[Table]]()
+    for each in meters:
+        if each["lately"]["wall_s"]:
+            rows.setdefault(each["job"], []).append(each)
+    balances = {job: rank_balance(ranks) for job, ranks in rows.items()}
+    return [f"{job}: uneven, {balance}" for job, balance in balances.items() if balance and balance.is_uneven]
+
+
+def _declared(each: Table) -> str:
+    opened = "".join(f", {job or 'readers without a name'}: {count} opened in this epoch" for job, count in each["opened"].items())
+    complete, stored = each.get("complete"), each.get("stored_bytes")
+    here = "" if complete is None or stored is None else f", {complete} of them here ({format_size(stored)})"
+    return f"{each['set']}, {each['shards']} shards{here}, {each['state']}{opened}"
+
+
+def failure_lines(declared: Table) -> list[str]:
+    """What of a declared set cannot be fetched, a line a cause, with what to do."""
+    lines = []
+    for each in declared.get("failures", ()):
+        which = each["shard"] if each["count"] == 1 else f"{each['count']} shards ({each['shard']} and others)"
+        lines.append("; ".join(text for text in (f"{which} cannot be fetched: {each['cause']}", each["next_step"]) if text))
+    return lines
+
+
+def _cache(cache: Table) -> str:
+    used = cache["stored_bytes"] + cache["reserved_bytes"] + cache["doomed_bytes"] + cache["overhead_bytes"]
+    capacity = cache["effective_bytes"]
+    share = f" ({100 * used / capacity:.0f} %)" if capacity else ""
+    text = f"{format_size(used)} of {format_size(capacity)}{share}"
+    text += f", {cache['in_flight']} segments in flight, {format_size(cache['leased_bytes'])} in use"
+    if cache.get("descriptors"):
+        text += f", {format_size(cache['descriptor_bytes'])} of it by {cache['descriptors']} descriptors"
+        if cache.get("lingering"):
+            text += f" ({cache['lingering']} by views that outlived their reader)"
+    if capacity < cache["capacity_bytes"]:
+        text += f"; asked for {format_size(cache['capacity_bytes'])}, but the disk has no more"
+    return text
+
+
+def _bytes(counted: Table) -> str:
+    share = f" ({100 * counted['hit'] / counted['sent']:.0f} %)" if counted["sent"] else ""
+    return (
+        f"{format_size(counted['sent'])}, {format_size(counted['hit'])} hit{share}, "
+        f"{format_size(counted['origin'])} from origins, {format_size(counted['saved'])} saved"
+        + (f", {format_size(counted['opened'])} opened to read samples of it" if counted.get("opened") else "")
+    )
+
+
+def _stall(sums: Table) -> str:
+    """Its share of the time, and the causes that are a tenth of it at least."""
+    stall_s, wall_s = sum(sums["stall_s"].values()), sums["wall_s"]
+    if not wall_s:
+        return "-"
+    causes = sorted(sums["stall_s"].items(), key=lambda each: -each[1])
+    named = ", ".join(f"{cause} {100 * seconds / stall_s:.0f} %" for cause, seconds in causes if seconds and seconds >= stall_s / 10)
+    return f"{100 * stall_s / wall_s:.1f} %{f' ({named})' if named else ''}"
+
+
+def _each_step(sums: Table) -> str:
+    return f"{sums['wall_s'] / sums['steps']:.3f} s" if sums["steps"] else "-"
+
+
+def _told(name: str, text: str | None) -> list[Row]:
+    return [(name, text)] if text else []
+
+
+def _codes(codes: Mapping[str, int]) -> str:
+    """What an origin answered in the last minute."""
+    return ", ".join(f"{count} x {'no answer' if code == '0' else code}" for code, count in codes.items())
+
+
+def _position(position: int, length: int | None) -> str:
+    return format_size(position) if length is None else f"{format_size(position)} of {format_size(length)}"
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else str(value)
+
 
 _ROWS_SHOWN = 20  # a screen; a pipe and --json have them all
 
 
 @click.command()
 @json_option
-@click.option("--watch", is_flag=True, help="Show it again every interval until Ctrl-C.")
-@click.option(
-    "--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True, metavar="SECONDS", help="How often, with --watch."
-)
 @url_option
-def status(as_json: bool, watch: bool, interval: float, url: str | None) -> int:
+def status(as_json: bool, url: str | None) -> int:
     """Show how the running sidecar is: what training and readers wait for, room, hits, origins, the last errors, and which reader reads
     which shard.
 
     \b
     Examples:
       forebay status
-      forebay status --watch
+      watch forebay status
       forebay status --json | jq .cache
     """
-    sidecar = locate(url, os.environ)
-    if watch:
-        return _watch(sidecar, interval, as_json=as_json)
-    _show(sidecar.status(), as_json=as_json)
-    return 0
-
-
-def _show(found: dict[str, Any], *, as_json: bool) -> None:
+    found = locate(url, os.environ).status()
     if as_json:
         say_json(found)
     else:
         for line in _lines(found):
             say(line)
-
-
-def _watch(sidecar: SidecarClient, interval: float, *, as_json: bool) -> int:
-    if as_json or not is_terminal():
-        while True:
-            _show(sidecar.status(), as_json=as_json)
-            time.sleep(interval)
-    with Live(_screen(sidecar.status()), screen=True, auto_refresh=False) as live:
-        while True:
-            time.sleep(interval)
-            live.update(_screen(sidecar.status()), refresh=True)
-
-
-def _screen(found: dict[str, Any]) -> Text:
-    return Text("\n".join(_lines(found)), no_wrap=True, overflow="ellipsis")
+    return 0
 
 
 def _lines(found: dict[str, Any]) -> list[str]:

@@ -25,8 +25,8 @@ from forebay_proxy.origins.errors import refused
 from forebay_proxy.origins.http import HttpOrigin
 from forebay_proxy.origins.net.allow_list import has_user, place_of
 from forebay_proxy.origins.net.guard import Guard, Refused
-from forebay_proxy.origins.request import OriginRequest
-from forebay_proxy.origins.response import OriginResponse, version_of
+from forebay_proxy.origins.request import OriginRequest, RequestTarget
+from forebay_proxy.origins.response import OriginResponse
 
 if TYPE_CHECKING:
     from forebay_proxy.origins.cloud.gs_auth import Authorization, Google
@@ -40,8 +40,8 @@ GOOGLE = "https://storage.googleapis.com"
 _AS_STORED = ("Accept-Encoding", "gzip")
 
 
-class GsOrigin:
-    """All buckets; an ``Origin``, and the ``Source`` of its requests."""
+class GsOrigin(RequestTarget):
+    """All buckets; an ``Origin``, and the ``RequestTarget`` of its requests."""
 
     def __init__(
         self,
@@ -97,12 +97,6 @@ class GsOrigin:
             return None  # what the storage said is nearer to the matter
         second = self._ask(shard, self._now.headers)
         return None if second.headers == ask.headers else second
-
-    def arrived(self, shard: Shard, ask: OriginRequest) -> None:
-        """Redirects of the storage are followed each time: they are rare."""
-
-    def version(self, shard: Shard, ask: OriginRequest, answer: OriginResponse, length: int | None) -> Version:
-        return version_of(answer.headers, length)
 
     def _ask(self, shard: Shard, headers: tuple[tuple[str, str], ...]) -> OriginRequest:
         # Everything that is not a plain character, as the service wants it: "+" in a path would be a space to some.

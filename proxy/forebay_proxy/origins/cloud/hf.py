@@ -10,11 +10,15 @@ The token goes to the hub and nowhere else. Without one, public repositories are
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import re
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from pathlib import Path
 
 from forebay_proxy.core.errors import ConfigError, InvalidShard, OriginError, OriginLied, ShardError
 from forebay_proxy.core.events import Events
@@ -27,18 +31,85 @@ from forebay_proxy.core.shard import (
     Version,
 )
 from forebay_proxy.origins.base import OriginBody
-from forebay_proxy.origins.cloud.hf_token import HubToken
 from forebay_proxy.origins.errors import refused, report
 from forebay_proxy.origins.http import HttpOrigin
 from forebay_proxy.origins.http_client import MAX_HOPS
 from forebay_proxy.origins.net.allow_list import has_user, place_of
 from forebay_proxy.origins.net.guard import Guard, Refused
-from forebay_proxy.origins.request import OriginRequest, RedirectCache, next_hop
+from forebay_proxy.origins.request import OriginRequest, RedirectCache, RequestTarget, next_hop
 from forebay_proxy.origins.response import OriginResponse, content_length, error_of, version_of
 from forebay_proxy.wire.urls.hf_url import RepoFile, repo_file
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 
-__all__ = ["HfOrigin", "hub_endpoint"]
+__all__ = ["HfOrigin", "HubToken", "hub_endpoint", "token_path"]
+
+
+log = logging.getLogger("forebay")
+
+_MOST_BYTES = 16 * 1024
+_TOKEN = re.compile(r"[\x21-\x7e]+")  # what a header may hold
+_YES = ("1", "on", "yes", "true")
+
+
+class HubToken:
+    """The event loop's only. The file is read in a thread of its own, as homes are on network file systems that may hang."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._given = environ.get("HF_TOKEN") or environ.get("HUGGING_FACE_HUB_TOKEN") or ""
+        self._path = token_path(environ)
+        self._off = environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").lower() in _YES
+        self._read: str | None = None  # None: not looked yet
+        self._thread: ThreadPoolExecutor | None = None
+
+    def __repr__(self) -> str:
+        return f"<HubToken {'none' if self._off or self._read == '' else 'not shown'}>"
+
+    async def now(self) -> str:
+        """The token, "" for none."""
+        if self._read is None:
+            self._read = "" if self._off else _usable(self._given or await self._from_file())
+        return self._read
+
+    async def changed(self, rejected: str) -> bool:
+        """Read it anew after ``rejected`` was refused; whether there is another one now."""
+        self._read = None
+        return await self.now() != rejected
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+
+    async def _from_file(self) -> str:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="forebay-token")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, _content, self._path)
+
+
+def token_path(environ: Mapping[str, str]) -> Path:
+    """Where the token file is: HF_TOKEN_PATH, else in HF_HOME, else in the cache of the user's home."""
+    home = environ.get("HF_HOME") or os.path.join(environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    return Path(os.path.expanduser(environ.get("HF_TOKEN_PATH") or os.path.join(home, "token")))
+
+
+def _content(path: Path) -> str:
+    """Blocking. A file that cannot be read is none, and that is said: public repositories go on being read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_MOST_BYTES).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        log.warning("hf: the token file cannot be read (%s); only public repositories are", error.strerror)
+        return ""
+
+
+def _usable(text: str) -> str:
+    token = text.replace("\r", "").replace("\n", "").strip()
+    if token and not _TOKEN.fullmatch(token):
+        log.warning("hf: the token holds characters that no token has and is not sent; only public repositories are read")
+        return ""
+    return token
+
 
 HUB = "https://huggingface.co"
 # Longer than any link is signed for: what ends a link is its own date or a refusal. Openings ask the hub in any case.
@@ -49,8 +120,8 @@ _SAID = ("x-linked-etag", "x-linked-size", "x-repo-commit")
 _COMMIT = re.compile(r"[0-9a-f]{40,64}", re.ASCII)
 
 
-class HfOrigin:
-    """All repositories of one hub; an ``Origin``, and the ``Source`` of its requests."""
+class HfOrigin(RequestTarget):
+    """All repositories of one hub; an ``Origin``, and the ``RequestTarget`` of its requests."""
 
     def __init__(
         self,
@@ -100,9 +171,6 @@ class HfOrigin:
             return replace(newer, fresh=True)
         self._redirects.forget(shard)
         return await self._resolved(shard)
-
-    def arrived(self, shard: Shard, ask: OriginRequest) -> None:
-        """A link that redirects is followed each time."""
 
     def version(self, shard: Shard, ask: OriginRequest, answer: OriginResponse, length: int | None) -> Version:
         """What the hub said of the file, with the encoding the answer has."""

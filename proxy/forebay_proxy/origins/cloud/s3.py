@@ -30,8 +30,8 @@ from forebay_proxy.origins.errors import refused
 from forebay_proxy.origins.http import HttpOrigin
 from forebay_proxy.origins.net.allow_list import AllowedPlace
 from forebay_proxy.origins.net.guard import Guard, Refused
-from forebay_proxy.origins.request import OriginRequest
-from forebay_proxy.origins.response import OriginResponse, check_pin, version_of
+from forebay_proxy.origins.request import OriginRequest, RequestTarget
+from forebay_proxy.origins.response import OriginResponse, check_pin
 
 if TYPE_CHECKING:
     from forebay_proxy.origins.cloud.s3_signer import Signer
@@ -49,8 +49,8 @@ _ELSEWHERE = frozenset({301, 302, 307, 400, 403})
 _REGION = re.compile(rb"<Region>([a-z0-9-]{1,32})</Region>")
 
 
-class S3Origin:
-    """All buckets of all endpoints; an ``Origin``, and the ``Source`` of its requests."""
+class S3Origin(RequestTarget):
+    """All buckets of all endpoints; an ``Origin``, and the ``RequestTarget`` of its requests."""
 
     def __init__(
         self,
@@ -131,19 +131,13 @@ class S3Origin:
         if order.client.unsigned or answer.status not in (400, 401, 403):
             return None
         bad = answer.code in _BAD_TOKENS
-        looked = await self._recredential(order.client.profile, certain=bad)
+        looked = await self._recredential(order.client.profile)
         second = await self._signed_anew(shard)
         return None if _same_signer(ask, second) and (ask.fresh or (bad and not looked)) else second
 
     async def _signed_anew(self, shard: Shard) -> OriginRequest:
         self._signatures.pop(shard.name, None)
         return replace(await self.prepare(shard), fresh=True)
-
-    def arrived(self, shard: Shard, ask: OriginRequest) -> None:
-        """Redirects of an S3 server are followed each time: they are rare and short-lived."""
-
-    def version(self, shard: Shard, ask: OriginRequest, answer: OriginResponse, length: int | None) -> Version:
-        return version_of(answer.headers, length)
 
     async def _permit(self, shard: Shard, order: S3Request) -> bool:
         """Whether the operator named where this order goes; raises ``OriginRefused`` where it may not go."""
@@ -185,13 +179,13 @@ class S3Origin:
         _keep(self._signatures, shard.name, (made, signature), _SIGNATURES_MAX)
         return signature
 
-    async def _recredential(self, profile: str, *, certain: bool) -> bool:
-        """Read the credentials of ``profile`` anew; False if that was done a moment ago. ``certain``: those in use are known to be bad."""
+    async def _recredential(self, profile: str) -> bool:
+        """Read the credentials of ``profile`` anew; False if that was done a moment ago."""
         now = self._clock()
         if abs(now - self._recredentialed.get(profile, float("-inf"))) < _RECREDENTIAL_S:
             return False
         self._recredentialed[profile] = now
-        if await self._sdk(lambda signer: signer.forget(profile) if certain else signer.reread(profile)):
+        if await self._sdk(lambda signer: signer.reread(profile)):
             self._signatures.clear()  # all of them may carry the rejected token
         return True
 

@@ -67,20 +67,18 @@ class Signer:
             headers = (*headers, ("x-amz-checksum-mode", "ENABLED"))
         return S3Signature(url, headers, client.meta.region_name)
 
-    def forget(self, profile: str) -> bool:
-        """Drop the clients of a profile: the next one reads its credentials anew, from files and services. True."""
-        for key in [key for key in self._clients if key.profile == profile]:
-            self._clients.pop(key).close()
-        self._sessions.pop(profile, None)
-        return True
-
     def reread(self, profile: str) -> bool:
-        """Whether the credentials of a profile are others now than those its clients sign with; then these are dropped."""
+        """Whether the credentials of a profile, read anew, are others than those its clients sign with; then these are dropped."""
         before = self._sessions.get(profile)
         try:
-            return before is not None and _keys(before) != _keys(self._session(profile)) and self.forget(profile)
+            if before is None or _keys(before) == _keys(self._session(profile)):
+                return False
         except (sdk.BotoCoreError, sdk.ClientError):
             return False  # what the origin said is nearer to the matter
+        for key in [key for key in self._clients if key.profile == profile]:
+            self._clients.pop(key).close()
+        del self._sessions[profile]
+        return True
 
     def close(self) -> None:
         while self._clients:

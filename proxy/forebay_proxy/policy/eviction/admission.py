@@ -18,8 +18,7 @@ from forebay_proxy.core.segments import Segments
 from forebay_proxy.policy.eviction.eviction_queue import EvictionQueue
 from forebay_proxy.policy.eviction.ledger import Grant, Ledger, Victim, chosen
 from forebay_proxy.policy.eviction.read_ahead import ReadAhead
-from forebay_proxy.policy.plans.next_use import NextUse, Rank
-from forebay_proxy.policy.plans.registry import NextUseChanged, PlanRegistry
+from forebay_proxy.policy.plans.registry import NextUse, NextUseChanged, PlanRegistry, Rank
 
 __all__ = ["AdmissionPolicy", "EvictionCandidates", "HeldBytes", "HeldUse"]
 
@@ -65,9 +64,6 @@ class EvictionCandidates(Generic[H]):
         self._clock = clock
         self._can_punch = can_punch
         self._queue = EvictionQueue(self._use_of)
-
-    def __repr__(self) -> str:
-        return f"<EvictionCandidates {len(self.entries)} shards>"
 
     def use_of(self, entry: H) -> NextUse:
         """When an entry is used next, whoever is inside it now."""
@@ -167,9 +163,6 @@ class AdmissionPolicy(Generic[H]):
         self.ledger = ledger
         self.read_ahead = ReadAhead(events)
         self.candidates: EvictionCandidates[H] = EvictionCandidates(plans, clock, can_punch)
-
-    def __repr__(self) -> str:
-        return f"<AdmissionPolicy {self.ledger!r}, {self.candidates!r}>"
 
     def reserve(self, size: int) -> Grant[tuple[H, tuple[int, ...]]]:
         """Room for a demanded segment: whatever is not leased may leave for it. Raises ``CacheFull``."""

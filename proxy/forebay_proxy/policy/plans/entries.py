@@ -99,9 +99,6 @@ class Entries:
         """Shards that stand side by side already, all with the first one's headers."""
         return cls([shard.url.text() for shard in shards], shards[0].credential.headers if shards else ())
 
-    def __repr__(self) -> str:
-        return f"<Entries of {len(self)} shards>"
-
     def __len__(self) -> int:
         return len(self._indices)
 

@@ -12,15 +12,14 @@ are still in the last one. A shard counts as *read* when nobody of the job opens
   one: eight ranks that peek at the same first shard are one opening. And once seven eighths of what the last epoch had are opened in
   the present one, the last one is over: what it lacks was never seen (a sidecar that started half-way), and is not waited for.
 
-It takes nine bytes a shard, however long its name: a name is kept as 64 bits of its hash. Of a million names two share one in fewer than
-one of ten million runs, and then one of them is taken for read an epoch too early, which costs one fetch at worst.
+It takes some 70 bytes a shard, however long its name: a name is kept as 64 bits of its hash. Of a million names two share one in fewer
+than one of ten million runs, and then one of them is taken for read an epoch too early, which costs one fetch at worst.
+
 Not thread-safe: the event loop's only.
 """
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left
 from collections.abc import Collection
 
 __all__ = ["UNTOLD", "Epoch", "EpochMarks"]
@@ -31,75 +30,37 @@ MOST_EARLY = 1 << 12  # more than a node has readers
 FEWEST = 4  # shards that make an epoch: fewer may be what ranks peek at
 TELLING = 8  # openings after which a job shares a group with another one, or does not: a coincidence of two random orders is over by then
 _NOW, _BEFORE = 1, 2  # bits of a mark: read in the present epoch, in the one before
-_OLDEST = 7  # the last bit: that many epochs ago, or more
-
-# A new name moves what stands behind it: of a small set all, some kilobytes; a large one is parted so that it is no more for a million.
-# Not before, because each part takes two hundred bytes, and some data sets have a folder for every hundred shards.
-_FEW = 4096
-_BUCKETS = 256  # a power of two
-_SHIFTED = [bytes((mark << by) & 255 for mark in range(256)) for by in range(9)]
 
 
 class EpochMarks:
-    """Eight bits a name: bit n says that it was read n epochs before the present one. Names never seen have none."""
+    """Which names were read in the present epoch and in the one before it, as two bits. Names never seen have none."""
 
     def __init__(self) -> None:
-        self._buckets = [(array("q"), bytearray())]  # hashes in order, and the marks of each
-        self._mask = 0  # the bits of a hash that say in which bucket it is
-        self._count = 0
+        self._read: dict[int, int] = {}  # hash of the name -> the count of epochs when it was last noted, and its bits then
+        self._epochs = 0
 
     def __len__(self) -> int:
         """How many names have been seen."""
-        return self._count
+        return len(self._read)
 
     def __contains__(self, name: str) -> bool:
-        hashed = hash(name)
-        hashes, _ = self._buckets[hashed & self._mask]
-        place = bisect_left(hashes, hashed)
-        return place < len(hashes) and hashes[place] == hashed
+        return hash(name) in self._read
 
     def __getitem__(self, name: str) -> int:
-        hashed = hash(name)
-        hashes, bits = self._buckets[hashed & self._mask]
-        place = bisect_left(hashes, hashed)
-        return bits[place] if place < len(hashes) and hashes[place] == hashed else 0
+        noted = self._read.get(hash(name), 0)
+        later = self._epochs - (noted >> 2)
+        return 0 if later > 1 else (noted & 3) << later & 3
 
-    def slot(self, name: str) -> tuple[bytearray, int]:
-        """Where the marks of ``name`` are, which is seen by that; until the next new name."""
-        hashed = hash(name)
-        hashes, bits = self._buckets[hashed & self._mask]
-        place = bisect_left(hashes, hashed)
-        if place == len(hashes) or hashes[place] != hashed:
-            if self._count == _FEW:
-                self._part()
-                hashes, bits = self._buckets[hashed & self._mask]
-                place = bisect_left(hashes, hashed)
-            hashes.insert(place, hashed)
-            bits.insert(place, 0)
-            self._count += 1
-        return bits, place
-
-    def add(self, name: str, bit: int) -> bool:
-        """Note that ``name`` was read ``bit`` epochs ago; whether that is news."""
-        bits, place = self.slot(name)
-        news = not bits[place] & (1 << bit)
-        bits[place] |= 1 << bit
-        return news
+    def add(self, name: str, back: int) -> bool:
+        """Note that ``name`` was read ``back`` epochs ago; whether that is news of the last two."""
+        before = self[name]
+        mark = before | (1 << back if back < 2 else 0)
+        self._read[hash(name)] = self._epochs << 2 | mark
+        return mark != before
 
     def shift(self, epochs: int) -> None:
-        """So many epochs later: what was the present one is past. Takes 0.3 ms for half a million names."""
-        table = _SHIFTED[min(epochs, 8)]
-        for _, bits in self._buckets:
-            bits[:] = bits.translate(table)
-
-    def _part(self) -> None:
-        """Once in the life of a set, and 2 ms."""
-        ((hashes, bits),) = self._buckets
-        self._buckets, self._mask = [(array("q"), bytearray()) for _ in range(_BUCKETS)], _BUCKETS - 1
-        for hashed, mark in zip(hashes, bits, strict=True):  # in order, so each part is in order too
-            own, marks = self._buckets[hashed & self._mask]
-            own.append(hashed)
-            marks.append(mark)
+        """So many epochs later: what was the present one is past."""
+        self._epochs += epochs
 
 
 class Epoch:
@@ -120,27 +81,20 @@ class Epoch:
         self._early: list[str] = []  # opened again by who tells no epoch, in a job where others do: perhaps as the first of the next one
         self._late_at = 0  # how many shards of the present epoch had been opened when the last one of the epoch before was
 
-    def __repr__(self) -> str:
-        return f"<Epoch epoch {self.epoch}{'' if self.told else ' (guessed)'}, {self.opened} of {len(self.marks)} known shards read>"
-
     def read(self, name: str, epoch: int | None, running: Collection[int] = ()) -> None:
         """A reader opened the shard, in ``epoch`` if it told. ``running`` are the epochs that readers of the job are in."""
         if epoch is not None:
             if epoch != self.epoch or not self.told:
                 self.begin(epoch, running)
             back = self.epoch - epoch
-            marks, place = self.marks.slot(name)
         else:
-            marks, place = self.marks.slot(name)
-            back = self._guess(marks[place])
-            if self.told and marks[place] & _NOW and len(self._early) < MOST_EARLY:
+            mark = self.marks[name]
+            back = self._guess(mark)
+            if self.told and mark & _NOW and len(self._early) < MOST_EARLY:
                 self._early.append(name)
-        mark, bit = marks[place], 1 << min(back, _OLDEST)
         if back:
             self._late_at = self.opened
-        if not mark & bit:
-            marks[place] = mark | bit
-            self.opened += not back
+        self.opened += self.marks.add(name, back) and not back
 
     def has_read(self, name: str, running: Collection[int] = ()) -> bool:
         """Whether nobody of the job opens the shard again in the epochs that have begun."""

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.epoch import UNTOLD, Epoch
 from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, LiveJobs
-from forebay_proxy.policy.plans.sets.shard_sets import ShardSets
+from forebay_proxy.policy.plans.shard_sets import ShardSets
 
 __all__ = ["GROUP_LIFE_S", "EpochTracker", "Groups"]
 
 GROUP_LIFE_S = 6 * 3600.0  # longer than a night's checkpoint-and-restart, shorter than a day of other work
 MOST_JOBS = 64  # passes kept of one set: a node runs a handful of jobs, and a client may make names up
 MOST_GROUPS = 1 << 16  # sets and groups; some data sets have a folder for every hundred shards
-MOST_SEEN = 1 << 23  # shards over all passes: 75 MB
+MOST_SEEN = 1 << 21  # shards over all passes: 150 MB, and the largest public set has 585,270
 ANONYMOUS_AGAIN = "/"  # and a number: anonymous jobs after the first; no reader's name has a slash
 WARM = "\0warm"  # the pass of shards that were asked for ahead; no job has this name
 
@@ -40,9 +40,6 @@ class Groups:
         self.sets = ShardSets(self._lose)
         self._groups: OrderedDict[str, Group] = OrderedDict()  # longest unopened first
         self._seen = 0  # shards in all passes
-
-    def __repr__(self) -> str:
-        return f"<Groups {len(self)}, {self._seen} shards>"
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -110,9 +107,6 @@ class EpochTracker:
         self._anonymous = ANONYMOUS  # the present anonymous job
         self._sessions = 0  # anonymous jobs after the first
         self._anonymous_since = float("-inf")  # what it has not opened since then it has left
-
-    def __repr__(self) -> str:
-        return f"<EpochTracker over {len(self.groups)} groups>"
 
     # What is told
 

@@ -36,9 +36,6 @@ class LiveJobs:
         self._heard: dict[str, float] = {}  # longest silent first
         self.resumed = False  # the anonymous job was heard of after it had not been live; for whoever looks for another one in it
 
-    def __repr__(self) -> str:
-        return f"<LiveJobs {len(self._connected)} connected, {len(self._heard)} heard of>"
-
     def heard(self, job: str, now: float) -> None:
         """It asked for something."""
         if job == ANONYMOUS and job in self._heard and not self.is_live(job, now):
@@ -125,9 +122,6 @@ class Bursts:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._bursts: OrderedDict[str, _Burst] = OrderedDict()
-
-    def __repr__(self) -> str:
-        return f"<Bursts of {len(self._bursts)} folders>"
 
     @contextmanager
     def inside(self, group: str) -> Iterator[None]:

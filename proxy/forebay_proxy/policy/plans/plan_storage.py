@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 
+from forebay_proxy.policy.plans import reader_plan
 from forebay_proxy.policy.plans.entries import Entries
-from forebay_proxy.policy.plans.reader_plan import ReaderPace, ReaderPlan, check_entries, check_names, fits
+from forebay_proxy.policy.plans.reader_plan import ReaderPace, ReaderPlan, check_held
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["INDEX_BITS", "SLICE", "PlanStorage", "ReverseIndex"]
@@ -36,9 +37,6 @@ class ReverseIndex:
         self._mentions: dict[
             str, int | array[int]
         ] = {}  # an array where there are several: a resampled shard is mentioned a thousand times
-
-    def __repr__(self) -> str:
-        return f"<ReverseIndex of {len(self)} shards>"
 
     def __len__(self) -> int:
         return len(self._mentions)
@@ -93,9 +91,6 @@ class PlanStorage:
         self.entries_held = 0  # of all plans, what is read or withdrawn already but not cleared away included
         self.name_bytes = 0  # characters of their names and URLs
 
-    def __repr__(self) -> str:
-        return f"<PlanStorage of {self.entries_held} entries, {len(self._reclaimer)} to be cleared away>"
-
     # Writing down
 
     @contextmanager
@@ -114,16 +109,15 @@ class PlanStorage:
         """Write ``entries`` into ``plan``, in slices. Raises ``PlansFull``, ``InvalidShardUrl``."""
         spare, spare_bytes = (len(instead_of), instead_of.name_bytes + instead_of.text_bytes) if instead_of else (0, 0)  # for a moment
         count = len(entries)
-        while self._reclaimer and not fits(self.entries_held + count - spare):
+        while self._reclaimer and self.entries_held + count - spare > reader_plan.MOST_SHARDS:
             self.tidy(1)
             yield
-        check_entries(self.entries_held + count - spare)
+        check_held(shards=self.entries_held + count - spare)
         plan.credentials = [(0, entries.credential)]
         for start in range(0, count, SLICE):
             names, texts = entries.names(start, start + SLICE)
             self._write(plan, names, texts)
-            check_entries(self.entries_held - spare)
-            check_names(self.name_bytes - spare_bytes)
+            check_held(shards=self.entries_held - spare, name_bytes=self.name_bytes - spare_bytes)
             self.tidy(1)  # so clearing away keeps up with taking
             yield
 
@@ -241,14 +235,14 @@ class PlanStorage:
             if plan is not None and plan.live and index >= plan.position:
                 yield plan, index
 
-    def first(self, name: str) -> tuple[float, ReaderPlan | None, int]:
-        """(when the shard is opened by some live plan, the plan, its index); never and none if no plan has the shard ahead."""
-        need, first, at = inf, None, 0
+    def first_need(self, name: str) -> float:
+        """When the shard is opened by the first live plan that has it ahead; never (infinite) if none has."""
+        need = inf
         for mention in self.mentions.of(name):  # not by way of ``ahead``: a generator costs more than what it finds
             plan, index = self._by_serial[mention >> INDEX_BITS], mention & INDEX_MASK
-            if plan is not None and plan.live and index >= plan.position and (when := plan.need_at(index)) < need:
-                need, first, at = when, plan, index
-        return need, first, at
+            if plan is not None and plan.live and index >= plan.position:
+                need = min(need, plan.need_at(index))
+        return need
 
     def next_mention(self, plan: ReaderPlan, name: str) -> int | None:
         """Where ``plan`` mentions the shard next."""

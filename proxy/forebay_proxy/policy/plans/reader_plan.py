@@ -5,7 +5,6 @@ What all plans together may hold is bounded, because it is held in memory: a cli
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
@@ -14,8 +13,7 @@ from forebay_proxy.policy.plans.entries import PlanCredential
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = [
-    "MOST_NAME_BYTES", "MOST_READERS", "MOST_SHARDS", "START_RATE", "PlanGap", "PlansFull", "ReaderPace", "ReaderPlan", "check_entries",
-    "check_names", "check_readers", "fits",
+    "MOST_NAME_BYTES", "MOST_READERS", "MOST_SHARDS", "START_RATE", "PlanGap", "PlansFull", "ReaderPace", "ReaderPlan", "check_held",
 ]  # fmt: skip
 
 MOST_READERS = 4096  # eight ranks of 32 workers with two openers each are 512
@@ -42,27 +40,13 @@ class PlanGap(ForebayError):
         super().__init__(f"the plan ends after {held} entries, and these begin at {at}", next_step="send the whole plan (PUT)")
 
 
-def check_readers(count: int) -> None:
-    """Whether a new reader may come to ``count`` others. Raises ``PlansFull``."""
-    if count >= MOST_READERS:
-        raise PlansFull(f"{count} readers have announced plans, and {MOST_READERS} may", next_step=_STEP)
-
-
-def fits(count: int) -> bool:
-    """Whether so many entries may be held."""
-    return count <= MOST_SHARDS
-
-
-def check_entries(count: int) -> None:
-    """Whether so many entries may be held. Raises ``PlansFull``."""
-    if not fits(count):
-        raise PlansFull(f"all plans together would hold {count} shards, and {MOST_SHARDS} are taken", next_step=_STEP)
-
-
-def check_names(size: int) -> None:
-    """Whether names and URLs of ``size`` bytes may be held. Raises ``PlansFull``."""
-    if size > MOST_NAME_BYTES:
-        raise PlansFull(f"the names in all plans together would take {size} bytes, and {MOST_NAME_BYTES} are taken", next_step=_STEP)
+def check_held(readers: int = 0, shards: int = 0, name_bytes: int = 0) -> None:
+    """Whether all plans together may hold so much. Raises ``PlansFull``."""
+    for held, most, what in (
+        (readers, MOST_READERS, "readers"), (shards, MOST_SHARDS, "shards"), (name_bytes, MOST_NAME_BYTES, "bytes of names"),
+    ):  # fmt: skip
+        if held > most:
+            raise PlansFull(f"all plans together would hold {held} {what}, and {most} are taken", next_step=_STEP)
 
 
 START_RATE = 0.2  # shards a second before anything is measured: 50 MB/s of 250 MB shards
@@ -104,7 +88,6 @@ class ReaderPlan:
     position: int = 0
     live: bool = False  # taken whole, and not withdrawn
     ended: bool = False  # it was live
-    moved: Callable[[ReaderPlan], None] | None = None  # who keeps an order of its shards hears that all their needs are others now
     _zero: float = inf  # when index 0 is needed, and how long until the next one is: need_at is asked a hundred thousand times a second
     _step: float = 0.0
 
@@ -136,8 +119,6 @@ class ReaderPlan:
         """It was withdrawn or replaced."""
         self.live, self.ended = False, True
         self._zero = inf
-        if self.moved is not None:
-            self.moved(self)
 
     def advance(self, position: int, now: float) -> None:
         """The reader opened the shard before ``position``. What it passed over it did not read: one opening, whatever the distance."""
@@ -153,8 +134,6 @@ class ReaderPlan:
         self._step = 1.0 / pace.rate
         last = pace.since if pace.opened_at is None else pace.opened_at + self._step
         self._zero = last - self.position * self._step
-        if self.moved is not None:
-            self.moved(self)
 
     def credential_at(self, index: int) -> PlanCredential | None:
         """The headers with which the shard at ``index`` was announced."""

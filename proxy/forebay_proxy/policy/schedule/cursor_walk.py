@@ -2,13 +2,74 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Callable
+
 from forebay_proxy.core.shard import Shard
+from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
 from forebay_proxy.policy.schedule.cursors import CacheView, OriginCursor, PrefetchRequest, ReaderCursors
 from forebay_proxy.policy.schedule.lane_queues import LaneQueues
-from forebay_proxy.policy.schedule.pending_shards import PendingShards
 from forebay_proxy.policy.schedule.planned_readers import PlannedReaders
+from forebay_proxy.wire.protocol.plan import ReaderName
 
-__all__ = ["CursorWalk"]
+__all__ = ["CursorWalk", "PendingShards"]
+
+
+AT_ONCE = 8  # small requests in the air at one origin: 80 shards a second at 100 ms
+
+
+class PendingShards:
+    """Shards that are being opened or compared ahead of need, and those that cannot be: no cursor waits for one. The event loop's only.
+
+    Stored shards that their job must compare with the origin first have a queue of their own, in the order of need, a few at once per
+    origin: nothing of that waits for room or for bytes.
+    """
+
+    def __init__(self, plans: PlanRegistry, forgone: Callable[[str], None]) -> None:
+        """``forgone``: who wanted a comparison left before it was asked for; another reader may still wait for the answer."""
+        self.opening: set[str] = set()
+        self.failed: set[str] = set()
+        self.checks: set[str] = set()  # comparisons that wait or are in the air
+        self._plans = plans
+        self._forgone = forgone
+        self._waiting: dict[str, list[tuple[float, int, str, ReaderName, int]]] = {}  # by origin
+        self._in_air: dict[str, str] = {}  # shard name -> origin
+        self._serial = 0
+
+    def want_check(self, shard: Shard, plan: ReaderPlan, index: int) -> None:
+        """``plan`` opens ``shard``, which is stored, at ``index``."""
+        self.checks.add(shard.name)
+        self._serial += 1
+        heapq.heappush(self._waiting.setdefault(shard.origin, []), (plan.need_at(index), self._serial, shard.name, plan.reader, index))
+
+    def next_check(self) -> tuple[float, ReaderPlan, Shard] | None:
+        """(when needed, for whom, what) to compare now; None: nothing, or enough is in the air."""
+        for origin, waiting in list(self._waiting.items()):
+            in_air = sum(asked == origin for asked in self._in_air.values())
+            while waiting and in_air < AT_ONCE:
+                need_at, _, name, reader, index = heapq.heappop(waiting)
+                plan = self._plans.get(reader)
+                if plan is None or not plan.position <= index < len(plan) or self._plans.shard_at(plan, index).name != name:
+                    self.checks.discard(name)
+                    self._forgone(name)
+                    continue
+                self._in_air[name] = origin
+                return need_at, plan, self._plans.shard_at(plan, index)
+            if not waiting:
+                del self._waiting[origin]
+        return None
+
+    def ended(self, name: str) -> None:
+        """Its opening, or its comparison with the origin, is over."""
+        self.opening.discard(name)
+        self._in_air.pop(name, None)
+        self.checks.discard(name)
+
+    def fail(self, name: str) -> None:
+        """It cannot be opened, or fetched, ahead of need."""
+        self.ended(name)
+        self.failed.add(name)
+
 
 FRONT = 16  # shards sorted into lanes in front of the cursors: so many of a stuck origin a reader looks past
 CHECKS_AHEAD = 8  # stored shards compared ahead of each reader: at 5 shards a second 1.6 s, a dozen round trips
@@ -60,7 +121,7 @@ class CursorWalk:
         if shard.name in self._pending.opening:
             return self._expected(cursors)
         length = self._view.length(shard.name)
-        answered = index in cursors.asked and shard.name not in self._pending.revalidations  # once: it may be worth nothing by now
+        answered = index in cursors.asked and shard.name not in self._pending.checks  # once: it may be worth nothing by now
         if length is None or answered or self._view.fresh(shard.name, cursors.reader.job):
             return None
         self._want_check(shard, cursors, index)
@@ -108,10 +169,10 @@ class CursorWalk:
         cursors.checked_to = max(cursors.checked_to, end)
 
     def _want_check(self, shard: Shard, cursors: ReaderCursors, index: int) -> None:
-        if shard.name in self._pending.revalidations or shard.name in self._pending.failed:
+        if shard.name in self._pending.checks or shard.name in self._pending.failed:
             return
         cursors.asked.add(index)
-        self._pending.revalidations.want(shard, cursors.plan, index)
+        self._pending.want_check(shard, cursors.plan, index)
 
     # When; in seconds of the plans' clock
 

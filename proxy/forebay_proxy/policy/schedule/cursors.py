@@ -68,9 +68,6 @@ class ReaderLead:
         self._guesses: dict[int, int] = {}  # plan index -> of what is counted, how many bytes nobody knows
         self._furthest = -1  # no index beyond it is in ``passed``
 
-    def __repr__(self) -> str:
-        return f"<ReaderLead {self.bytes} bytes of {len(self.passed)} shards>"
-
     def count(self, index: int, size: int) -> None:
         """A cursor passed ``size`` bytes of the shard at ``index``."""
         self.passed[index] = self.passed.get(index, 0) + size
@@ -117,10 +114,6 @@ class OriginCursor:
         self.segment = 0
         self.ticket = 0
         self.tight = 0  # its place among readers without room; 0: none
-
-    def __repr__(self) -> str:
-        where = f"{self.indices[:1]} segment {self.segment}"
-        return f"<OriginCursor of {self.cursors.reader} at {self.origin}: {where}, {len(self.indices)} shards>"
 
     def insert(self, index: int) -> None:
         """Something of the shard at ``index`` is missing (again)."""
@@ -169,9 +162,6 @@ class ReaderCursors:
         self.lanes: dict[str, OriginCursor] = {}
         self._shards: dict[int, Shard] = {}  # those in the lanes: a template's are made when asked for, 10 us each
         self._shard_at = shard_at
-
-    def __repr__(self) -> str:
-        return f"<ReaderCursors of {self.reader}: {self.lead.bytes} bytes ahead of {self.position}, {len(self.lanes)} lanes>"
 
     @property
     def reader(self) -> ReaderName:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from forebay_proxy.policy.schedule.cursors import OriginCursor
 from forebay_proxy.policy.schedule.window import WindowShares
 
-__all__ = ["FairQueue", "LaneQueues", "RoomQueue"]
+__all__ = ["FairQueue", "LaneQueues"]
 
 MOST_JOBS = 256  # remembered of one origin, unless more than that want something: clients may make names up
 
@@ -40,9 +40,6 @@ class FairQueue:
         self._order: list[tuple[float, int, str]] = []
         self._served = 0.0  # the tag of whoever was served last
         self._serial = 0
-
-    def __repr__(self) -> str:
-        return f"<FairQueue {len(self)} lanes of {len(self._jobs)} jobs>"
 
     def __len__(self) -> int:
         return sum(job.waiting for job in self._jobs.values())
@@ -119,48 +116,6 @@ class FairQueue:
             job.given += size
 
 
-class RoomQueue:
-    """Lanes that found no room: each is tried again when there may be some, the nearest need first. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, OriginCursor]] = []  # a place that is not its lane's any more is passed over
-        self._serial = 0
-        self._waiting = 0
-        self.roomy = False  # whether there may be some room: nobody is tried before
-
-    def __repr__(self) -> str:
-        return f"<RoomQueue {len(self)} wait>"
-
-    def __len__(self) -> int:
-        return self._waiting
-
-    def put(self, lane: OriginCursor, due: float) -> None:
-        """There was no room for what ``lane`` needs at ``due`` (seconds of the plans' clock)."""
-        self.remove(lane)
-        self._serial += 1
-        self._waiting += 1
-        lane.tight = self._serial
-        heapq.heappush(self._heap, (due, lane.tight, lane))
-        if len(self._heap) > 64 + 4 * self._waiting:
-            self._heap = [place for place in self._heap if place[2].tight == place[1]]
-            heapq.heapify(self._heap)
-
-    def remove(self, lane: OriginCursor) -> None:
-        """``lane`` does not wait for room any more."""
-        if lane.tight:
-            lane.tight = 0
-            self._waiting -= 1
-
-    def next(self) -> OriginCursor | None:
-        """The nearest, which waits no more then; None: nobody waits, or there is no room."""
-        while self.roomy and self._heap:
-            _, serial, lane = heapq.heappop(self._heap)
-            if lane.tight == serial:
-                self.remove(lane)
-                return lane
-        return None
-
-
 class LaneQueues:
     """The queue of each origin, and the one before the disk; a lane is in one of them at most. Not thread-safe."""
 
@@ -169,10 +124,10 @@ class LaneQueues:
         self._shares = shares
         self._due = due
         self._turns: dict[str, FairQueue] = {}  # origin -> its queue; who was served last is last
-        self.room = RoomQueue()
-
-    def __repr__(self) -> str:
-        return f"<LaneQueues of {len(self._turns)} origins, {len(self.room)} without room>"
+        self.roomy = False  # whether there may be some room: no lane that found none is tried before
+        self._tight: list[tuple[float, int, OriginCursor]] = []  # those; a place that is not its lane's any more is passed over
+        self._most_tight = 64  # places, before those that count no more are thrown out
+        self._serial = 0
 
     def put(self, lane: OriginCursor) -> None:
         """``lane`` wants something, or its need has changed."""
@@ -183,8 +138,7 @@ class LaneQueues:
 
     def requeue(self, lane: OriginCursor) -> None:
         """Put the lane where it belongs now: into the queue, at its need, if it wants something within its window."""
-        if lane.tight:
-            self.room.remove(lane)
+        lane.tight = 0
         if lane.indices and self.is_within(lane):
             self.put(lane)
         else:
@@ -197,21 +151,28 @@ class LaneQueues:
 
     def dequeue(self, lane: OriginCursor) -> None:
         """``lane`` wants nothing now."""
-        if lane.tight:
-            self.room.remove(lane)
+        lane.tight = 0
         if lane.ticket:
             self._turns[lane.origin].remove(lane)
 
     def queue_for_room(self, lane: OriginCursor) -> None:
         """There was no room for ``lane``: it waits until there may be some."""
         self.dequeue(lane)
-        self.room.put(lane, self._due(lane))
+        self._serial += 1
+        lane.tight = self._serial
+        heapq.heappush(self._tight, (self._due(lane), lane.tight, lane))
+        if len(self._tight) > self._most_tight:
+            self._tight = [place for place in self._tight if place[2].tight == place[1]]
+            heapq.heapify(self._tight)
+            self._most_tight = 64 + 2 * len(self._tight)
 
     def retry(self) -> None:
         """If there may be room, the lane with the nearest need that found none is asked for again."""
-        lane = self.room.next()
-        if lane is not None:
-            self.requeue(lane)
+        while self.roomy and self._tight:
+            _, serial, lane = heapq.heappop(self._tight)
+            if lane.tight == serial:
+                self.requeue(lane)
+                return
 
     def origins(self) -> list[str]:
         """Origins at which some lane wants something; the longest unserved first."""

@@ -37,9 +37,6 @@ class JobRates:
     def __init__(self) -> None:
         self._jobs: dict[str, _Sums] = {}
 
-    def __repr__(self) -> str:
-        return f"<JobRates {len(self._jobs)} jobs>"
-
     def learn(self, job: str, seconds: float, size: int) -> None:
         """A reader of ``job`` was so long in a shard of ``size`` bytes."""
         sums = self._jobs.setdefault(job, _Sums())
@@ -66,9 +63,6 @@ class ShardLengths:
 
     def __init__(self) -> None:
         self._means: dict[str, float] = {}
-
-    def __repr__(self) -> str:
-        return f"<ShardLengths of {len(self._means)} jobs>"
 
     def learn(self, job: str, length: int) -> None:
         """A shard that ``job`` will read has ``length`` bytes."""
@@ -100,9 +94,6 @@ class PlannedReaders:
 
     def __len__(self) -> int:
         return len(self._cursors)
-
-    def __repr__(self) -> str:
-        return f"<PlannedReaders {len(self._cursors)}>"
 
     def get(self, reader: ReaderName) -> ReaderCursors | None:
         """The cursors of ``reader``; None: it has no plan."""

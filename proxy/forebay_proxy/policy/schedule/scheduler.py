@@ -6,7 +6,7 @@ Every reader has a *cursor*: the first thing of its future that is neither store
 2. At an origin that does, jobs take turns by bytes (``lane_queues``), and within a job the reader with the least lead is first: the bytes
    from where it is to its cursor, at the rate that the job's readers share (``CursorWalk.due``).
 3. A reader is given no more than its window, counted from its position to its cursor (``window``).
-4. A lane for which there was no room waits until there may be some; then the nearest is tried first (``RoomQueue``).
+4. A lane for which there was no room waits until there may be some; then the nearest is tried first (``LaneQueues``).
 
 A request is taken to be made: the cursor passes it at once, and comes back when it is ``refused``, or ``missing`` later (evicted, failed,
 another version). So no segment is asked for twice, and a cursor never stays beyond something that is missing.
@@ -23,9 +23,8 @@ from __future__ import annotations
 from itertools import islice
 
 from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
-from forebay_proxy.policy.schedule.cursor_walk import CursorWalk
+from forebay_proxy.policy.schedule.cursor_walk import CursorWalk, PendingShards
 from forebay_proxy.policy.schedule.cursors import CacheView, OriginCursor, PrefetchRequest, ReaderCursors
-from forebay_proxy.policy.schedule.pending_shards import PendingShards, RevalidationQueue
 from forebay_proxy.policy.schedule.planned_readers import PlannedReaders
 from forebay_proxy.wire.protocol.plan import ReaderName
 
@@ -43,14 +42,14 @@ class PrefetchScheduler:
         self.readers = PlannedReaders(plans, view)
         self.has_more = False  # the last decision used up its steps: there may be more to say at once
         self._view = view
-        self._pending = PendingShards(RevalidationQueue(plans, self.missing))
+        self._pending = PendingShards(plans, self.missing)
         self._walk = CursorWalk(self.readers, view, self._pending)
         self._lanes = self._walk.lanes
         self._changed: dict[ReaderName, ReaderCursors] = {}  # to be looked at before the next decision, longest changed first
         self._last: tuple[OriginCursor, int] | None = None  # of the last request: what to come back to if it is refused
 
     def __repr__(self) -> str:
-        return f"<PrefetchScheduler {len(self.readers)} readers, {self._pending!r}, {self._lanes!r}>"
+        return f"<PrefetchScheduler {len(self.readers)} readers>"
 
     # What becomes of readers
 
@@ -112,13 +111,13 @@ class PrefetchScheduler:
 
     def forgiven(self, name: str) -> None:
         """It may be tried again."""
-        self._pending.forgive(name)
+        self._pending.failed.discard(name)
         self.missing(name)
 
     def unopened(self, name: str) -> None:
         """There was no room for its opening: its lane waits for some."""
         self._pending.ended(name)
-        self._lanes.room.roomy = False
+        self._lanes.roomy = False
         for lane in self.readers.back_to(name):
             self._lanes.queue_for_room(lane)
 
@@ -136,7 +135,7 @@ class PrefetchScheduler:
             return
         lane, index = self._last
         self._last = None
-        self._lanes.room.roomy = False
+        self._lanes.roomy = False
         lane.cursors.window.refused()
         self._pending.opening.discard(lane.cursors.shard(index).name)
         lane.cursors.lead.uncount(index)
@@ -151,7 +150,7 @@ class PrefetchScheduler:
 
     def room(self) -> None:
         """Something was read, removed or replaced: lanes that found no room may find some."""
-        self._lanes.room.roomy = True
+        self._lanes.roomy = True
 
     def caught_up(self, reader: ReaderName) -> None:
         """A segment that came ahead for the reader was read, or is gone: it may have another."""
@@ -169,7 +168,7 @@ class PrefetchScheduler:
         if self.has_more:
             return None
         self._lanes.retry()
-        asked = self._pending.revalidations.next()
+        asked = self._pending.next_check()
         if asked is not None:
             need_at, plan, shard = asked
             return PrefetchRequest(plan, shard, None, need_at, 0, need_at)

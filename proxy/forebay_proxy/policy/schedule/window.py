@@ -34,9 +34,6 @@ class ReadAheadWindow:
         self._tight: int | None = None  # what it was cut to, while the disk is tight
         self.share_changed(limit_bytes)
 
-    def __repr__(self) -> str:
-        return f"<ReadAheadWindow {self.bytes / 2**20:.0f}/{self.limit_bytes / 2**20:.0f} MiB{', tight' if self.tight else ''}>"
-
     @property
     def tight(self) -> bool:
         """Whether the disk holds it back."""
@@ -82,9 +79,6 @@ class WindowShares:
         self._capacity = capacity
         self._readers: Counter[str] = Counter()  # job -> how many of its readers have a plan
         self._seen: dict[str, int] = {}  # job -> the limit of each of its readers, when it was last looked at
-
-    def __repr__(self) -> str:
-        return f"<WindowShares of {self._readers.total()} readers>"
 
     def add(self, reader: ReaderName) -> None:
         """``reader`` has a plan from now on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 from urllib.parse import parse_qsl
 
 from forebay_proxy.background.verifier import RATE_BYTES_S
@@ -26,41 +27,37 @@ def parse_rate(query: str) -> float:
 def parse_patterns(body: bytes) -> list[str] | None:
     """What an evict body names; None for everything. Raises ``InvalidRequest`` naming the first bad entry."""
     step = 'send {"shards": ["s3://bucket/train-*.tar"]} or {"all": true}'
-    try:
-        wish = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest("the body is not JSON", next_step=step) from error
-    if isinstance(wish, dict) and set(wish) == {"all"} and wish["all"] is True:
-        return None
-    shards = wish.get("shards") if isinstance(wish, dict) and set(wish) == {"shards"} else None
-    if not isinstance(shards, list) or not 0 < len(shards) <= MAX_PATTERNS:
-        raise InvalidRequest(f"the body names neither all nor a list of 1 to {MAX_PATTERNS} shards", next_step=step)
-    for index, text in enumerate(shards):
-        if not isinstance(text, str) or not text:
-            raise InvalidRequest(f"entry {index} of shards is not a URL or pattern", next_step=step)
-    return shards
+    wish = _object(body, step)
+    return None if wish == {"all": True} and wish["all"] is True else _texts(wish, "shards", MAX_PATTERNS, step)
 
 
 def parse_set(body: bytes) -> str:
     """The name in a body that ends a set. Raises ``InvalidRequest``."""
-    try:
-        wish = json.loads(body)
-    except (ValueError, RecursionError):
-        wish = None
-    name = wish.get("set") if isinstance(wish, dict) and set(wish) == {"set"} else None
-    if not isinstance(name, str) or not name:
-        raise InvalidRequest("the body names no set", next_step='send {"set": "s3://bucket/{000..999}.tar"}, as GET /v1/status has it')
-    return name
+    step = 'send {"set": "s3://bucket/{000..999}.tar"}, as GET /v1/status has it'
+    wish = _object(body, step)
+    return _texts({"set": [wish["set"]]} if set(wish) == {"set"} else wish, "set", 1, step)[0]
 
 
 def parse_origins(body: bytes) -> list[str]:
     """What an allow body names. Raises ``InvalidRequest``."""
     step = 'send {"origins": ["https://host:8443"]}, in the words of --allow-origin'
+    return _texts(_object(body, step), "origins", MAX_ORIGINS, step)
+
+
+def _object(body: bytes, step: str) -> dict[str, Any]:
     try:
         wish = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest("the body is not JSON", next_step=step) from error
-    origins = wish.get("origins") if isinstance(wish, dict) and set(wish) == {"origins"} else None
-    if not isinstance(origins, list) or not 0 < len(origins) <= MAX_ORIGINS or not all(isinstance(each, str) and each for each in origins):
-        raise InvalidRequest(f"the body is not a list of 1 to {MAX_ORIGINS} origins", next_step=step)
-    return origins
+    return wish if isinstance(wish, dict) else {}
+
+
+def _texts(wish: dict[str, Any], name: str, most: int, step: str) -> list[str]:
+    """The list ``name``, the only member of ``wish``."""
+    texts = wish[name] if set(wish) == {name} else None
+    if not isinstance(texts, list) or not 0 < len(texts) <= most:
+        raise InvalidRequest(f"the body is not an object of {name}, 1 to {most}", next_step=step)
+    for index, text in enumerate(texts):
+        if not isinstance(text, str) or not text:
+            raise InvalidRequest(f"entry {index} of {name} is no text", next_step=step)
+    return texts

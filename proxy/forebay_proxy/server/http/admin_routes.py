@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, Protocol
 from urllib.parse import parse_qs, unquote
 
@@ -17,12 +17,11 @@ from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.live_jobs import LiveJobs
 from forebay_proxy.server.http.admin_bodies import COMMAND_BODY_BYTES, parse_origins, parse_patterns, parse_rate, parse_set
 from forebay_proxy.server.http.body_writer import cut
-from forebay_proxy.server.http.framing import Bodies, Busy, read_body
+from forebay_proxy.server.http.framing import Bodies, Busy
 from forebay_proxy.server.http.plan_route import PlanRoute
 from forebay_proxy.server.http.problem import SERVER, MethodNotAllowed, NoSuchPath, answer_json
 from forebay_proxy.server.http.request_record import RequestRecord
 from forebay_proxy.server.http.shard_route import closing
-from forebay_proxy.server.http.status_page import PAGE_HEADERS, page_files
 
 __all__ = ["AdminRoutes", "Housekeeping"]
 
@@ -31,6 +30,15 @@ MOST_WARMS = 8
 # Holds at once. A node runs a few jobs, each with a hold for `forebay run` and one for each rank that calls fb.sidecar(): a crowd of
 # holds is a fault, and would take the places of readers.
 MOST_HOLDS = 256
+
+# Nothing but our own files is loaded, and nobody frames the page.
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
 
 Handler = Callable[[web.BaseRequest, RequestRecord], Awaitable[web.StreamResponse]]
 
@@ -63,15 +71,6 @@ class Housekeeping(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Running:
-    """What takes long, and of which there are only so many at once."""
-
-    holds: int = 0
-    warm_ups: int = 0
-    verifies: bool = False
-
-
 class AdminRoutes:
     """One method a path. ``status`` and ``metrics`` are asked at each request; ``ready`` says whether ``/readyz`` is 200."""
 
@@ -94,9 +93,11 @@ class AdminRoutes:
         self._metrics = metrics
         self._ready = ready
         self._allow_origins = allow
-        self._page = page_files()
+        self._page = _page_files()
         self._bodies = bodies
-        self._running = _Running()
+        self._holds = 0
+        self._warm_ups = 0
+        self._verifies = False
         self._routes: dict[str, dict[str, Handler]] = {
             "/healthz": {"GET": self._healthz},
             "/readyz": {"GET": self._readyz},
@@ -140,11 +141,11 @@ class AdminRoutes:
         ``Forebay-Job``: the job that goes on for so long.
         """
         job = unquote(request.headers.get("Forebay-Job", ""))
-        if self._running.holds >= MOST_HOLDS:
+        if self._holds >= MOST_HOLDS:
             step = "close holds that are not needed (one for each process does), or go on without: the others keep this sidecar"
-            raise Busy(f"{self._running.holds} holds are open already", next_step=step, status=503)
+            raise Busy(f"{self._holds} holds are open already", next_step=step, status=503)
         response = web.StreamResponse(headers={"Cache-Control": "no-store", "Server": SERVER})
-        self._running.holds += 1
+        self._holds += 1
         if job:
             self._jobs.came(job, holds=True)
         try:
@@ -154,7 +155,7 @@ class AdminRoutes:
             if request.method != "HEAD":
                 await asyncio.get_running_loop().create_future()  # cancelled by either end
         finally:
-            self._running.holds -= 1
+            self._holds -= 1
             if job:
                 self._jobs.left(job, holds=True)
         return response
@@ -172,23 +173,23 @@ class AdminRoutes:
 
     async def _show_page(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         body, content_type = self._page[request.raw_path.partition("?")[0]]
-        return web.Response(body=body, headers={"Content-Type": content_type, **PAGE_HEADERS})
+        return web.Response(body=body, headers={"Content-Type": content_type, **_PAGE_HEADERS})
 
     async def _evict(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        with self._bodies.holding() as holding:
-            patterns = parse_patterns(await read_body(request, COMMAND_BODY_BYTES, holding))
+        async with self._bodies.read(request, COMMAND_BODY_BYTES) as body:
+            patterns = parse_patterns(body)
         return answer_json(await self._operations.evict(patterns))
 
     async def _remove_set(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        with self._bodies.holding() as holding:
-            name = parse_set(await read_body(request, COMMAND_BODY_BYTES, holding))
+        async with self._bodies.read(request, COMMAND_BODY_BYTES) as body:
+            name = parse_set(body)
         if not self._operations.remove_set(name):
-            raise InvalidRequest("no declared set has this name", status=404, next_step="'forebay set ls' lists them")
+            raise InvalidRequest("no declared set has this name", status=404, next_step="'forebay status' lists them")
         return web.Response(status=204)
 
     async def _allow(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        with self._bodies.holding() as holding:
-            origins = parse_origins(await read_body(request, COMMAND_BODY_BYTES, holding))
+        async with self._bodies.read(request, COMMAND_BODY_BYTES) as body:
+            origins = parse_origins(body)
         assert self._allow_origins is not None
         self._allow_origins(origins)
         return web.Response(status=204)
@@ -197,31 +198,31 @@ class AdminRoutes:
         self._check_warming()
         plan, shards, _ = await self._plans.read(request)
         self._check_warming()  # again: a place is taken only now, or bodies that drip would keep them all
-        self._running.warm_ups += 1
+        self._warm_ups += 1
         try:
             return await self._stream(request, record, self._operations.warm(list(shards), plan.set))
         finally:
-            self._running.warm_ups -= 1
+            self._warm_ups -= 1
 
     def _check_warming(self) -> None:
-        if self._running.warm_ups >= MOST_WARMS:
+        if self._warm_ups >= MOST_WARMS:
             step = "wait for one of them, or put its shards into this one"
-            raise Busy(f"{self._running.warm_ups} warm-ups are running already", next_step=step)
+            raise Busy(f"{self._warm_ups} warm-ups are running already", next_step=step)
 
     async def _verify(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         rate_bytes_s = parse_rate(request.raw_path.partition("?")[2])
         self._check_verifying()
-        with self._bodies.holding() as holding:
-            patterns = parse_patterns(await read_body(request, COMMAND_BODY_BYTES, holding))
+        async with self._bodies.read(request, COMMAND_BODY_BYTES) as body:
+            patterns = parse_patterns(body)
         self._check_verifying()  # as for a warm-up
-        self._running.verifies = True
+        self._verifies = True
         try:
             return await self._stream(request, record, self._operations.verify(patterns, rate_bytes_s))
         finally:
-            self._running.verifies = False
+            self._verifies = False
 
     def _check_verifying(self) -> None:
-        if self._running.verifies:
+        if self._verifies:
             raise Busy("a verification is running already", next_step="wait for it: two would only read everything twice")
 
     async def _stream(
@@ -250,3 +251,14 @@ def _begin(path: str) -> str:
 
 def _text(text: str, *, status: int = 200) -> web.Response:
     return web.Response(status=status, text=text, headers={"Cache-Control": "no-store"})
+
+
+def _page_files() -> dict[str, tuple[bytes, str]]:
+    """Body and content type by path of the status page, read once."""
+    folder = files("forebay_proxy").joinpath("page")
+    kinds = {
+        "/": ("status.html", "text/html"),
+        "/page/status.js": ("status.js", "text/javascript"),
+        "/page/status.css": ("status.css", "text/css"),
+    }
+    return {path: (folder.joinpath(name).read_bytes(), f"{kind}; charset=utf-8") for path, (name, kind) in kinds.items()}

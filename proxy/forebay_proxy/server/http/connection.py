@@ -1,12 +1,23 @@
-"""One client connection: limits of the parser and of patience, socket buffers, who is behind it, and parser errors in our own words."""
+"""One client connection: limits of the parser and of patience, socket buffers, who is behind it, and parser errors in our own words.
+
+A connection costs a descriptor, and a stuck one also a megabyte of socket buffer, so their number has a bound (``ConnectionLimit``; the
+connections close themselves). Idle connections leave first: they come back in a tenth of a millisecond, and a client that opens many cannot
+lock the working ones out. *Strangers* (another local user, who gets the health paths at most, and a remote client that has not shown its
+token yet) have a smaller bound of their own, because any user of the machine could take all the places.
+
+The only module that looks at attributes which aiohttp keeps to itself. ``PRIVATE`` names them; a test looks for them in the aiohttp that
+is installed, and pyproject.toml bounds its version.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,12 +27,10 @@ from aiohttp.http_exceptions import LineTooLong
 from forebay_proxy.core.errors import InvalidRequest
 from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, LiveJobs, Presence
 from forebay_proxy.server.http.problem import SERVER, answer_error
-from forebay_proxy.server.http.request_handler import RequestHandler
-from forebay_proxy.server.net.access import ConnectionLimit
-from forebay_proxy.server.net.peers import Peer, is_listening, peer_of
+from forebay_proxy.server.net.peers import Peer, peer_of
 from forebay_proxy.wire.protocol.plan import ReaderName
 
-__all__ = ["Connection", "ConnectionServer", "asks"]
+__all__ = ["PRIVATE", "Connection", "ConnectionLimit", "ConnectionServer", "asks", "client_places", "raise_limit"]
 
 log = logging.getLogger("forebay")
 
@@ -30,9 +39,6 @@ log = logging.getLogger("forebay")
 MAX_LINE_BYTES = 64 * 1024
 MAX_FIELD_BYTES = 32 * 1024  # tokens in Authorization reach 16 kB
 MAX_FIELDS = 100  # loaders send ten; with the field's limit this bounds what a header can make us hold
-# A client that goes away behind a shut-down side holds room no longer than the second of these. The first look comes soon, and each waits
-# twice as long: a client that shuts down both sides and closes at once, as a hold does, may be seen between the two.
-FIRST_LOOK_S, LOOK_S = 0.01, 0.5
 # From the end of an answer to the end of the next request's header. Half a header counts as none: a header fits into one packet, so a
 # client that sends half of one has gone or drips on purpose, and keeps its place no longer than a silent client.
 IDLE_S = 30.0
@@ -52,22 +58,24 @@ _FULL = (
 )
 
 
-class Connection(RequestHandler):
-    """aiohttp's connection with Forebay's limits. ``peer``: the client at the other end; ``presence``: its job.
+PRIVATE = {
+    "_waiter": "the future it awaits while it has no request; None while it answers one",
+    "_messages": "the requests it has parsed and not begun to answer",
+}
 
-    A ``ConnectionPlace`` of the server's ``ConnectionLimit``.
-    """
 
-    __slots__ = ("_idle_since", "_idle_timer", "_leaving_timer", "_server", "peer", "presence", "stranger")
+class Connection(web.RequestHandler):
+    """aiohttp's connection with Forebay's limits. ``peer``: the client at the other end; ``presence``: its job."""
 
-    stranger: bool
+    __slots__ = ("_idle_since", "_idle_timer", "_server", "peer", "presence", "stranger")
+
+    stranger: bool  # its client has not proved yet that it may talk to the sidecar
 
     def __init__(self, server: ConnectionServer, **limits: Any) -> None:
         super().__init__(server, **limits)
         self._server = server
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._leaving_timer: asyncio.TimerHandle | None = None
         self._idle_since = asyncio.get_running_loop().time()  # the end of the last answer
         self._idle_timer = asyncio.get_running_loop().call_later(IDLE_S, self._look_whether_it_asks)
         self.peer: Peer = peer_of(transport)  # at once: later its client may be gone, and the kernel with nothing to tell
@@ -80,35 +88,13 @@ class Connection(RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._idle_timer.cancel()
-        if self._leaving_timer is not None:
-            self._leaving_timer.cancel()
         self.presence.end()
         super().connection_lost(exc)
 
-    def eof_received(self) -> bool:  # type: ignore[override]  # what asyncio asks; aiohttp answers nothing, which closes
-        """The client sends no more. Whether it still listens: one that has only shut down its sending side is owed its answers.
-
-        One that has closed is not waited for, and the answer that was meant for it is cancelled, for it holds room. Nothing tells us
-        when the first becomes the second, so that is looked at again.
-        """
-        if self.idle or self.transport is None or not is_listening(self.transport, self.peer):
-            return False
-        if self.unanswered == 1:
-            self.close()  # once the answer is out; with more to answer the end comes with the next look
-        self._leaving_timer = asyncio.get_running_loop().call_later(FIRST_LOOK_S, self._look_whether_it_listens, FIRST_LOOK_S)
-        return True
-
-    def _look_whether_it_listens(self, waited_s: float) -> None:
-        self._leaving_timer = None
-        if self.transport is None:
-            return
-        if self.idle:
-            self.transport.close()
-        elif not is_listening(self.transport, self.peer):
-            self.transport.abort()
-        else:
-            again_s = min(LOOK_S, 2 * waited_s)
-            self._leaving_timer = asyncio.get_running_loop().call_later(again_s, self._look_whether_it_listens, again_s)
+    @property
+    def idle(self) -> bool:
+        """Whether no request is being answered or waits to be."""
+        return self._waiter is not None and not self._waiter.done() and not self._messages
 
     def answered(self) -> None:
         """The handler of a request has ended."""
@@ -141,6 +127,48 @@ class Connection(RequestHandler):
         response.headers["Server"] = SERVER
         response.force_close()
         return response
+
+
+# Eight GPUs with 32 workers of two connections each are 512; four such jobs on one node still fit.
+MOST_CONNECTIONS = 2048
+# Probes of node agents are a handful. Remote workers are strangers for the one round trip of their first request: a job's worth of them.
+MOST_STRANGERS = 256
+
+
+class ConnectionLimit:
+    """The connections, in the order in which they were last heard. Not thread-safe: the event loop's only."""
+
+    def __init__(self, most: int = MOST_CONNECTIONS, most_strangers: int = MOST_STRANGERS) -> None:
+        self._most = most
+        self._most_strangers = most_strangers
+        self._guests: dict[Connection, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._guests)
+
+    def __repr__(self) -> str:
+        return f"<ConnectionLimit {len(self)} of {self._most}>"
+
+    def enter(self, guest: Connection) -> Connection | None:
+        """Admit ``guest``; returns the connection that must leave instead: None, the one idle for longest, or ``guest`` itself."""
+        self._guests[guest] = None
+        if guest.stranger and sum(other.stranger for other in self._guests) > self._most_strangers:
+            return self._longest_idle(guest, strangers_only=True)
+        return self._longest_idle(guest, strangers_only=False) if len(self._guests) > self._most else None
+
+    def heard(self, guest: Connection) -> None:
+        """``guest`` asked something."""
+        if guest in self._guests:
+            del self._guests[guest]
+            self._guests[guest] = None
+
+    def leave(self, guest: Connection) -> None:
+        """It is gone; leaving twice is no error."""
+        self._guests.pop(guest, None)
+
+    def _longest_idle(self, newest: Connection, *, strangers_only: bool) -> Connection:
+        others = (guest for guest in self._guests if guest is not newest and guest.idle)
+        return next((guest for guest in others if guest.stranger or not strangers_only), newest)
 
 
 class ConnectionServer(web.Server):
@@ -214,3 +242,24 @@ def _parser_error(exc: BaseException | None, message: str | None) -> InvalidRequ
     return InvalidRequest(
         f"a header field is longer than {MAX_FIELD_BYTES} bytes", status=431, next_step="send a shorter header, above all a shorter token"
     )
+
+
+# Far above what a node's sidecar needs; an unlimited one would let a leak run until the kernel is out of memory instead of descriptors.
+_ENOUGH = 65_536
+
+
+def raise_limit() -> int:
+    """Raise the soft limit towards the hard one; returns what holds. 1,024, the usual one, is a few hundred readers and their shards."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _ENOUGH if hard == resource.RLIM_INFINITY else min(_ENOUGH, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # a container may forbid it; then fewer clients are taken
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return wanted
+    return soft
+
+
+def client_places() -> int:
+    """How many clients may be connected: half of all descriptors at most, because each may need a shard file and an origin connection."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(MOST_CONNECTIONS, soft // 2))

@@ -6,8 +6,8 @@ The headers that name the reader, and the headers that travel to the origin, are
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
@@ -16,7 +16,7 @@ from forebay_proxy.core.errors import ClientGone, InvalidRequest
 from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.urls.quoting import MAX_URL_BYTES
 
-__all__ = ["BadFraming", "Bodies", "Busy", "HeldBodies", "checked_path", "credential_headers", "read_body", "reader_of"]
+__all__ = ["BadFraming", "Bodies", "Busy", "checked_path", "credential_headers", "named_reader", "reader_of"]
 
 # A plan of 64 MiB over a slow link still moves; a client that says nothing for this long has gone or drips on purpose.
 BODY_SILENCE_S = 30.0
@@ -41,44 +41,6 @@ class Busy(InvalidRequest):
         super().__init__(message, next_step=next_step, status=status)
 
 
-class Bodies:
-    """How much of request bodies is held in memory, all clients together. Not thread-safe: the event loop's only."""
-
-    def __init__(self, most_bytes: int = BODIES_MOST_BYTES) -> None:
-        self._most_bytes = most_bytes
-        self.held_bytes = 0
-
-    @contextmanager
-    def holding(self) -> Iterator[HeldBodies]:
-        """Room that grows as bytes come and is given back at the end."""
-        holding = HeldBodies(self)
-        try:
-            yield holding
-        finally:
-            self.held_bytes -= holding.size_bytes
-
-    def take(self, count: int) -> None:
-        """Raises ``Busy`` where ``count`` more bytes are too many."""
-        if self.held_bytes + count > self._most_bytes:
-            raise Busy(
-                f"{self.held_bytes} bytes of other request bodies are being read, and {self._most_bytes} are taken at once",
-                next_step="send it again in a moment",
-            )
-        self.held_bytes += count
-
-
-class HeldBodies:
-    """One body's part."""
-
-    def __init__(self, bodies: Bodies) -> None:
-        self._bodies = bodies
-        self.size_bytes = 0
-
-    def grow(self, count: int) -> None:
-        self._bodies.take(count)
-        self.size_bytes += count
-
-
 def checked_path(request: web.BaseRequest) -> str:
     """The raw target less its query; raises ``InvalidRequest`` for what is no plain request for a path of ours."""
     target = request.raw_path
@@ -93,34 +55,50 @@ def checked_path(request: web.BaseRequest) -> str:
     return target.partition("?")[0]
 
 
-async def read_body(request: web.BaseRequest, limit_bytes: int, holding: HeldBodies) -> bytes:
-    """The whole body, at most ``limit_bytes``; a longer body is refused with 413, before it is read where its length is announced.
+class Bodies:
+    """How much of request bodies is held in memory, all clients together. Not thread-safe: the event loop's only."""
 
-    ``holding`` grows with it. A client silent for ``BODY_SILENCE_S`` has left (``ClientGone``).
-    """
-    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise InvalidRequest("an encoded request body", status=415, next_step="send it without Content-Encoding")
-    if (request.content_length or 0) > limit_bytes:
-        raise _too_large(f"{request.content_length} bytes", limit_bytes)
-    await _invite(request)
-    parts: list[bytes] = []
-    size = 0
-    try:
-        while part := await _more(request):
-            holding.grow(len(part))
-            parts.append(part)
-            size += len(part)
-            if size > limit_bytes:
-                raise _too_large("more", limit_bytes)
-    except RequestPayloadError as error:
-        raise ClientGone("the client left in the middle of its request body") from error
-    return b"".join(parts)
+    def __init__(self, most_bytes: int = BODIES_MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self.held_bytes = 0
+
+    @asynccontextmanager
+    async def read(self, request: web.BaseRequest, limit_bytes: int) -> AsyncIterator[bytes]:
+        """The whole body, which counts as held within the ``async with``.
+
+        One longer than ``limit_bytes`` is refused with 413, before it is read where its length is announced, and one without room with
+        ``Busy``. A client silent for ``BODY_SILENCE_S`` has left (``ClientGone``).
+        """
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise InvalidRequest("an encoded request body", status=415, next_step="send it without Content-Encoding")
+        if (request.content_length or 0) > limit_bytes:
+            raise _too_large(f"{request.content_length} bytes", limit_bytes)
+        _invite(request)
+        parts: list[bytes] = []
+        size = 0
+        try:
+            while part := await _more(request):
+                if self.held_bytes + len(part) > self._most_bytes:
+                    raise Busy(
+                        f"{self.held_bytes} bytes of other request bodies are being read, and {self._most_bytes} are taken at once",
+                        next_step="send it again in a moment",
+                    )
+                self.held_bytes += len(part)
+                size += len(part)
+                parts.append(part)
+                if size > limit_bytes:
+                    raise _too_large("more", limit_bytes)
+            yield b"".join(parts)
+        finally:
+            self.held_bytes -= size
 
 
 async def _more(request: web.BaseRequest) -> bytes:
     try:
         async with asyncio.timeout(BODY_SILENCE_S):
             return await request.content.readany()
+    except RequestPayloadError as error:
+        raise ClientGone("the client left in the middle of its request body") from error
     except TimeoutError as error:
         raise ClientGone(f"the client was silent for {BODY_SILENCE_S:g} s in the middle of its request body") from error
 
@@ -141,10 +119,15 @@ def reader_of(request: web.BaseRequest) -> ReaderName | None:
     text = request.headers.get("Forebay-Reader")
     if text is None:
         return None
+    return named_reader(text, "Forebay-Reader", "send job/rank/worker/opener, or leave the header out")
+
+
+def named_reader(text: str, what: str, step: str) -> ReaderName:
+    """The reader that ``text`` names. Raises ``InvalidRequest`` that says ``what`` does not, and the next ``step``."""
     try:
         return ReaderName.parse(text)
     except ValueError as error:
-        raise InvalidRequest(f"Forebay-Reader: {error}", next_step="send job/rank/worker/opener, or leave the header out") from error
+        raise InvalidRequest(f"{what}: {error}", next_step=step) from error
 
 
 def _check_framing(request: web.BaseRequest) -> None:
@@ -161,7 +144,7 @@ def _announces_body(request: web.BaseRequest) -> bool:
     return "Transfer-Encoding" in request.headers or request.headers.get("Content-Length", "0") != "0"
 
 
-async def _invite(request: web.BaseRequest) -> None:
+def _invite(request: web.BaseRequest) -> None:
     """curl waits a second for this before it sends a body of some size."""
     if request.headers.get("Expect", "").lower() == "100-continue" and request.version >= (1, 1):
         assert request.transport is not None

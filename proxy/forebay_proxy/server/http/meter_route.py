@@ -11,13 +11,13 @@ from aiohttp import web
 
 from forebay_proxy.core.errors import InvalidRequest
 from forebay_proxy.server.http.connection import asks
-from forebay_proxy.server.http.framing import Bodies, read_body
+from forebay_proxy.server.http.framing import Bodies, named_reader
 from forebay_proxy.server.http.problem import MethodNotAllowed, answer_json
 from forebay_proxy.server.http.request_record import RequestRecord
-from forebay_proxy.wire.protocol.meter_body import MAX_BODY_BYTES, InvalidMeter, MeterBody, decode_meter
+from forebay_proxy.wire.protocol.meter import MAX_BODY_BYTES, InvalidMeter, MeterBody, decode_meter
 from forebay_proxy.wire.protocol.plan import ReaderName
 
-__all__ = ["METER_PATH", "MeterDoor", "MeterRoute", "parse_job", "parse_teller"]
+__all__ = ["METER_PATH", "MeterDoor", "MeterRoute"]
 
 METER_PATH = "/v1/meter"
 _NAMED = "/v1/meter/{job}/{rank}/{worker}/{opener}"
@@ -45,33 +45,26 @@ class MeterRoute:
             if request.method not in ("GET", "HEAD"):
                 raise MethodNotAllowed.of(path, request.method, ("GET",))
             record.looks_only = True
-            return answer_json(self._meters.page(parse_job(path)))
+            return answer_json(self._meters.page(_job(path)))
         if request.method not in ("POST", "DELETE"):
             raise MethodNotAllowed.of(path, request.method, ("POST", "DELETE"))
-        record.reader = reader = parse_teller(path)
+        record.reader = reader = named_reader(
+            path.removeprefix(f"{METER_PATH}/"), "who tells the totals", f"use {_NAMED}, with main for the training process"
+        )
         asks(request, reader)
         if request.method == "DELETE":
             self._meters.end(reader)
             return web.Response(status=204)
-        with self._bodies.holding() as holding:
-            body = await read_body(request, MAX_BODY_BYTES, holding)
-        try:
-            self._meters.take(reader, decode_meter(body))
-        except InvalidMeter as error:
-            step = "send the totals of this process as JSON: docs/protocol.md lists the fields"
-            raise InvalidRequest(str(error), next_step=step) from error
+        async with self._bodies.read(request, MAX_BODY_BYTES) as body:
+            try:
+                self._meters.take(reader, decode_meter(body))
+            except InvalidMeter as error:
+                step = "send the totals of this process as JSON: docs/protocol.md lists the fields"
+                raise InvalidRequest(str(error), next_step=step) from error
         return web.Response(status=204)
 
 
-def parse_teller(path: str) -> ReaderName:
-    """Who tells, of the path of a POST. Raises ``InvalidRequest``."""
-    try:
-        return ReaderName.parse(path.removeprefix(f"{METER_PATH}/"))
-    except ValueError as error:
-        raise InvalidRequest(f"who tells the totals: {error}", next_step=f"use {_NAMED}, with main for the training process") from error
-
-
-def parse_job(path: str) -> str:
+def _job(path: str) -> str:
     """The job of the path of a GET. Raises ``InvalidRequest``."""
     job = unquote(path.removeprefix(f"{METER_PATH}/"))
     try:

@@ -3,57 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import parse_qsl
 
 from aiohttp import web
 
+from forebay_proxy.background.plan_intake import PlanIntake
 from forebay_proxy.core.errors import InvalidRequest
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.entries import Siblings
 from forebay_proxy.server.http.connection import asks
-from forebay_proxy.server.http.framing import Bodies, credential_headers, read_body
+from forebay_proxy.server.http.framing import Bodies, credential_headers, named_reader
 from forebay_proxy.server.http.problem import MethodNotAllowed, answer_json
 from forebay_proxy.server.http.request_record import RequestRecord
-from forebay_proxy.wire.protocol.plan import NDJSON, InvalidPlan, PlanBody, PlanTooLong, ReaderName, decode, go_on
+from forebay_proxy.wire.protocol.plan import NDJSON, InvalidPlan, PlanBody, PlanTooLong, ReaderName, decode
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 
 __all__ = [
-    "MOST_ROWS", "PLANS_PATH", "PLAN_BODY_BYTES", "Announced", "PlanDoor", "PlanRoute", "parse_plan", "parse_plan_query", "parse_reader",
-    "shards_of",
+    "MOST_ROWS", "PLANS_PATH", "PLAN_BODY_BYTES", "Announced", "PlanRoute", "parse_plan", "parse_plan_query", "shards_of",
 ]  # fmt: skip
 
 PLANS_PATH = "/v1/plans"
 PLAN_BODY_BYTES = 64 * 1024 * 1024  # the contract
 # Parsing above this leaves the loop: 32 kB are some hundred URLs, or the 64 shards that a reader keeps announced: 1 ms.
 _PARSE_ON_LOOP_BYTES = 32 * 1024
-_BREATH_S = 0.0003  # long enough for whoever waits for the interpreter to get it; a third of the parser's time
 MOST_ROWS = 256  # in one answer: about 120 kB and 5 ms of the loop
 
 Announced = Callable[[str | None, ReaderName | None, int], dict[str, Any]]  # plans of a job (or all), behind a reader, so many
 Headers = tuple[tuple[str, str], ...]
 
 
-class PlanDoor(Protocol):
-    """Where readers announce what they will open."""
-
-    async def announce(self, reader: ReaderName, plan: PlanBody, headers: Headers, *, appended: bool) -> None:
-        """Take the URLs, or the indices into its set, of ``plan``, with ``headers``; raises ``PlansFull``, ``InvalidShardUrl``."""
-        ...
-
-    async def retract(self, reader: ReaderName) -> bool:
-        """Forget what the reader announced and has not read; False if there was nothing."""
-        ...
-
-
 class PlanRoute:
     """``/v1/plans`` and what lies below it. ``bodies`` bounds what is held of requests while they come."""
 
     def __init__(
-        self, plans: PlanDoor, announced: Announced, parser_pool: Executor, bodies: Bodies, pass_headers: Iterable[str] = ()
+        self, plans: PlanIntake, announced: Announced, parser_pool: Executor, bodies: Bodies, pass_headers: Iterable[str] = ()
     ) -> None:
         self._plans = plans
         self._announced = announced
@@ -77,13 +63,17 @@ class PlanRoute:
 
     async def read(self, request: web.BaseRequest, *, expand: bool = True) -> tuple[PlanBody, list[Shard], Headers]:
         """The plan in a request's body, its shards as ``parse_plan`` says, and the headers that travel with them."""
-        with self._bodies.holding() as holding:  # until it is parsed
-            body = await read_body(request, PLAN_BODY_BYTES, holding)
+        async with self._bodies.read(request, PLAN_BODY_BYTES) as body:  # held until it is parsed
             headers = credential_headers(request.headers.items(), self._pass_headers)
             arguments = (request.headers.get("Content-Type", ""), body, request.raw_path.partition("?")[2], headers, expand)
             if len(body) <= _PARSE_ON_LOOP_BYTES:
                 return *parse_plan(*arguments), headers
-            return *await asyncio.get_running_loop().run_in_executor(self._parser_pool, parse_plan, *arguments, _breathe), headers
+            return *await asyncio.get_running_loop().run_in_executor(self._parser_pool, parse_plan, *arguments), headers
+
+    @staticmethod
+    def _reader(request: web.BaseRequest) -> ReaderName:
+        name = request.raw_path.partition("?")[0].removeprefix(f"{PLANS_PATH}/")
+        return named_reader(name, "the plan's reader", "use /v1/plans/{job}/{rank}/{worker}/{opener}")
 
     async def _put(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         return await self._take(request, record, appended=False)
@@ -92,7 +82,7 @@ class PlanRoute:
         return await self._take(request, record, appended=True)
 
     async def _take(self, request: web.BaseRequest, record: RequestRecord, *, appended: bool) -> web.StreamResponse:
-        record.reader = reader = parse_reader(request.raw_path)
+        record.reader = reader = self._reader(request)
         asks(request, reader)
         plan, _, headers = await self.read(request, expand=False)
         try:
@@ -102,14 +92,9 @@ class PlanRoute:
         return web.Response(status=204)
 
     async def _delete(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        record.reader = parse_reader(request.raw_path)
+        record.reader = self._reader(request)
         await self._plans.retract(record.reader)  # withdrawing twice is no error: the wish is fulfilled
         return web.Response(status=204)
-
-
-def _breathe() -> None:
-    """In the parser's thread. Without it, whoever wants the interpreter waits for 5 ms each time (``sys.getswitchinterval``)."""
-    time.sleep(_BREATH_S)
 
 
 def parse_plan(
@@ -118,14 +103,13 @@ def parse_plan(
     query: str,
     headers: tuple[tuple[str, str], ...],
     expand: bool = True,
-    breathe: Callable[[], None] = go_on,
 ) -> tuple[PlanBody, list[Shard]]:
     """A plan; with ``expand`` its shards too, also those of indices.
 
-    Runs in the parser's own thread for large bodies, and then calls ``breathe`` every millisecond: touches nothing but its arguments.
+    Runs in the parser's own thread for large bodies: touches nothing but its arguments.
     """
     try:
-        plan = decode(content_type, body, query, expand=expand, breathe=breathe)
+        plan = decode(content_type, body, query, expand=expand)
         return plan, shards_of(plan.shards, headers) if expand else []
     except PlanTooLong as error:
         step = f"send NDJSON ({NDJSON}, a JSON string a line), or a pattern with indices"
@@ -141,21 +125,12 @@ def shards_of(texts: Iterable[str], headers: tuple[tuple[str, str], ...] = ()) -
     return [siblings.shard(text) for text in texts]
 
 
-def parse_reader(target: str) -> ReaderName:
-    try:
-        return ReaderName.parse(target.partition("?")[0].removeprefix("/v1/plans/"))
-    except ValueError as error:
-        raise InvalidRequest(f"the plan's reader: {error}", next_step="use /v1/plans/{job}/{rank}/{worker}/{opener}") from error
-
-
 def parse_plan_query(query: str) -> tuple[str | None, ReaderName | None, int]:
     """``?job=&after=&limit=``: of which job (None: of all), behind which reader, how many at most. Raises ``InvalidRequest``."""
     asked = dict(parse_qsl(query))
     limit = asked.get("limit", str(MOST_ROWS))
     if not (limit.isascii() and limit.isdigit() and len(limit) <= 9 and int(limit) > 0):
         raise InvalidRequest(f"limit is {limit[:40]!r}, not a number of plans", next_step=f"leave it out, or write ?limit={MOST_ROWS}")
-    try:
-        after = ReaderName.parse(asked["after"]) if "after" in asked else None
-    except ValueError as error:
-        raise InvalidRequest(f"after: {error}", next_step="give the `next` of the answer before, percent-encoded once more") from error
+    step = "give the `next` of the answer before, percent-encoded once more"
+    after = named_reader(asked["after"], "after", step) if "after" in asked else None
     return asked.get("job"), after, min(int(limit), MOST_ROWS)

@@ -13,18 +13,9 @@ from forebay_proxy.core.errors import ForebayError, OriginUnavailable, RangeNotS
 from forebay_proxy.core.shard import shown
 
 __all__ = [
-    "SERVER",
-    "Draining",
-    "InternalFault",
-    "MethodNotAllowed",
-    "NoSuchPath",
-    "PreconditionFailed",
-    "answer_error",
-    "answer_json",
-    "describe",
-    "headers_of",
-    "in_words",
-]
+    "SERVER", "Draining", "InternalFault", "MethodNotAllowed", "NoSuchPath", "PreconditionFailed", "answer_error", "answer_json",
+    "describe", "headers_of", "in_words",
+]  # fmt: skip
 
 SERVER = "forebay"  # of every answer; versions are nobody's business who may not ask for /v1/status
 CONTENT_TYPE = "application/problem+json"

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from forebay_proxy.core.errors import ForebayError, OriginUnavailable, RangeNotSatisfiable, ShardNotFound
 from forebay_proxy.server.http.problem import MethodNotAllowed, PreconditionFailed, describe, headers_of
-from forebay_proxy.wire.urls.s3_options import S3_OPTIONS
+from forebay_proxy.wire.urls.shard_url import S3_OPTIONS
 
 __all__ = ["NotOffered", "answer_in_xml", "object_target", "speaks_s3"]
 

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Protocol
 
 from aiohttp import web
 
+from forebay_proxy.background.sample_indexer import SampleIndexer
 from forebay_proxy.core import http_range
-from forebay_proxy.core.errors import ClientGone, InvalidShard
-from forebay_proxy.core.shard import Shard, Version, shown
+from forebay_proxy.core.errors import ClientGone
 from forebay_proxy.server.http.body_writer import BodyWriter, cut
-from forebay_proxy.server.http.framing import credential_headers, reader_of
+from forebay_proxy.server.http.framing import reader_of
 from forebay_proxy.server.http.problem import SERVER, MethodNotAllowed
 from forebay_proxy.server.http.request_record import RequestRecord
 from forebay_proxy.server.http.shard_response import joined
-from forebay_proxy.server.http.shard_route import INSTANCE, VERSION
-from forebay_proxy.wire.protocol.plan import ReaderName
+from forebay_proxy.server.http.shard_route import INSTANCE, VERSION, shard_in
 from forebay_proxy.wire.tar.sample_index import counts_in
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import parse_proxy_target
 
-__all__ = ["INDEX_PATH", "IndexDoor", "IndexRoute"]
+__all__ = ["INDEX_PATH", "IndexRoute"]
 
 INDEX_PATH = "/v1/index"
 SAMPLES = "Forebay-Samples"  # how many; GET with If-None-Match: * gives it without the index
@@ -32,20 +27,10 @@ CONTENT_TYPE = "application/vnd.forebay.samples"
 _PIECE_BYTES = 1 << 20
 
 
-class IndexDoor(Protocol):
-    """What gives indexes."""
-
-    def asked(
-        self, shard: Shard, reader: ReaderName | None, *, only_kept: bool = False
-    ) -> AbstractAsyncContextManager[tuple[bytes, str, Version]]:
-        """The encoded index, the shard's ETag, its version; ``only_kept``: if it is made already. Raises ``ShardError``."""
-        ...
-
-
 class IndexRoute:
     """Answers requests below ``INDEX_PATH``; what follows it is the shard's path and query, as at the door of shards."""
 
-    def __init__(self, indexes: IndexDoor, pass_headers: Iterable[str] = (), instance: str = "") -> None:
+    def __init__(self, indexes: SampleIndexer, pass_headers: Iterable[str] = (), instance: str = "") -> None:
         self._indexes = indexes
         self._pass_headers = frozenset(name.lower() for name in pass_headers)
         self._own = {"Server": SERVER, **({INSTANCE: instance} if instance else {})}
@@ -57,7 +42,9 @@ class IndexRoute:
             raise MethodNotAllowed(f"{request.method} of a sample index", allow=("GET", "HEAD"), next_step=step)
         reader = reader_of(request)
         record.reader = reader
-        shard = replace(self._shard(request), via=via, meant=request.headers.get(VERSION, ""))
+        step = f"write {INDEX_PATH} and then the shard's path, as {INDEX_PATH}/s3/bucket/00000.tar"
+        shard = shard_in(request.raw_path[len(INDEX_PATH) :], request, self._pass_headers, step)
+        shard = replace(shard, via=via, meant=request.headers.get(VERSION, ""))
         only_kept = "only-if-cached" in request.headers.get("Cache-Control", "")
         async with self._indexes.asked(shard, reader, only_kept=only_kept) as (encoded, etag, _):
             samples, *amiss = counts_in(encoded)
@@ -83,12 +70,3 @@ class IndexRoute:
             cut(request.transport)
             record.abort("client_gone")
         return response
-
-    def _shard(self, request: web.BaseRequest) -> Shard:
-        target = request.raw_path[len(INDEX_PATH) :]
-        try:
-            url = parse_proxy_target(target)
-        except InvalidShardUrl as error:
-            step = f"write {INDEX_PATH} and then the shard's path, as {INDEX_PATH}/s3/bucket/00000.tar"
-            raise InvalidShard(shown(target.partition("?")[0].rpartition("@")[2])[:200], str(error), next_step=step) from error
-        return Shard.of(url, credential_headers(request.headers.items(), self._pass_headers))

@@ -17,6 +17,9 @@ from typing import Any
 
 from aiohttp import web
 
+from forebay_proxy.background.plan_intake import PlanIntake
+from forebay_proxy.background.sample_indexer import SampleIndexer
+from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.core.errors import ClientGone, ConfigError, ForebayError, NoIndex
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.requests import ClientRefused
@@ -24,22 +27,21 @@ from forebay_proxy.core.request_loop import CDN_LOOP, LoopGuard
 from forebay_proxy.policy.plans.live_jobs import LiveJobs
 from forebay_proxy.server.http.admin_routes import AdminRoutes, Housekeeping
 from forebay_proxy.server.http.body_writer import cut
-from forebay_proxy.server.http.connection import Connection, ConnectionServer
+from forebay_proxy.server.http.connection import Connection, ConnectionLimit, ConnectionServer, client_places
 from forebay_proxy.server.http.framing import BadFraming, Bodies, checked_path
 from forebay_proxy.server.http.meter_route import METER_PATH, MeterDoor, MeterRoute
-from forebay_proxy.server.http.plan_route import PLANS_PATH, Announced, PlanDoor, PlanRoute
+from forebay_proxy.server.http.plan_route import PLANS_PATH, Announced, PlanRoute
 from forebay_proxy.server.http.problem import SERVER, Draining, InternalFault, answer_error, in_words
 from forebay_proxy.server.http.request_record import OpenRequests, RequestRecord
 from forebay_proxy.server.http.s3_requests import NotOffered, answer_in_xml, speaks_s3
-from forebay_proxy.server.http.sample_index_route import INDEX_PATH, IndexDoor, IndexRoute
-from forebay_proxy.server.http.shard_route import INSTANCE, CacheDoor, RouteReader, ShardRoute
-from forebay_proxy.server.net.access import Access, AccessQuestion, AccessRefused, ConnectionLimit
+from forebay_proxy.server.http.sample_index_route import INDEX_PATH, IndexRoute
+from forebay_proxy.server.http.shard_route import INSTANCE, ShardRoute
+from forebay_proxy.server.net.access import Access, AccessQuestion, AccessRefused
 from forebay_proxy.server.net.listen import UnixListener, bind_tcp, is_loopback_host
 from forebay_proxy.server.net.peers import Where
-from forebay_proxy.server.net.process_limits import client_places
 from forebay_proxy.wire.urls.shard_url import SCHEMES
 
-__all__ = ["CacheDoor", "Housekeeping", "HttpServer", "PlanDoor", "RouteReader"]
+__all__ = ["Housekeeping", "HttpServer", "ServerAddress"]
 
 log = logging.getLogger("forebay")
 
@@ -47,17 +49,6 @@ log = logging.getLogger("forebay")
 _TO_THE_END = frozenset({"/healthz", "/readyz", "/metrics", "/v1/status"})
 # Looking on needs no sidecar: a scraper that comes every 15 s would keep a sidecar without readers for ever.
 _LOOKING_ON = _TO_THE_END | {"/", "/v1/shards", "/v1/plans"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Routes:
-    """Who answers what."""
-
-    shards: ShardRoute
-    indexes: IndexRoute | None
-    plans: PlanRoute
-    meters: MeterRoute | None
-    admin: AdminRoutes
 
 
 @dataclass(slots=True)
@@ -85,12 +76,12 @@ class HttpServer:
     def __init__(
         self,
         *,
-        cache: CacheDoor,
-        plans: PlanDoor,
+        cache: ShardCache,
+        plans: PlanIntake,
         operations: Housekeeping,
         status: Callable[[], dict[str, Any]],
         announced: Announced,
-        indexes: IndexDoor | None = None,
+        indexes: SampleIndexer | None = None,
         meters: MeterDoor | None = None,
         metrics: Callable[[], tuple[bytes, str]],
         access: Access,
@@ -109,16 +100,13 @@ class HttpServer:
         self._status = status
         self._instance = instance
         self._parser_pool = ThreadPoolExecutor(1, "plan-parser")
-        plan_route = PlanRoute(plans, announced, self._parser_pool, bodies := Bodies(), pass_headers)
-        self._routes = _Routes(
-            ShardRoute(cache, pass_headers, instance),
-            IndexRoute(indexes, pass_headers, instance) if indexes is not None else None,
-            plan_route,
-            MeterRoute(meters, bodies) if meters is not None else None,
-            AdminRoutes(
-                plans=plan_route, bodies=bodies, operations=operations, status=self.status, metrics=metrics, ready=lambda: self.state,
-                jobs=jobs, allow=allow,
-            ),
+        self._plans = PlanRoute(plans, announced, self._parser_pool, bodies := Bodies(), pass_headers)
+        self._shards = ShardRoute(cache, pass_headers, instance)
+        self._indexes = IndexRoute(indexes, pass_headers, instance) if indexes is not None else None
+        self._meters = MeterRoute(meters, bodies) if meters is not None else None
+        self._admin = AdminRoutes(
+            plans=self._plans, bodies=bodies, operations=operations, status=self.status, metrics=metrics, ready=lambda: self.state,
+            jobs=jobs, allow=allow,
         )  # fmt: skip
         connection_limit = ConnectionLimit(client_places())
         self._server = ConnectionServer(self._handle, is_stranger=access.is_stranger, connection_limit=connection_limit, jobs=jobs)
@@ -237,14 +225,14 @@ class HttpServer:
         if self.state == "draining" and path not in _TO_THE_END:
             raise _draining()
         if path[1:].partition("/")[0].lower() in SCHEMES:
-            return await self._routes.shards.answer(request, record, via)
+            return await self._shards.answer(request, record, via)
         if path.startswith(f"{PLANS_PATH}/"):
-            return await self._routes.plans.answer(path, request, record)
-        if self._routes.meters is not None and path.startswith(f"{METER_PATH}/"):
-            return await self._routes.meters.answer(path, request, record)
-        if self._routes.indexes is not None and path.startswith(f"{INDEX_PATH}/"):
-            return await self._routes.indexes.answer(request, record, via)
-        return await self._routes.admin.answer(path, request, record)
+            return await self._plans.answer(path, request, record)
+        if self._meters is not None and path.startswith(f"{METER_PATH}/"):
+            return await self._meters.answer(path, request, record)
+        if self._indexes is not None and path.startswith(f"{INDEX_PATH}/"):
+            return await self._indexes.answer(request, record, via)
+        return await self._admin.answer(path, request, record)
 
     def _admit(self, path: str, request: web.BaseRequest) -> None:
         headers = request.headers

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import os
-import select
 import socket
 import struct
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-__all__ = ["Peer", "Where", "is_listening", "loopback_uid", "peer_of", "unix_peer"]
+__all__ = ["Peer", "Where", "loopback_uid", "peer_of", "unix_peer"]
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
@@ -60,18 +59,6 @@ def peer_of(transport: asyncio.BaseTransport) -> Peer:
     if not ipaddress.ip_address(theirs[0].partition("%")[0]).is_loopback:
         return Peer(Where.REMOTE, None, ours[0])
     return Peer(Where.LOOPBACK, loopback_uid(theirs, ours), ours[0])
-
-
-def is_listening(transport: asyncio.BaseTransport, peer: Peer) -> bool:
-    """Whether a client that sends no more still reads. Asks the kernel; of a client on another machine it knows nothing: False."""
-    sock = transport.get_extra_info("socket")
-    if peer.where is Where.UNIX:
-        poll = select.poll()
-        poll.register(sock.fileno(), select.POLLHUP)
-        return not poll.poll(0)
-    theirs, ours = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-    # The end of a process that closed it belongs to nobody.
-    return peer.where is Where.LOOPBACK and loopback_uid(theirs[:2], ours[:2]) is not None
 
 
 def unix_peer(sock: socket.socket) -> Peer:

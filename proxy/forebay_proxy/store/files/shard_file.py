@@ -43,10 +43,13 @@ class ShardFile:
         self._pools = pools
         self._abilities = abilities
         self._when_closed = closed
-        self._calls = FileCalls(f"shard file {key[:12]}")
+        self._closing = False  # no further call begins
+        self._busy = 0
+        self._overdue: set[asyncio.Future[Any]] = set()  # calls that run on without a waiter
+        self._idle = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"<ShardFile {self.key[:12]}, {self._calls.busy} busy{', closing' if self._calls.closing else ''}>"
+        return f"<ShardFile {self.key[:12]}, {self._busy} busy{', closing' if self._closing else ''}>"
 
     async def allocate(self, offset: int, length: int) -> None:
         """Reserve the blocks of a range, so that writing it cannot run out of space. Nothing where the file system cannot.
@@ -56,24 +59,24 @@ class ShardFile:
         if not self._abilities.allocate:
             return
         try:
-            await self._calls.run(self._pools.writes, "allocate", file_io.allocate, self._fd, offset, length, self._abilities)
+            await self._run(self._pools.writes, "allocate", file_io.allocate, self._fd, offset, length, self._abilities)
         except asyncio.CancelledError:
-            if self._abilities.punch and not self._calls.closing and not self._calls.overdue:
+            if self._abilities.punch and not self._closing and not self._overdue:
                 with suppress(DiskFailed):
-                    await self._calls.run(self._pools.writes, "release", file_io.release, self._fd, offset, length)
+                    await self._run(self._pools.writes, "release", file_io.release, self._fd, offset, length)
             raise
 
     async def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         """Write all of ``data`` at ``offset``. ``data`` is not touched any more once this returns or raises."""
-        await self._calls.run(self._pools.writes, "write", file_io.write, self._fd, offset, data)
+        await self._run(self._pools.writes, "write", file_io.write, self._fd, offset, data)
 
     async def write_pieces(self, offset: int, pieces: list[bytes | memoryview], hasher: FileHasher) -> None:
         """Write ``pieces`` one behind the other from ``offset`` and feed ``hasher`` with them, in one thread call."""
-        await self._calls.run(self._pools.writes, "write", file_io.write_pieces, self._fd, offset, pieces, hasher)
+        await self._run(self._pools.writes, "write", file_io.write_pieces, self._fd, offset, pieces, hasher)
 
     def read_now(self, offset: int, buffer: memoryview) -> bool:
         """Fill ``buffer`` from ``offset`` if all of it is in memory; False where the disk would have to be asked. Never blocks."""
-        self._calls.check_open("read")
+        self._check_open("read")
         return file_io.read_now(self._fd, offset, buffer)
 
     def send_now(self, sock: int, offset: int, length: int) -> int | None:
@@ -81,26 +84,26 @@ class ShardFile:
 
         Only what is in memory is sent. Never blocks. Raises ConnectionError, DiskFailed.
         """
-        self._calls.check_open("read")
+        self._check_open("read")
         if not self._abilities.send or not page_cache.in_memory(self._fd, offset, length):
             return None
         return page_cache.send(sock, self._fd, offset, length)
 
     async def read(self, offset: int, length: int) -> bytes:
         """The range, all of it; a file that ends before it is a DiskFailed (ENODATA)."""
-        return await self._calls.run(self._pools.reads, "read", file_io.read, self._fd, offset, length)
+        return await self._run(self._pools.reads, "read", file_io.read, self._fd, offset, length)
 
     async def digest(self, offset: int, length: int, *, also: FileHasher | None = None, gentle: bool = False) -> int:
         """The xxh3_64 of the range as it is claimed: never 0. ``also`` and ``gentle`` as in ``file_io.digest``."""
-        return await self._calls.run(self._pools.reads, "read", file_io.digest, self._fd, offset, length, also, gentle)
+        return await self._run(self._pools.reads, "read", file_io.digest, self._fd, offset, length, also, gentle)
 
     async def inspect(self, function: Callable[[int], T]) -> T:
         """What ``function`` finds in the open file: a short look, which must not keep the descriptor."""
-        return await self._calls.run(self._pools.reads, "read", function, self._fd)
+        return await self._run(self._pools.reads, "read", function, self._fd)
 
     def lend(self, length: int) -> int:
         """A read-only descriptor that carries a lease of the kernel's, to be passed to a client. Never waits for the disk."""
-        self._calls.check_open("lend")
+        self._check_open("lend")
         try:
             return _lend(self.key, self._directory, self._fd, length)
         except OSError as error:  # not by ``disk_errors``: a client waits for this very call
@@ -108,47 +111,52 @@ class ShardFile:
 
     def is_held(self) -> bool:
         """As ``_is_held``. Never waits for the disk."""
-        return not self._calls.closing and _is_held(self._fd)
+        return not self._closing and _is_held(self._fd)
 
     async def punch(self, offset: int, length: int) -> None:
         """Free a range, from its tail on. Raises Leased if a passed descriptor holds the shard."""
         place = self.key, self._directory, self._fd
-        await self._calls.settled()
-        await self._calls.run(self._pools.writes, "punch", file_io.punch, *place, [(offset, length)], self._abilities, patient=True)
+        await self._settled()
+        await self._run(self._pools.writes, "punch", file_io.punch, *place, [(offset, length)], self._abilities, patient=True)
 
     async def grow(self, length: int) -> None:
         """Make the file at least ``length`` long: before a range of a shard of unknown length is allocated."""
-        await self._calls.run(self._pools.writes, "grow", file_io.grow, self._fd, length)
+        await self._run(self._pools.writes, "grow", file_io.grow, self._fd, length)
 
     async def set_length(self, length: int) -> None:
         """Make the file exactly ``length`` long: once the length of the shard became known."""
-        await self._calls.run(self._pools.writes, "resize", file_io.resize, self._fd, length)
+        await self._run(self._pools.writes, "resize", file_io.resize, self._fd, length)
 
     async def sync(self) -> None:
         """fdatasync: what was written survives a power cut."""
-        await self._calls.run(self._pools.writes, "sync", file_io.sync, self._fd, patient=True)
+        await self._run(self._pools.writes, "sync", file_io.sync, self._fd, patient=True)
 
     async def remove(self) -> None:
         """Free everything, from the tail on, unlink the file and close it. Raises Leased, and then all is as before."""
-        await self._calls.settled()
+        await self._settled()
         try:
-            await self._calls.run(self._pools.writes, "remove", _unlink, self.key, self._directory, self._abilities, self._fd, patient=True)
+            await self._run(self._pools.writes, "remove", _unlink, self.key, self._directory, self._abilities, self._fd, patient=True)
         finally:
-            if not self._calls.closing and not _has_name(
-                self._fd, self.key, self._directory
-            ):  # also when cancelled while the thread was at it
+            if not self._closing and not _has_name(self._fd, self.key, self._directory):  # also when cancelled while the thread was at it
                 await self.aclose()
 
     def allocated_bytes(self) -> int:
         """What the disk allocates for the file now."""
-        self._calls.check_open("stat")
+        self._check_open("stat")
         return os.fstat(self._fd).st_blocks * 512
 
     async def aclose(self) -> None:
         """Close the file once the calls that run have ended; further calls fail. Safe to repeat; cancelled early, the file stays open."""
-        if self._calls.closing:
+        if self._closing:
             return
-        await self._calls.close()
+        self._closing = True
+        try:
+            while self._busy:
+                self._idle.clear()
+                await self._idle.wait()
+        except asyncio.CancelledError:
+            self._closing = False
+            raise
         self._when_closed(self)
         try:
             await self._pools.writes.run(self._close)  # the last close of an unlinked file frees its blocks: that may take its time
@@ -160,65 +168,38 @@ class ShardFile:
         if fd >= 0:
             os.close(fd)
 
+    def _check_open(self, operation: str) -> None:
+        if self._closing:
+            raise DiskFailed(operation, "EBADF", f"shard file {self.key[:12]} is closed")
 
-class FileCalls:
-    """The calls that use one open file, in the pools' threads: who waits for them, and which run on without a waiter."""
-
-    def __init__(self, name: str) -> None:
-        """``name``: of the file, for errors."""
-        self.closing = False  # no further call begins
-        self.busy = 0
-        self.overdue: set[asyncio.Future[Any]] = set()
-        self._name = name
-        self._idle = asyncio.Event()
-
-    def __repr__(self) -> str:
-        return f"<FileCalls {self.busy} busy, {len(self.overdue)} overdue{', closing' if self.closing else ''}>"
-
-    def check_open(self, operation: str) -> None:
-        """Raises DiskFailed where the file is closed, or about to be."""
-        if self.closing:
-            raise DiskFailed(operation, "EBADF", f"{self._name} is closed")
-
-    async def run(self, pool: Pool, operation: str, function: Callable[[*Args], T], *args: *Args, patient: bool = False) -> T:
+    async def _run(self, pool: Pool, operation: str, function: Callable[[*Args], T], *args: *Args, patient: bool = False) -> T:
         """What ``function`` returns, within ``PATIENCE_S`` unless ``patient``. Raises DiskFailed."""
-        self.check_open(operation)
-        self.busy += 1
+        self._check_open(operation)
+        self._busy += 1
         try:
-            with disk_errors(operation, self._name):
+            with disk_errors(operation, f"shard file {self.key[:12]}"):
                 return await pool.run(function, *args, patience_s=None if patient else PATIENCE_S, late=self._runs_on)
         finally:
             self._free()
 
     def _runs_on(self, call: asyncio.Future[Any]) -> None:
         """Nobody waits for ``call`` any more, and it still uses the descriptor."""
-        self.busy += 1
-        self.overdue.add(call)
+        self._busy += 1
+        self._overdue.add(call)
         call.add_done_callback(self._came_back)
 
     def _came_back(self, call: asyncio.Future[Any]) -> None:
-        self.overdue.discard(call)
+        self._overdue.discard(call)
         self._free()
 
     def _free(self) -> None:
-        self.busy -= 1
+        self._busy -= 1
         self._idle.set()
 
-    async def settled(self) -> None:
+    async def _settled(self) -> None:
         """Wait for the calls that run on without a waiter."""
-        while self.overdue:
-            await asyncio.wait(self.overdue)
-
-    async def close(self) -> None:
-        """Let no further call begin, and wait for those that run; cancelled, further calls may begin as before."""
-        self.closing = True
-        try:
-            while self.busy:
-                self._idle.clear()
-                await self._idle.wait()
-        except asyncio.CancelledError:
-            self.closing = False
-            raise
+        while self._overdue:
+            await asyncio.wait(self._overdue)
 
 
 def _has_name(fd: int, key: str, directory: int) -> bool:

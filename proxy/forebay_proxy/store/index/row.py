@@ -4,8 +4,7 @@ A row read back is material to judge: every field has one type and one shape, an
 no row can speak for another shard's file. Anything else is refused.
 
 The checksums are written as runs, ``[first segment, base64 of eight bytes each]``, beside the bytes of a whole segment: a row is as long as
-what is stored, whatever length the origin names. Rows of earlier sidecars have one text from segment 0 to the last, with 0 for what is not
-here; they are read too.
+what is stored, whatever length the origin names.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ _UNFIT = re.compile("[\x00-\x1f\x7f\ud800-\udc7f\udd00-\udfff]")  # texts of a r
 _FIELDS = frozenset({"url", "identity", "pin", "length", "encoding", "type", "access", "boot", "sums"})
 _SUMS = frozenset({"segment", "runs"})
 _OPTIONAL = frozenset({"modified", "chosen"})  # rows of origins that tell no date, or one variant only, and of earlier sidecars, have none
+_PINS = [kind.value for kind in PinKind]
 MAX_ROW_BYTES = 2**26  # the row of the longest shard takes 45 MB, if all of it is here; 50 MB, if every other segment is
 _SEGMENT_TEXT_BYTES = 25  # of one that stands alone; in a run each takes 11
 # Of a text, by one commit: its pages in the log and then in the database, or in the log twice, as those of the text before are overwritten.
@@ -46,24 +46,17 @@ class InvalidRow(ValueError):
 class Row:
     """What is claimed about one version of one shard.
 
-    ``url`` is the shard's canonical name, ``length`` in bytes or None while unknown, ``access`` the HMACs of the credentials that may
-    read it (empty: everybody who may talk to us), ``boot`` the kernel boot and the folder it was written in, ``sums`` the xxh3_64 of each
-    segment that is here, ``chosen`` the HMAC of what chose this variant, "" for nothing.
+    ``url`` is the shard's canonical name, ``access`` the HMACs of the credentials that may read it (empty: everybody who may talk to us),
+    ``boot`` the kernel boot and the folder it was written in, ``sums`` the xxh3_64 of each segment that is here, ``chosen`` the HMAC of
+    what chose this variant, "" for nothing.
     """
 
     key: str
     url: str
-    identity: str
-    pin_kind: PinKind
-    pin_value: str
-    length: int | None
-    encoding: str
-    content_type: str
+    version: Version
     access: tuple[str, ...]
     boot: str
     sums: Checksums
-    modified: str = ""
-    second_over: bool = False
     chosen: str = ""
 
     @property
@@ -74,21 +67,11 @@ class Row:
     @classmethod
     def of(cls, url: str, version: Version, access: tuple[str, ...], boot: str, sums: Checksums, chosen: str = "") -> Row:
         """The row of one version; the key follows."""
-        key, pin = store_key(url, version.identity, chosen), version.pin
-        length, encoding, content_type, modified = version.length, version.encoding, version.content_type, version.modified
-        return cls(
-            key, url, version.identity, pin.kind, pin.value, length, encoding, content_type, access, boot, sums, modified,
-            version.second_over, chosen,
-        )  # fmt: skip
-
-    @property
-    def version(self) -> Version:
-        pin = Pin(self.pin_kind, self.pin_value)
-        return Version(self.identity, pin, self.length, self.encoding, self.content_type, self.modified, self.second_over)
+        return cls(store_key(url, version.identity, chosen), url, version, access, boot, sums, chosen)
 
     def check(self) -> None:
         """Raises ValueError for a row that could not be read back."""
-        if self.key != store_key(self.url, self.identity, self.chosen) or not self.identity:
+        if self.key != store_key(self.url, self.version.identity, self.chosen) or not self.version.identity:
             raise ValueError(f"row of {self.url}: the key does not follow from name and identity")
 
 
@@ -99,19 +82,20 @@ def commit_bytes(segments: int) -> int:
 
 def encode(row: Row, layout: SegmentLayout) -> str:
     """The JSON text of a row that passed its ``check``, ASCII only. ``layout`` says what its sums are of."""
+    version = row.version
     fields: dict[str, Any] = {
         "url": row.url,
-        "identity": row.identity,
-        "pin": [row.pin_kind.value, row.pin_value],
-        "length": row.length,
-        "encoding": row.encoding,
-        "type": row.content_type,
+        "identity": version.identity,
+        "pin": [version.pin.kind.value, version.pin.value],
+        "length": version.length,
+        "encoding": version.encoding,
+        "type": version.content_type,
         "access": row.access,
         "boot": row.boot,
         "sums": {"segment": layout.segment_bytes, "runs": [[first, _text_of(sums)] for first, sums in row.sums.runs()]},
     }
-    if row.modified:
-        fields["modified"] = [row.modified, row.second_over]
+    if version.modified:
+        fields["modified"] = [version.modified, version.second_over]
     if row.chosen:
         fields["chosen"] = row.chosen
     return json.dumps(fields, separators=(",", ":"))
@@ -119,89 +103,45 @@ def encode(row: Row, layout: SegmentLayout) -> str:
 
 def decode(key: str, text: str, layout: SegmentLayout) -> Row:
     """The row stored under ``key``. Raises InvalidRow unless ``text`` has exactly the shape ``encode`` gives, and ``layout`` its sums."""
-    if not _KEY.fullmatch(key):
-        raise InvalidRow("key")
-    fields = _parsed(text)
-    length = _length(fields["length"])
-    sums = _sums(fields["sums"], length, layout)
-    version = Version(
-        _text(fields, "identity"), _pin(fields["pin"]), length, _text(fields, "encoding"), _text(fields, "type"), *_modified(fields)
-    )  # fmt: skip
-    row = Row.of(_text(fields, "url"), version, _access(fields["access"]), _text(fields, "boot"), sums, _chosen(fields))
-    if row.key != key or not row.identity:
-        raise InvalidRow("the key does not follow from name and identity")
-    return row
-
-
-def _parsed(text: str) -> dict[str, Any]:
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidRow("not JSON") from error
     if not isinstance(fields, dict) or fields.keys() - _OPTIONAL != _FIELDS:
         raise InvalidRow("other fields")
-    return fields
+    length, pin, modified = fields["length"], fields["pin"], fields.get("modified", ["", False])
+    access, chosen = fields["access"], [fields["chosen"]] if "chosen" in fields else []
+    _must(_KEY.fullmatch(key), "key")
+    _must(length is None or (type(length) is int and 0 <= length <= MOST_BYTES), "length")
+    _must(isinstance(pin, list) and len(pin) == 2 and pin[0] in _PINS, "pin")
+    _must(isinstance(modified, list) and len(modified) == 2 and isinstance(modified[1], bool), "modified")
+    _must(isinstance(access, list) and all(isinstance(mac, str) and _MAC.fullmatch(mac) for mac in access + chosen), "access")
+    for name in ("url", "identity", "encoding", "type", "boot"):
+        _must(_is_text(fields[name]), name)
+    _must(_is_text(pin[1]) and _is_text(modified[0]), "pin or modified")
+    found = Pin(PinKind(pin[0]), pin[1])
+    _must(bool(found) == bool(found.value), "pin")
+    version = Version(fields["identity"], found, length, fields["encoding"], fields["type"], modified[0], modified[1])
+    sums = _sums(fields["sums"], length, layout)
+    row = Row.of(fields["url"], version, tuple(access), fields["boot"], sums, *chosen)
+    _must(row.key == key and version.identity, "the key does not follow from name and identity")
+    return row
 
 
-def _text(fields: dict[str, Any], name: str) -> str:
-    return _checked(fields[name], name)
+def _must(holds: object, what: str) -> None:
+    if not holds:
+        raise InvalidRow(what)
 
 
-def _checked(value: object, name: str) -> str:
-    if not isinstance(value, str) or _UNFIT.search(value):
-        raise InvalidRow(name)
-    return value
-
-
-def _pin(value: object) -> Pin:
-    if not isinstance(value, list) or len(value) != 2:
-        raise InvalidRow("pin")
-    try:
-        kind = PinKind(value[0])
-    except ValueError as error:
-        raise InvalidRow("pin") from error
-    pin = Pin(kind, _checked(value[1], "pin"))
-    if bool(pin) != bool(pin.value):
-        raise InvalidRow("pin")
-    return pin
-
-
-def _modified(fields: dict[str, Any]) -> tuple[str, bool]:
-    value = fields.get("modified", ["", False])
-    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[1], bool):
-        raise InvalidRow("modified")
-    return _checked(value[0], "modified"), value[1]
-
-
-def _length(value: object) -> int | None:
-    if value is None:
-        return None
-    if type(value) is not int or not 0 <= value <= MOST_BYTES:
-        raise InvalidRow("length")
-    return value
-
-
-def _access(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(mac, str) and _MAC.fullmatch(mac) for mac in value):
-        raise InvalidRow("access")
-    return tuple(value)
-
-
-def _chosen(fields: dict[str, Any]) -> str:
-    return _access([fields["chosen"]])[0] if "chosen" in fields else ""
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and not _UNFIT.search(value)
 
 
 def _sums(value: object, length: int | None, layout: SegmentLayout) -> Checksums:
     most = layout.count(MOST_BYTES if length is None else length)
-    if isinstance(value, str):
-        dense = _values(value)  # as earlier sidecars wrote it
-        if len(dense) > most or (length is not None and len(dense) < most):
-            raise InvalidRow("sums do not fit the length")
-        return Checksums(dense)
     if not isinstance(value, dict) or value.keys() != _SUMS or type(value["segment"]) is not int or not isinstance(value["runs"], list):
         raise InvalidRow("sums")
-    if value["segment"] != layout.segment_bytes:
-        raise InvalidRow("sums of other segments")
+    _must(value["segment"] == layout.segment_bytes, "sums of other segments")
     sums = Checksums()
     for run in value["runs"]:
         _add(sums, run, most)

@@ -7,8 +7,7 @@ import re
 from typing import Iterable
 from urllib.parse import unquote
 
-from forebay_proxy.wire.commands.options import Words, flag_table, sort_words
-from forebay_proxy.wire.commands.shell import Command, NotRewritten
+from forebay_proxy.wire.commands.shell import Command, NotRewritten, Words, flag_table, sort_words
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import ShardUrl, parse_origin_url
 

@@ -11,8 +11,7 @@ import re
 from typing import Callable, Mapping
 
 from forebay_proxy.wire.commands.curl import curl, wget
-from forebay_proxy.wire.commands.options import Words, flag_table, sort_words
-from forebay_proxy.wire.commands.shell import Command, NotRewritten
+from forebay_proxy.wire.commands.shell import Command, NotRewritten, Words, flag_table, sort_words
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import ShardUrl, file_url, object_url
 

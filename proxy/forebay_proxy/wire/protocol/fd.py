@@ -13,26 +13,15 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Iterable, NamedTuple, Optional
 
-from forebay_proxy.wire.protocol.reader_name import InvalidReader, ReaderName
+from forebay_proxy.wire.protocol.plan import InvalidReader, ReaderName
 
 __all__ = [
-    "MAX_LINE_BYTES",
-    "FdAnswer",
-    "FdRequest",
-    "InvalidFdAnswer",
-    "InvalidFdRequest",
-    "decode_answer",
-    "decode_end",
-    "decode_request",
-    "door_path",
-    "encode_answer",
-    "encode_end",
-    "encode_refusal",
-    "encode_request",
+    "MAX_LINE_BYTES", "FdAnswer", "FdRequest", "InvalidFdAnswer", "InvalidFdRequest", "decode_answer", "decode_end", "decode_request",
+    "door_path", "encode_answer", "encode_end", "encode_refusal", "encode_request",
 ]  # fmt: skip
 
 MAX_LINE_BYTES = 64 * 1024  # a URL has 8 KiB at most, tokens in headers reach 16 kB
-# Whole texts and values at once: json.dumps and json.loads take three times as long to find out that there is nothing special.
+# json.dumps and json.loads take three times as long to find out that there is nothing special.
 _text = json.JSONEncoder().encode
 _value = json.JSONDecoder().raw_decode
 _MAX_HEADERS = 100  # as over HTTP
@@ -94,21 +83,12 @@ def encode_request(
     parts: bool = False,
 ) -> bytes:
     """The line that asks for ``shard``; ``reader`` is ``job/rank/worker/opener`` or "". Raises ``InvalidFdRequest``: HTTP must do."""
-    told = f'{{"shard": {_text(shard)}'
-    if lease is not None:
-        told += f', "lease": {lease}'
-    if reader:
-        told += f', "reader": {_text(reader)}'
-    if version:
-        told += f', "version": {_text(version)}'
-    if parts:
-        told += ', "parts": true'
     carried = [[name, value] for name, value in headers]
-    if carried:
-        told += f', "headers": {json.dumps(carried)}'
+    told: dict[str, Any] = {"shard": shard, "lease": lease, "reader": reader or None, "version": version or None, "parts": parts or None}
+    told["headers"] = carried or None
     if not all(_NAME.fullmatch(name) and _VALUE.fullmatch(value) for name, value in carried):
         raise InvalidFdRequest("a header holds what cannot be said in a line of JSON and over HTTP alike")
-    line = f"{told}}}\n".encode("ascii")
+    line = _text({name: value for name, value in told.items() if value is not None}).encode("ascii") + b"\n"
     if len(line) > MAX_LINE_BYTES:
         raise InvalidFdRequest(f"a request of {len(line)} bytes, and {MAX_LINE_BYTES} are taken")
     return line

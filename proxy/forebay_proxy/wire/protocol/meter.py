@@ -1,12 +1,19 @@
-"""Words of the meter that both sides say: what a worker, and the training that waits for it, can be waiting for. Pure."""
+"""What a training process tells the sidecar of its stalls (``POST /v1/meter/…``): totals since it began, by cause, as JSON. Pure.
+
+*Stall* is time of the training process inside ``next(loader)``; *reader wait* is time of its workers without bytes, which prefetch may
+hide. Sums only grow. So a message that is lost costs nothing, and one that comes twice adds nothing.
+"""
 
 from __future__ import annotations
 
-from typing import Dict, Tuple
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any, Dict, Mapping, Optional, Tuple
 
-__all__ = ["CAUSES", "CAUSE_INDEX"]
+__all__ = ["CAUSES", "CAUSE_INDEX", "MAX_BODY_BYTES", "InvalidMeter", "MeterBody", "decode_meter", "encode_meter"]
 
-# In the order of a sample's way. Add only at the end: pages in memory name a cause by its place here.
+
+# What is waited for, in the order of a sample's way.
 CAUSES: Tuple[str, ...] = (
     "origin",  # bytes that were on their way from an origin
     "proxy",  # the sidecar: it had the bytes, or nothing to ask an origin for, and took its time
@@ -20,3 +27,131 @@ CAUSES: Tuple[str, ...] = (
     "other",  # none of these could be told
 )
 CAUSE_INDEX: Dict[str, int] = {cause: index for index, cause in enumerate(CAUSES)}
+
+MAX_BODY_BYTES = 16 << 10  # one has less than 1 kB, and a shard's name
+_MAX_WHOLE = (1 << 53) - 1
+_MAX_S = 1e12  # some thousand years: adding such sums loses no microsecond of a day
+_MAX_SHARD = 2048
+_BY_CAUSE = ("stall_s", "reader_wait_s")
+_SUMS = ("steps", "samples", "skipped")
+_LEVELS = ("batch_size", "workers", "slowest_worker", "loader", "loader_passes", "loader_steps")
+_AGES = ("step_s", "ended_s")
+_FIELDS = ("wall_s", *_BY_CAUSE, *_SUMS, *_LEVELS, *_AGES, "slowest_shard")
+_NEEDED = ("wall_s", "stall_s", "steps")
+
+
+class InvalidMeter(ValueError):
+    """The body tells no totals. The message names the field, and says what would be right."""
+
+
+def _nothing() -> dict[str, float]:
+    return dict.fromkeys(CAUSES, 0.0)
+
+
+@dataclass(frozen=True)
+class MeterBody:
+    """One training process's totals. ``stall_s`` and ``reader_wait_s`` have every cause.
+
+    ``wall_s``: for how long it was metered; ``steps``: batches given to the trainer; ``skipped``: samples and shards left out after errors.
+    Of now, and no sums: ``batch_size`` (samples), ``workers``, and the ``slowest_worker`` with its ``slowest_shard``; None: not known.
+    ``loader``: which loader the process asked last, by the order in which it first read them; ``loader_passes`` begun and ``loader_steps``
+    given by it so far. ``step_s``: the trainer has its last batch for so long and has not asked for the next; ``ended_s``: the pass ended
+    so long ago, and no loader was asked since. Both None: a batch is being waited for, or the loop was left. Bodies that differ only in
+    these two ages are equal.
+    """
+
+    wall_s: float
+    stall_s: Mapping[str, float]
+    steps: int
+    reader_wait_s: Mapping[str, float] = field(default_factory=_nothing)
+    samples: int = 0
+    skipped: int = 0
+    batch_size: Optional[int] = None
+    workers: Optional[int] = None
+    slowest_worker: Optional[int] = None
+    slowest_shard: Optional[str] = None
+    loader: Optional[int] = None
+    loader_passes: Optional[int] = None
+    loader_steps: Optional[int] = None
+    step_s: Optional[float] = field(default=None, compare=False)
+    ended_s: Optional[float] = field(default=None, compare=False)
+
+    def since(self, earlier: Optional[MeterBody]) -> MeterBody:
+        """What has come on top of ``earlier``: all of it where there is none, or where the meter began anew. No sum is below 0."""
+        if earlier is None or self.wall_s < earlier.wall_s:
+            return self
+        return replace(
+            self,
+            wall_s=self.wall_s - earlier.wall_s,
+            stall_s=_grown(self.stall_s, earlier.stall_s),
+            reader_wait_s=_grown(self.reader_wait_s, earlier.reader_wait_s),
+            steps=max(0, self.steps - earlier.steps),
+            samples=max(0, self.samples - earlier.samples),
+            skipped=max(0, self.skipped - earlier.skipped),
+        )
+
+
+def encode_meter(totals: MeterBody) -> bytes:
+    """``totals`` as ``decode_meter`` reads them; seconds to the microsecond."""
+    content: dict[str, Any] = {name: getattr(totals, name) for name in (*_SUMS, *_LEVELS, *_AGES, "slowest_shard")}
+    content["wall_s"] = round(totals.wall_s, 6)
+    content |= {name: {cause: round(s, 6) for cause, s in getattr(totals, name).items() if s} for name in _BY_CAUSE}
+    return json.dumps({name: value for name, value in content.items() if value is not None}, separators=(",", ":")).encode("ascii")
+
+
+def decode_meter(body: bytes) -> MeterBody:
+    """The totals in ``body``. Raises ``InvalidMeter`` naming the first bad field; a field that is not known is bad."""
+    content = _parsed(body)
+    for name in content:
+        if name not in _FIELDS:
+            raise InvalidMeter(f"unknown field {name[:40]!r}; known are {', '.join(_FIELDS)}")
+    for name in _NEEDED:
+        if name not in content:
+            raise InvalidMeter(f'the field {name} is missing; write {{"wall_s": 60.0, "stall_s": {{"origin": 1.5}}, "steps": 100}}')
+    values: dict[str, Any] = {"wall_s": _seconds("wall_s", content["wall_s"])}
+    values |= {name: _by_cause(name, content.get(name, {})) for name in _BY_CAUSE}
+    values |= {name: _whole(name, content.get(name, 0)) for name in _SUMS}
+    values |= {name: None if content.get(name) is None else _whole(name, content[name]) for name in _LEVELS}
+    values |= {name: None if content.get(name) is None else _seconds(name, content[name]) for name in _AGES}
+    return MeterBody(**values, slowest_shard=_shard(content.get("slowest_shard")))
+
+
+def _parsed(body: bytes) -> dict[str, Any]:
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        raise InvalidMeter("the body is not JSON") from None
+    if not isinstance(content, dict):
+        raise InvalidMeter("the body is not a JSON object")
+    return content
+
+
+def _by_cause(name: str, value: Any) -> dict[str, float]:
+    if not isinstance(value, dict):
+        raise InvalidMeter(f"{name} is not an object of seconds by cause")
+    for cause in value:
+        if cause not in CAUSES:
+            raise InvalidMeter(f"{name} has the unknown cause {cause[:40]!r}; known are {', '.join(CAUSES)}")
+    return {cause: _seconds(f"{name}.{cause}", value.get(cause, 0)) for cause in CAUSES}
+
+
+def _seconds(name: str, value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= _MAX_S:  # NaN, which json takes, is in no range
+        raise InvalidMeter(f"{name} is not a number of seconds from 0 to {_MAX_S:g}")
+    return float(value)
+
+
+def _whole(name: str, value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _MAX_WHOLE:
+        raise InvalidMeter(f"{name} is not a whole number from 0 to {_MAX_WHOLE}")
+    return int(value)
+
+
+def _shard(value: Any) -> Optional[str]:
+    if value is not None and (not isinstance(value, str) or len(value) > _MAX_SHARD or not value.isprintable()):
+        raise InvalidMeter(f"slowest_shard is not a shard's name of at most {_MAX_SHARD} printable characters")
+    return value
+
+
+def _grown(now: Mapping[str, float], earlier: Mapping[str, float]) -> dict[str, float]:
+    return {cause: max(0.0, now[cause] - earlier[cause]) for cause in CAUSES}

@@ -1,4 +1,5 @@
-"""A plan on the wire: which shards a reader will open, in order, as JSON, as NDJSON, or as indices into a brace pattern. Pure.
+"""A plan on the wire: which shards a reader will open, in order, as JSON, as NDJSON, or as indices into a brace pattern; and who
+that is, ``job/rank/worker/opener``, as paths, headers and status pages name it. Pure.
 
 One bad entry spoils the whole body: the error names the first, and nothing is taken.
 """
@@ -10,27 +11,64 @@ import re
 from array import array
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice
-from typing import Any, Callable, Iterable, Iterator, NamedTuple, NoReturn, Optional, Sequence
-from urllib.parse import parse_qsl, urlencode
+from typing import Any, Iterable, Iterator, NamedTuple, Optional, Sequence
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from forebay_proxy.wire.protocol import chunked_json
-from forebay_proxy.wire.protocol.reader_name import InvalidReader, ReaderName
 from forebay_proxy.wire.urls.patterns import InvalidPattern, Pattern, check_parts, parse_pattern
 from forebay_proxy.wire.urls.quoting import MAX_URL_BYTES, InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
 __all__ = [
-    "MAX_BODY_BYTES", "NDJSON", "Encoded", "InvalidPlan", "InvalidReader", "PlanBody", "PlanTooLong",
-    "ReaderName", "decode", "encode", "go_on",
+    "MAX_BODY_BYTES", "NDJSON", "Encoded", "InvalidPlan", "InvalidReader", "PlanBody", "PlanTooLong", "ReaderName", "decode", "encode",
 ]  # fmt: skip
+
+
+_MAX_PART = 128
+
+
+class InvalidReader(ValueError):
+    """The text names no reader; the message says what would be right."""
+
+
+@dataclass(frozen=True)
+class ReaderName:
+    """One consumer. ``opener`` is ``pid.n``: train and validation loaders of one process must not overwrite each other.
+
+    Each part is 1 to 128 printable characters without a slash, and not ``.`` or ``..``, which a client would remove from a path.
+    Raises ``InvalidReader`` otherwise.
+    """
+
+    job: str
+    rank: str
+    worker: str
+    opener: str
+
+    def __post_init__(self) -> None:
+        for name in ("job", "rank", "worker", "opener"):
+            part = getattr(self, name)
+            if not 1 <= len(part) <= _MAX_PART or not part.isprintable() or "/" in part or part in (".", ".."):
+                raise InvalidReader(f"the reader's {name} must be 1 to {_MAX_PART} printable characters without '/'")
+
+    @classmethod
+    def parse(cls, text: str) -> ReaderName:
+        """The reader named by ``job/rank/worker/opener``, each part percent-encoded as ``str()`` writes it."""
+        parts = text.split("/")
+        if len(parts) != 4:
+            raise InvalidReader("a reader is named job/rank/worker/opener, as train-7/0/3/4711.1")
+        return cls(*(unquote(part) for part in parts))
+
+    def __str__(self) -> str:
+        """ASCII, fit for a header and for a path."""
+        return "/".join([quote(part, safe="@:+,=") for part in (self.job, self.rank, self.worker, self.opener)])
+
 
 MAX_BODY_BYTES = 64 << 20  # the server answers 413 above it; 585,270 URLs of 100 bytes fit
 MAX_PLAN_BYTES = 512 << 20  # the URLs of one plan together; a short pattern with many indices could name more
 NDJSON = "application/x-ndjson"
 _JSON = "application/json"
-_JSON_LIMIT = 1 << 20  # above it one list would be parsed in one breath; lines, and numbers, can be told apart
-_AT_A_TIME = 512  # entries looked at between two breaths: 1 ms
+_JSON_LIMIT = 1 << 20  # a JSON text is parsed in one go, and no other thread runs meanwhile; lines are not
+_INDICES_LIMIT = 16 << 20  # two million numbers, 0.3 s; those of the largest public set together take 0.1 s
+_LINES_BYTES = 1 << 16  # parsed at once
 _KNOWN_PATTERNS = 16  # each of a job's readers brings the same one
 _KNOWN_TEXT = 1 << 14  # of which each character takes some 64 bytes
 _FIELDS = ("shards", "epoch", "set", "indices", "at")
@@ -49,7 +87,7 @@ class InvalidPlan(ValueError):
 
 
 class PlanTooLong(InvalidPlan):
-    """It would have to be parsed in one breath."""
+    """It would have to be parsed in one go."""
 
 
 @dataclass(frozen=True)
@@ -94,25 +132,19 @@ def encode(
     return Encoded(NDJSON, b"".join(_compact(shard) + b"\n" for shard in shards), urlencode(named))
 
 
-def go_on() -> None:
-    """Nobody waits."""
-
-
-def decode(content_type: str, body: bytes, query: str = "", *, expand: bool = True, breathe: Callable[[], None] = go_on) -> PlanBody:
+def decode(content_type: str, body: bytes, query: str = "", *, expand: bool = True) -> PlanBody:
     """The plan in ``body``. ``query`` (``epoch=3&set=…``) speaks for NDJSON, whose lines have no room for it.
 
     ``expand=False`` leaves indices what they are (checked against the pattern; its texts are not), instead of naming every URL.
-    ``breathe`` is called every millisecond or so.
 
     Anything that is not NDJSON is read as JSON, whatever it is called: ``curl -d`` calls it a form. Raises ``InvalidPlan``.
     """
     if content_type.partition(";")[0].strip().lower() == NDJSON:
-        return _from_lines(body, query, breathe)
-    cut = chunked_json.cut_list(body, "indices") if len(body) > chunked_json.PIECE_BYTES else None
-    rest = body if cut is None else cut.rest
-    if len(rest) > _JSON_LIMIT:
-        raise PlanTooLong(f"a JSON list of {len(rest)} bytes, and {_JSON_LIMIT} are taken")
-    content = _parsed(rest, "the body")
+        return _from_lines(body, query)
+    limit = _INDICES_LIMIT if b'"indices"' in body else _JSON_LIMIT
+    if len(body) > limit:
+        raise PlanTooLong(f"a JSON body of {len(body)} bytes, and {limit} are taken")
+    content = _parsed(body, "the body")
     if not isinstance(content, dict):
         raise InvalidPlan('the body is not a JSON object; write {"shards": ["s3://bucket/00000.tar", …]}')
     unknown = next((name for name in content if name not in _FIELDS), None)
@@ -120,24 +152,20 @@ def decode(content_type: str, body: bytes, query: str = "", *, expand: bool = Tr
         raise InvalidPlan(f"unknown field {unknown[:40]!r}; known are {', '.join(_FIELDS)}")
     named, epoch, at = _set(content.get("set")), _whole("epoch", content.get("epoch")), _whole("at", content.get("at"))
     if "indices" not in content:
-        shards, size = _checked(_shards(content), breathe)
+        shards, size = _checked(_shards(content))
         return PlanBody(shards, epoch, named, at, size=size)
-    found = content["indices"]
-    parts: Iterable[list[Any]] = [found] if isinstance(found, list) else []
-    if cut is not None and found == [None]:
-        parts = chunked_json.numbers(body, cut.begin, cut.end)
-    pattern, indices = _indices(content, named, parts, breathe)
+    pattern, indices = _indices(content, named)
     if not expand:
         return PlanBody([], epoch, named, at, indices)
     many = len(indices) > pattern.count // 4
-    shards, size = _checked(map(_listed(pattern, named or "").__getitem__ if many else pattern.at, indices), breathe)
+    shards, size = _checked(map(_listed(pattern, named or "").__getitem__ if many else pattern.at, indices))
     return PlanBody(shards, epoch, named, at, size=size)
 
 
-def _from_lines(body: bytes, query: str, breathe: Callable[[], None]) -> PlanBody:
+def _from_lines(body: bytes, query: str) -> PlanBody:
     fields = dict(parse_qsl(query, keep_blank_values=True))
     epoch, at = (_whole(name, _number(fields.get(name))) for name in ("epoch", "at"))
-    shards, size = _checked(_lines(body), breathe)
+    shards, size = _checked(_lines(body))
     return PlanBody(shards, epoch, _set(fields.get("set")), at, size=size)
 
 
@@ -148,8 +176,11 @@ def _number(text: Optional[str]) -> Any:
 
 def _lines(body: bytes) -> Iterator[Any]:
     """The JSON values of the lines: hundreds at once; line by line, which is ten times slower, only to name a bad line."""
-    count = 0
-    for lines in chunked_json.lines(body):
+    count = start = 0
+    while start < len(body):
+        end = body.find(b"\n", start + _LINES_BYTES) + 1 or len(body)
+        lines = [line for line in body[start:end].split(b"\n") if line.strip()]
+        start = end
         try:
             entries = json.loads(b"[" + b",\n".join(lines) + b"]")  # a newline ends no string, so no two lines melt into one
         except (ValueError, RecursionError):
@@ -167,9 +198,7 @@ def _shards(content: dict[str, Any]) -> list[Any]:
     return shards
 
 
-def _indices(
-    content: dict[str, Any], named: Optional[str], parts: Iterable[list[Any]], breathe: Callable[[], None]
-) -> tuple[Pattern, array[int]]:
+def _indices(content: dict[str, Any], named: Optional[str]) -> tuple[Pattern, array[int]]:
     """(the pattern ``named``, the indices into it that have a text there)."""
     if named is None or "shards" in content:
         raise InvalidPlan('indices point into a pattern: write {"set": "s3://bucket/{000..999}.tar", "indices": [17, 3]}')
@@ -178,21 +207,14 @@ def _indices(
         pattern = _pattern(named)
     except InvalidPattern as error:
         raise InvalidPlan(f"set: {error}") from None
-    if not isinstance(content["indices"], list):
+    found = content["indices"]
+    if not isinstance(found, list):
         raise InvalidPlan("the field indices is not a list of whole numbers")
-    indices = array("I")
-    try:
-        for part in parts:
-            # Ten times quicker than one by one.
-            if part and ({*map(type, part)} != {int} or min(part) < 0 or max(part) >= pattern.count):
-                _refuse_bad_index(part, pattern.count, len(indices))
-            indices.extend(part)
-            breathe()
-    except InvalidPlan:
-        raise
-    except (ValueError, RecursionError):
-        raise InvalidPlan(f"the field indices is not a list of whole numbers: look behind indices[{len(indices)}]") from None
-    return pattern, indices
+    # Ten times quicker than one by one.
+    if found and ({*map(type, found)} != {int} or min(found) < 0 or max(found) >= pattern.count):
+        bad = next(place for place, index in enumerate(found) if type(index) is not int or not 0 <= index < pattern.count)
+        raise InvalidPlan(f"indices[{bad}] is not a whole number from 0 to {pattern.count - 1}")
+    return pattern, array("I", found)
 
 
 def _pattern(text: str) -> Pattern:
@@ -204,11 +226,6 @@ def _known_pattern(text: str) -> Pattern:
     return parse_pattern(text)
 
 
-def _refuse_bad_index(indices: list[Any], count: int, before: int) -> NoReturn:
-    bad = next(place for place, index in enumerate(indices) if type(index) is not int or not 0 <= index < count)
-    raise InvalidPlan(f"indices[{before + bad}] is not a whole number from 0 to {count - 1}")
-
-
 def _listed(pattern: Pattern, template: str) -> list[str]:
     """All texts of ``pattern``: quicker than one by one where many are needed."""
     if pattern.count * len(template) > MAX_PLAN_BYTES:  # no text is longer than its template
@@ -216,22 +233,20 @@ def _listed(pattern: Pattern, template: str) -> list[str]:
     return list(pattern)
 
 
-def _checked(entries: Iterable[Any], breathe: Callable[[], None]) -> tuple[list[str], int]:
+def _checked(entries: Iterable[Any]) -> tuple[list[str], int]:
     """The URLs, and how long they are together."""
     shards: list[str] = []
-    total, coming = 0, iter(entries)
-    while part := list(islice(coming, _AT_A_TIME)):
-        for index, entry in enumerate(part, len(shards)):
-            if not isinstance(entry, str):
-                raise InvalidPlan(f"entry {index} is not a string; write a URL such as s3://bucket/00000.tar")
-            if len(entry) > MAX_URL_BYTES or not _PLAIN.fullmatch(entry):
-                _refuse_bad_url(index, entry)
-            total += len(entry)
-            if total > MAX_PLAN_BYTES:
-                limit = f"the URLs are longer than {MAX_PLAN_BYTES >> 20} MiB together"
-                raise InvalidPlan(f"entry {index}: {limit}; send the plan in parts (POST)")
-        shards += part
-        breathe()
+    total = 0
+    for index, entry in enumerate(entries):
+        if not isinstance(entry, str):
+            raise InvalidPlan(f"entry {index} is not a string; write a URL such as s3://bucket/00000.tar")
+        if len(entry) > MAX_URL_BYTES or not _PLAIN.fullmatch(entry):
+            _refuse_bad_url(index, entry)
+        total += len(entry)
+        if total > MAX_PLAN_BYTES:
+            limit = f"the URLs are longer than {MAX_PLAN_BYTES >> 20} MiB together"
+            raise InvalidPlan(f"entry {index}: {limit}; send the plan in parts (POST)")
+        shards.append(entry)
     return shards, total
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from typing import Optional
 
+from forebay_proxy.wire.tar.header import BLOCK_BYTES, ZEROS, BadTar, blocks, parsed
+
 __all__ = ["EndMarker"]
 
-BLOCK_BYTES = 512
-_ZEROS = bytes(BLOCK_BYTES)
 _WITHOUT_DATA = frozenset(b"123456")  # links, devices, folders, pipes: whatever their size says
 _ABOUT_THE_NEXT = frozenset(b"xgXLK")  # extended headers and long names, which come as members
 _PAX = frozenset(b"xX")
@@ -64,7 +64,7 @@ class EndMarker:
             self._block.clear()
             if self._in_sparse:
                 self._sparse(block[504])
-            elif block == _ZEROS:
+            elif block == ZEROS:
                 self._zero_blocks += 1
             else:
                 self._header(block)
@@ -72,17 +72,19 @@ class EndMarker:
 
     def _header(self, block: bytes) -> None:
         self._zero_blocks = 0
-        size = _number(block[124:136])
-        if size is None or not _checks(block):
+        try:
+            _, size, kind = parsed(0, block)
+        except BadTar:
+            size, kind = -1, 0
+        if size < 0:
             self._broken = True
             return
-        kind = block[156]
         if kind in _ABOUT_THE_NEXT:
             if kind in _PAX and size <= _PAX_MOST_BYTES:
                 self._pax = bytearray()
         else:
             size, self._pax_size = size if self._pax_size is None else self._pax_size, None
-        self._data_left = 0 if kind in _WITHOUT_DATA else -(-size // BLOCK_BYTES) * BLOCK_BYTES
+        self._data_left = 0 if kind in _WITHOUT_DATA else blocks(size)
         if kind == ord("S"):
             self._more_sparse, self._data_left = self._data_left, 0
             self._sparse(block[482])
@@ -91,24 +93,6 @@ class EndMarker:
         self._in_sparse = bool(is_extended)
         if not is_extended:
             self._data_left = self._more_sparse
-
-
-def _number(field: bytes) -> Optional[int]:
-    """A header's number: octal digits, or base 256 where the first bit is set. None: not a number."""
-    if field[0] & 0x80:
-        return None if field[0] == 0xFF else int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
-    digits = field.partition(b"\0")[0].strip()
-    if not digits:
-        return 0
-    return int(digits, 8) if digits.isdigit() and not digits.translate(None, b"01234567") else None
-
-
-def _checks(block: bytes) -> bool:
-    """Whether the header's checksum is right; some old writers summed signed bytes."""
-    expected = _number(block[148:156])
-    rest = block[:148] + block[156:]
-    unsigned = sum(rest) + 256
-    return expected in (unsigned, unsigned - 256 * sum(byte > 127 for byte in rest))
 
 
 def _size_in_pax(text: bytes) -> Optional[int]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import posixpath
 import re
 from itertools import chain
-from typing import Callable, Dict, Iterator, NamedTuple, Optional
+from typing import Callable, Dict, NamedTuple, Optional, Tuple
 
 from forebay_proxy.wire.tar.header import BLOCK_BYTES, ENCODING, ZEROS, BadTar, Header, at_start, blocks, decoded, number, parsed
 
-__all__ = ["BLOCK_BYTES", "BadTar", "Member", "Walk", "blocks", "decoded", "members", "number", "plain_path"]
+__all__ = ["BLOCK_BYTES", "BadTar", "Links", "Member", "Walk", "blocks", "decoded", "links_before", "number", "plain_path"]
+
 
 MARKER_BYTES = 2 * BLOCK_BYTES
 _REGULAR = frozenset(b"0\x007")  # and the old "contiguous", which is the same on every system there is
@@ -159,18 +160,6 @@ class Walk:
             at += len(part)
 
 
-def members(view: "bytes | memoryview", start: int = 0) -> Iterator[Member]:
-    """The regular files of a whole archive, in order. ``start`` is the first header to read. Raises ``BadTar``."""
-    walk = Walk(lambda offset, size: bytes(view[offset : offset + size]))
-    member = walk.member(start)
-    while member is not None:
-        if member.end > len(view):
-            raise BadTar("cut", len(view), "unexpected end of data")
-        if member.regular:
-            yield member
-        member = walk.member(member.end)
-
-
 def plain_path(name: str) -> str:
     """``name`` without what says nothing in a path: "./a//b" and "a/b" are one file."""
     return posixpath.normpath(name) if "./" in name or "//" in name else name
@@ -222,3 +211,65 @@ def _decoded_as(value: bytes, encoding: str) -> str:
         return value.decode(encoding)
     except UnicodeDecodeError:
         return value.decode("utf-8" if encoding == "utf-8" else ENCODING, "surrogateescape")
+
+
+Place = Tuple[int, int]  # offset and size of data
+
+_MOST_BYTES = 64 << 20  # of names with their places: some 200,000 members; what comes behind is no target of a link
+_PLACE_BYTES = 256  # of one, beside its name
+_AHEAD_BYTES = 1 << 20  # read at once, for the headers in it
+
+
+class Links:
+    """Where the members of one archive lie, so far.
+
+    A hard or symbolic link has no data of its own, and webdataset leaves it out in silence. Here it has the bytes of the earlier member
+    that it points to. The reader of samples and their index share the rule, so that both count alike.
+    """
+
+    def __init__(self) -> None:
+        self._places: Dict[str, Place] = {}
+        self._left_bytes = _MOST_BYTES
+
+    def note(self, name: str, offset: int, size: int) -> None:
+        """One regular file. A later one of the same name counts, as when the archive is unpacked."""
+        name = plain_path(name)
+        if name not in self._places:
+            self._left_bytes -= _PLACE_BYTES + len(name)
+            if self._left_bytes < 0:
+                return
+        self._places[name] = offset, size
+
+    def place(self, member: Member) -> Optional[Place]:
+        """Where the bytes of ``member`` lie, a regular file or a link, which is noted; None where it points to no earlier file."""
+        found = (member.offset, member.size) if member.regular else self._places.get(member.target)
+        if found is not None:
+            self.note(member.name, *found)
+        return found
+
+
+def links_before(read: Callable[[int, int], bytes], at: int) -> Links:
+    """Those of the members before byte ``at``, which was walked to already; ``read(offset, n)`` reads them again."""
+    links, walk, here = Links(), Walk(_Pieces(read, at)), 0
+    while here < at:
+        member = walk.member(here)
+        if member is None:
+            break
+        if member.regular or member.target:
+            links.place(member)
+        here = member.end
+    return links
+
+
+class _Pieces:
+    """``read`` up to byte ``end``, a piece at a time."""
+
+    def __init__(self, read: Callable[[int, int], bytes], end: int) -> None:
+        self._read, self._end = read, end
+        self._at, self._piece = 0, b""
+
+    def __call__(self, offset: int, size: int) -> bytes:
+        begin = offset - self._at
+        if not 0 <= begin <= begin + size <= len(self._piece):
+            self._at, self._piece, begin = offset, self._read(offset, min(max(size, _AHEAD_BYTES), self._end - offset)), 0
+        return self._piece[begin : begin + size]

@@ -1,6 +1,6 @@
 """The regular files of an archive of which only the headers are read. Pure, stdlib only; ``read`` is the caller's.
 
-The same members as ``members.members``, faster: the common header (plain, no prefix) is read without an object of its own, and so is the
+The members that ``Walk`` finds, faster: the common header (plain, no prefix) is read without an object of its own, and so is the
 extended header that only holds times, which webdataset's own writer puts before each file. All others go through ``Walk``.
 """
 
@@ -10,8 +10,7 @@ import zlib
 from typing import Callable, Iterator, Tuple
 
 from forebay_proxy.wire.tar.header import BLOCK_BYTES, EXPECTED, HEADER, TIMES, BadTar, learn
-from forebay_proxy.wire.tar.links import Links
-from forebay_proxy.wire.tar.members import Walk
+from forebay_proxy.wire.tar.members import Links, Walk
 
 __all__ = ["scan"]
 

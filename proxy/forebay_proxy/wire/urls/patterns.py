@@ -12,11 +12,11 @@ import string
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate, chain, product
-from typing import Iterable, Iterator, Optional, Protocol, Sequence, Tuple
+from typing import Iterable, Iterator, Optional, Protocol, Sequence
 
 __all__ = [
     "MAX_EXPANSION", "MAX_PARTS", "InvalidPattern", "Pattern", "check_parts", "expand", "index_in", "meant_range", "offers_choice",
-    "parse_pattern", "split_last",
+    "parse_pattern",
 ]  # fmt: skip
 
 MAX_EXPANSION = 1 << 22  # URLs in one set; the largest public one has 585,270
@@ -128,25 +128,6 @@ class _Numbers:
 
 
 @dataclass(frozen=True)
-class _Letters:
-    letters: str
-
-    @property
-    def count(self) -> int:
-        return len(self.letters)
-
-    def at(self, index: int) -> str:
-        return self.letters[index]
-
-    def ends(self, text: str, start: int) -> Iterable[tuple[int, int]]:
-        index = self.letters.find(text[start]) if start < len(text) else -1
-        return [(start + 1, index)] if index >= 0 else []
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.letters)
-
-
-@dataclass(frozen=True)
 class _OneOf:
     """``begins`` says how many texts come before those of each choice: a list of folders may be long, and is asked for each shard."""
 
@@ -223,22 +204,6 @@ def offers_choice(inside: str) -> bool:
     return bool(_numbers(inside) or _letters(inside) or _commas(inside))
 
 
-def split_last(pattern: Pattern) -> Optional[Tuple[Pattern, Pattern, str]]:
-    """``pattern`` as (what stands before, the numbers that vary fastest, the text behind them), which many texts are made of quickly.
-
-    The text at ``i`` is ``before.at(i // n) + numbers.at(i % n) + behind`` with n = ``numbers.count``. None where it does not end so.
-    """
-    if not isinstance(pattern, _AllOf) or pattern.escaped:
-        return None
-    parts, behind = list(pattern.parts), ""
-    while parts and isinstance(parts[-1], _Text):
-        behind = parts[-1].text + behind
-        parts.pop()
-    if not parts or not isinstance(parts[-1], _Numbers):
-        return None
-    return _AllOf.of(parts[:-1], escaped=False), parts[-1], behind
-
-
 def _sequence(text: str, depth: int) -> Pattern:
     """Literals and brace groups in a row."""
     if depth == 0:
@@ -288,7 +253,7 @@ def _letters(inside: str) -> Optional[Pattern]:
         return None
     start, end, step = _ALPHABET.index(match[1]), _ALPHABET.index(match[2]), int((match[3] or "1")[:_MAX_DIGITS]) or 1
     chosen = range(start, end + 1, step) if start < end else range(start, end - 1, -step)
-    return _Letters("".join(_ALPHABET[index] for index in chosen))
+    return _OneOf.of([_Text(_ALPHABET[index]) for index in chosen])
 
 
 def _choices(inside: str, depth: int) -> Optional[Pattern]:

@@ -12,16 +12,8 @@ import unicodedata
 from urllib.parse import quote, unquote_to_bytes
 
 __all__ = [
-    "MAX_URL_BYTES",
-    "InvalidShardUrl",
-    "canonical_authority",
-    "check_text",
-    "checked_key",
-    "decoded",
-    "encoded",
-    "printable",
-    "quoted",
-]
+    "MAX_URL_BYTES", "InvalidShardUrl", "canonical_authority", "check_text", "checked_key", "decoded", "encoded", "printable", "quoted",
+]  # fmt: skip
 
 MAX_URL_BYTES = 8192  # servers, curl's users and log lines cope with this; a longer name is almost always a mistake
 

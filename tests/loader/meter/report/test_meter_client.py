@@ -13,9 +13,8 @@ from support.sidecar import running
 
 import forebay_loader as fb
 from forebay_loader.meter.report.meter_client import MeterClient
-from forebay_proxy.cli.sidecars.status_report import status_rows
-from forebay_proxy.wire.protocol.meter import CAUSES
-from forebay_proxy.wire.protocol.meter_body import MeterBody, decode_meter
+from forebay_proxy.cli.sidecars.status import status_rows
+from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody, decode_meter
 
 NAME = "job-1/0/main/7.0"
 

@@ -6,15 +6,15 @@ import logging
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.fake_proxy import FakeServer
 
 from forebay_loader.meter.report.meter_client import MeterClient
-from forebay_loader.meter.report.meter_thread import LOG, MeterThread, MeterTicks, _name, say
+from forebay_loader.meter.report.meter_thread import LOG, MeterThread, MeterTicks, _name, line_s, say, watchdog_s
 from forebay_loader.meter.report.node_view import NodeSums, SidecarSums
-from forebay_proxy.wire.protocol.meter import CAUSES
-from forebay_proxy.wire.protocol.meter_body import MeterBody, decode_meter
+from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody, decode_meter
 
 
 def totals(steps: int = 10) -> MeterBody:
@@ -126,3 +126,29 @@ def test_ranks_without_batches_lead_the_line_and_warn_once(monkeypatch: pytest.M
     with caplog.at_level(logging.INFO, "forebay.meter"):
         ticks._write_line(time.monotonic() + 30.0)
     assert caplog.records[-1].getMessage().startswith("forebay: rank 1 has had no more batches for 31 s | stall ")
+
+
+def test_the_page_names_each_variable() -> None:
+    """docs/loader.md, with what holds without it."""
+    page = (Path(__file__).parents[4] / "docs" / "loader.md").read_text(encoding="utf-8")
+    rows = (
+        "| `FOREBAY_METER=0` |",
+        "| `FOREBAY_METER_LINE_S` | seconds between two lines, 30;",
+        "| `FOREBAY_WATCHDOG_S` | seconds without a",
+    )
+    assert [row for row in rows if row not in page] == []
+
+
+def test_what_was_said_holds() -> None:
+    """0 turns each off; without a word there is a line every half minute, and a word after a minute without a batch."""
+    assert (line_s({}), watchdog_s({})) == (30.0, 60.0)
+    assert line_s({"FOREBAY_METER_LINE_S": "2.5"}) == 2.5
+    assert watchdog_s({"FOREBAY_WATCHDOG_S": "0"}) == 0
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
+def test_nonsense_is_told_and_the_usual_holds(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Once a process."""
+    with caplog.at_level(logging.WARNING, "forebay_loader"):
+        assert [line_s({"FOREBAY_METER_LINE_S": text}) for _ in range(2)] == [30.0, 30.0]
+    assert [record.getMessage() for record in caplog.records] == [f"FOREBAY_METER_LINE_S={text!r} is not a number of seconds; using 30"]

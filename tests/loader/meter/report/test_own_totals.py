@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import forebay_loader as fb
-from forebay_loader.meter.report.own_totals import OwnTotals, Postfix
+from forebay_loader.meter.report.own_totals import SLOWEST_S, Postfix, Window, own_totals
 from forebay_loader.meter.totals import StallTotals, WorkerStall
-from forebay_proxy.wire.protocol.meter import CAUSES
+from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody
 
 FIRST = StallTotals(
     wall_s=100.0, stall_s={"decode": 9.0, "map": 1.0}, pending_s=0.5, reader_wait_s={"origin": 40.0}, steps=50, samples=3200, skipped=2,
@@ -20,8 +22,12 @@ class Process:
 
     def __init__(self, totals: StallTotals) -> None:
         self.now_s, self.totals = 0.0, totals
-        self.own = OwnTotals(lambda: self.totals, lambda: 4, lambda: None, lambda: self.now_s)
+        self.window = Window(SLOWEST_S, lambda: self.now_s)
         self.postfix = Postfix(lambda: self.totals, lambda: self.now_s)
+
+    def own(self) -> MeterBody:
+        clock: Any = SimpleNamespace(totals=lambda: self.totals, workers=4, stand=lambda: None)
+        return own_totals(clock, self.window)
 
     def passed(self, seconds: float, **stall_s: float) -> None:
         """So long, with so much more stall, all of it for worker 1."""

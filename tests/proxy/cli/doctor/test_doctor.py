@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.cli import invoke
 
-from forebay_proxy.cli.seams import Seams
+from forebay_proxy.cli.options import Seams
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ShardForbidden
 from forebay_proxy.core.shard import Shard
@@ -38,7 +38,7 @@ def test_a_good_set_is_a_zero() -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0].split("  ") == ["ok", "samples a shard", "100 / 100.0 / 100 (least, mean, most; as given)"]
-    assert ["shards, as webdataset splits", "500", "0", "0", "0"] in [line.split("  ") for line in map(squeezed, lines)]
+    assert ["shards, as webdataset splits", "500", "0", "0"] in [line.split("  ") for line in map(squeezed, lines)]
     assert lines[-1] == "nothing to mend"
 
 

@@ -40,14 +40,12 @@ def test_every_shard_is_somebodys(counts: list[int], readers: Readers) -> None:
 
 @given(COUNTS, READERS)
 def test_the_vote_loses_what_is_behind_the_shortest(counts: list[int], readers: Readers) -> None:
-    """All that ranks have behind the step at which the first of them ends; with full batches alone too."""
+    """All that ranks have behind the step at which the first of them ends."""
     split = split_by_shards(counts, readers)
     of_ranks = [batches_of(shares, readers.batch) for shares in split]
     voted = by_way(counts, readers)["shards, equal steps by a vote"]
     steps = min(map(len, of_ranks))
     assert (voted.least_steps, voted.most_steps, voted.lost) == (steps, steps, sum(sum(batches[steps:]) for batches in of_ranks))
-    full = [[batch for batch in batches if batch == readers.batch] for batches in of_ranks]
-    assert voted.lost_full == sum(counts) - readers.ranks * min(map(len, full)) * readers.batch
 
 
 @given(COUNTS, READERS)
@@ -62,7 +60,7 @@ def test_samples_are_shared_to_fewer_than_readers(counts: list[int], readers: Re
 def test_equal_shards_that_divide_lose_nothing() -> None:
     """But a resampled epoch, which draws."""
     shares = by_way([64] * 32, Readers(4, 2, 16))
-    assert {way for way, share in shares.items() if share.lost or share.repeated or share.lost_full} == {"resampled"}
+    assert {way for way, share in shares.items() if share.lost or share.repeated} == {"resampled"}
     assert {(share.least_steps, share.most_steps) for share in shares.values()} == {(32, 32)}
 
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from support.cli import invoke
 
 from forebay_proxy.cli.client import SidecarRefused
-from forebay_proxy.cli.index import count_room
 from forebay_proxy.cli.index import index as verb
 
 ROOM = 10
@@ -86,7 +85,6 @@ def index(sidecar: Small, *urls: str, sizes: str = "") -> Result:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(verb, "locate", lambda *_: sidecar)
         patched.setattr(verb, "PAUSE_S", 0.0)
-        patched.setattr(count_room, "PAUSE_S", 0.0)
         return invoke("index", *(urls or sidecar.sizes), "--sizes", sizes, "--quiet", "--json")
 
 

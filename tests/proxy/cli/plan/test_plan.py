@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.cli import invoke
 
-from forebay_proxy.cli.seams import Seams
+from forebay_proxy.cli.options import Seams
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ShardNotFound
 from forebay_proxy.core.shard import Shard
@@ -60,17 +60,15 @@ def test_lengths_are_asked_of_the_origin() -> None:
 
 
 def test_an_estimate_for_programs() -> None:
-    """One JSON document; bytes, seconds, ratios. A total is dealt out to the byte, however many shards it is divided by."""
-    value = json.loads(invoke("plan", PATTERN, "--dataset-size", "100GB", *RUN, "--json").stdout)
+    """One JSON document; bytes, seconds, ratios."""
+    value = json.loads(invoke("plan", PATTERN, "--shard-size", "1GB", *RUN, "--json").stdout)
     assert (value["dataset_bytes"], value["shards"], value["cache_bytes"]) == (100 * 10**9, 100, 50 * 10**9)
     assert value["hit_bytes"] + value["origin_bytes"] == value["dataset_bytes"]
     assert value["epoch_s"] == pytest.approx(value["origin_bytes"] / 0.25e9)
-    uneven = json.loads(invoke("plan", "s3://b/{0..2}.tar", "--dataset-size", "100", *RUN, "--json").stdout)
-    assert uneven["dataset_bytes"] == 100
 
 
 def test_a_replay(tmp_path: Path) -> None:
-    """A row a policy, a chart."""
+    """A row a policy, with its epochs."""
     path = tmp_path / "list.txt"
     path.write_text("https://o/set/{00..31}.tar\n")
     flags = ("--shard-size", "32MiB", "--cache-size", "512MiB", "--shuffle", "1", "--epochs", "2")
@@ -80,7 +78,7 @@ def test_a_replay(tmp_path: Path) -> None:
     assert head.startswith("list: 32 shards, 1.1 GB (as given); 1 reader announcing 16 shards; cache:")
     table = rest[rest.index("") :]
     assert [line.split()[0] for line in table[1:4]] == ["policy", "ours", "lru"]
-    assert "█" in result.stdout
+    assert table[2].endswith(" %")
     assert max(map(len, table)) <= 80
     value = json.loads(invoke("plan", "--replay", str(path), *flags, "--json").stdout)
     ours, _ = value["policies"]
@@ -113,7 +111,6 @@ def test_a_log_keeps_its_readers() -> None:
         ((PATTERN,), "needs --cache-size 500GB and --origin-bandwidth 10Gbit and --rate 800MB/s too"),
         ((PATTERN, *RUN, "--cache-size", "75%"), "write how many bytes, as 500GB"),
         ((PATTERN, *RUN, "--rate", "10Gb"), "'10Gb' is not a rate"),
-        ((PATTERN, *RUN, "--shard-size", "1GB", "--dataset-size", "9GB"), "say the same thing"),
         ((PATTERN, "--replay", "-"), "--replay names what is read"),
         ((PATTERN, *RUN, "--ahead", "none"), "'none' is not a number of shards"),
         (("--replay", "-", "--cache-size", "1GB", "--shard-size", "900TB"), "hours of replaying"),

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support.cli import environment
 
-from forebay_proxy.cli.run.command import elsewhere, refusal
+from forebay_proxy.cli.run.command import refusal
 
 pytestmark = pytest.mark.another_python
 
@@ -206,12 +206,3 @@ def test_launchers_of_several_nodes_are_refused(command: list[str], said: str) -
 def test_what_runs_here(command: str) -> None:
     """Launchers of one node, and anything else, are run."""
     assert refusal([command, "srun"]) == ""
-
-
-@pytest.mark.parametrize("command", ["docker", "/usr/bin/podman", "kubectl", "ssh"])
-def test_what_runs_apart_is_told_of(command: str) -> None:
-    """A container or another host does not see this node's loopback; it is run all the same, as it may be meant."""
-    name = command.rpartition("/")[2]
-    assert refusal([command, "run", "image"]) == ""
-    assert f"does not see this sidecar; have it start one there: {name} … forebay run" in elsewhere([command, "run", "image"])
-    assert elsewhere(["python", name]) == ""

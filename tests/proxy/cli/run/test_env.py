@@ -1,19 +1,21 @@
-"""forebay env: lines a shell can eval, and what becomes of a URL."""
+"""forebay env: lines a shell can eval."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.cli import invoke
 from support.fake_sidecar import FakeSidecar
 
-from forebay_proxy.cli.run.env import assignment
+from forebay_proxy.cli.run.env import fresh_job, job_variables, rewrite_variables, traps
+from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.wire.commands.gopen_rules import rewritten
+from forebay_proxy.wire.protocol.plan import ReaderName
 
 pytestmark = pytest.mark.another_python
 
@@ -41,18 +43,10 @@ def test_stdout_is_for_eval_and_nothing_else(sidecar: FakeSidecar, monkeypatch: 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
 def test_fish_takes_it_too(sidecar: FakeSidecar) -> None:
-    """fish reads the same value that sh does."""
-    script = f"{invoke('env', '--shell', 'fish').stdout}; printf %s $GOPEN_REWRITE"
+    """fish reads the same lines that sh does."""
+    script = f"{invoke('env').stdout}; printf %s $GOPEN_REWRITE"
     seen = subprocess.run(["fish", "-c", script], capture_output=True, text=True, check=True).stdout
     assert sidecar.url in seen
-
-
-@given(st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=30))
-def test_a_shell_reads_back_what_was_quoted(value: str) -> None:
-    """No character of a value is seen by the shell."""
-    script = f'{assignment("sh", "X", value)}\nprintf %s "$X"'
-    done = subprocess.run(["sh", "-c", script], capture_output=True, check=True)
-    assert done.stdout.decode() == value
 
 
 def test_without_a_sidecar_it_is_exit_2_and_an_empty_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,67 +64,74 @@ def test_a_sidecar_that_drains_is_none(sidecar: FakeSidecar) -> None:
     assert invoke("env").exit_code == 2
 
 
-def test_check_is_honest_about_headers(sidecar: FakeSidecar) -> None:
-    """No header travels by rewriting; in code it does; the secret shows nowhere."""
-    result = invoke("env", "--check", "pipe:curl -s -H 'Authorization: Bearer hush-hush' https://h.example/a.tar")
-    _, by_env, by_run, in_code = result.stdout.splitlines()
-    assert "left to WebDataset" in by_env or "do not travel" in by_env
-    assert "its headers travel" in in_code
-    assert "its headers travel" in by_run  # webdataset is taken over there
-    assert "hush" not in result.output
+BASE = "http://127.0.0.1:7071"
 
 
-def test_check_tells_what_a_secured_webdataset_refuses(sidecar: FakeSidecar, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rewriting ends every opening there; what is set in a program's code no environment shows, so that is told always."""
-    _, by_env, by_run, in_code = invoke("env", "--check", "s3://b/a.tar").stdout.splitlines()
-    assert "enforce_security" in by_env
-    assert "enforce_security" not in by_run + in_code
-    monkeypatch.setenv("WDS_SECURE", "1")
-    _, by_env, by_run, in_code = invoke("env", "--check", "s3://b/a.tar").stdout.splitlines()
-    assert "refused by WebDataset: WDS_SECURE" in by_env
-    assert all(f"through Forebay: {sidecar.url}/s3/b/a.tar" in row for row in (by_run, in_code))
-    rows = invoke("env", "--check", "pipe:aws s3 cp s3://b/a.tar -").stdout.splitlines()[1:]
-    assert all("refused by WebDataset" in row for row in rows)
+def test_a_persons_own_rules_stay_in_front() -> None:
+    """The first rule that matches wins, and theirs is the first."""
+    rules = rewrite_variables(BASE, {"GOPEN_REWRITE": "s3://mine/=/nas/mine/"})["GOPEN_REWRITE"]
+    assert rewritten(rules, "s3://mine/a.tar") == "/nas/mine/a.tar"
+    assert rewritten(rules, "s3://b/a.tar") == f"{BASE}/s3/b/a.tar"
+
+
+def test_asking_twice_changes_nothing_and_a_new_address_replaces_the_old() -> None:
+    """Rules of an earlier eval never shadow the living sidecar."""
+    first = rewrite_variables(BASE, {"GOPEN_REWRITE": "a=b"})
+    assert rewrite_variables(BASE, first) == first
+    moved = rewrite_variables("http://127.0.0.1:7072", first)
+    assert "7071" not in moved["GOPEN_REWRITE"]
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("environ", "upper", "lower"),
     [
-        ("pipe:ais get x -", "left to WebDataset"),
-        ("/nas/a.tar", "left to WebDataset"),
-        ("file:///nas/a.tar", "read directly, past Forebay"),
-        ("s3:///a.tar", "refused"),
+        ({}, "127.0.0.1,localhost,::1", "127.0.0.1,localhost,::1"),
+        ({"NO_PROXY": ".corp"}, ".corp,127.0.0.1,localhost,::1", ".corp,127.0.0.1,localhost,::1"),
+        ({"NO_PROXY": "a", "no_proxy": "localhost, b"}, "a,127.0.0.1,localhost,::1", "localhost,b,127.0.0.1,::1"),
+        ({"no_proxy": "*"}, "*", "*"),
     ],
 )
-def test_check_says_what_is_left_alone(sidecar: FakeSidecar, url: str, words: str) -> None:
-    """Unknown commands, bare paths, schemes that wait, and URLs that are wrong."""
-    assert words in invoke("env", "--check", url).stdout.splitlines()[-1]
+def test_no_proxy_grows_in_both_spellings(environ: dict[str, str], upper: str, lower: str) -> None:
+    """Programs read one or the other; what was there stays; the host of a sidecar elsewhere joins the list."""
+    found = rewrite_variables(BASE, environ)
+    assert (found["NO_PROXY"], found["no_proxy"]) == (upper, lower)
+    assert rewrite_variables("http://node7:7070", {})["NO_PROXY"].endswith(",node7")
 
 
-@pytest.mark.parametrize(
-    ("said", "path", "of"),
-    [
-        ("s3://b/k-{000..003}.tar", "/s3/b/k-000.tar", "the first of 4"),
-        ("https://h.example/{a,b}/{0..1}.tar", "/https/h.example/a/0.tar", "the first of 4"),
-        ("pipe:aws s3 cp s3://b/k-{000..003}.tar -", "/s3/b/k-000.tar", "the first of 4"),
-        ("pipe:aws s3 cp s3://b/a.tar -", "/s3/b/a.tar", ""),
-    ],
-)
-def test_check_shows_each_way_in(sidecar: FakeSidecar, said: str, path: str, of: str) -> None:
-    """Where a URL or a command goes by rewriting and in code: WebDataset expands before it opens, and how many there are is said."""
-    head, *rows = invoke("env", "--check", said).stdout.splitlines()
-    assert (of in head, len(rows)) == (True, 3)
-    assert all(f"through Forebay: {sidecar.url}{path}" in row for row in rows)
+def test_an_address_no_rule_can_hold_is_one_line() -> None:
+    """Colons and brackets of IPv6 do not fit a rewrite rule."""
+    with pytest.raises(ConfigError, match=r"\[::1\]"):
+        rewrite_variables("http://[::1]:7070", {})
 
 
-def test_check_knows_that_cat_goes_through(sidecar: FakeSidecar) -> None:
-    """A NAS: the loader reads ``cat`` through the sidecar, where a root covers it."""
-    *_, by_run, in_code = invoke("env", "--check", "pipe:cat /nas/a.tar").stdout.splitlines()
-    assert all(f"through Forebay: {sidecar.url}/file/nas/a.tar; only below a --file-root" in row for row in (by_run, in_code))
+def test_each_run_is_a_job_of_its_own() -> None:
+    """Two runs never share a name, and the name fits a reader's."""
+    first, second = (fresh_job({}, "node/7 ü", 42) for _ in range(2))
+    assert first != second
+    assert ReaderName(first, "0", "0", "1.1")
 
 
-@pytest.mark.parametrize(("pattern", "words"), [("s3://b/{0..3", "do not balance"), ("s3://b/{0..99999999}.tar", "more than")])
-def test_check_of_a_wrong_pattern_is_refused(sidecar: FakeSidecar, pattern: str, words: str) -> None:
-    """In every way in, with what is wrong."""
-    rows = invoke("env", "--check", pattern).stdout.splitlines()[1:]
-    assert all("refused by WebDataset" in row and words in row for row in rows)
+def test_tasks_of_one_slurm_step_are_one_job(tmp_path: Path) -> None:
+    """srun starts a forebay run per task; they train one model. The next ones of the same tasks are another job."""
+    tmp_path.chmod(0o700)
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "XDG_RUNTIME_DIR": str(tmp_path)}
+    names = list[set[str]]()
+    for _ in range(2):
+        with ExitStack() as held:
+            running = [held.enter_context(subprocess.Popen(["cat"], stdin=subprocess.PIPE)) for _ in range(2)]
+            names.append({fresh_job({**step, "SLURM_PROCID": str(task)}, "a", one.pid) for task, one in enumerate(running)})
+    assert names[0] == {"7.0"}
+    (following,) = names[1]
+    assert following.startswith("7.0-")
+
+
+def test_under_wds_secure_no_rule_is_set() -> None:
+    """WebDataset would refuse to open anything with one; a taken-over process needs none."""
+    assert "GOPEN_REWRITE" not in job_variables(BASE, {"WDS_SECURE": "1"}, "job-1")
+
+
+def test_traps_are_named_with_their_mend() -> None:
+    """Settings of WebDataset that work against a sidecar."""
+    assert traps({}) == []
+    assert traps({"WDS_SECURE": "0"}) == []
+    assert ["WDS_SECURE" in found or "WDS_CACHE" in found for found in traps({"WDS_SECURE": "1", "WDS_CACHE": "/x"})] == [True, True]

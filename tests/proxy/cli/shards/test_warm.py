@@ -207,14 +207,6 @@ def test_equal_failures_are_told_once_with_their_next_step_and_counted(sidecar: 
     assert (result.exit_code, "20 shards stored, 0 already here, 0 without room, 200 failed" in result.stdout) == (1, True)
 
 
-def test_it_gives_up_where_asked_to(sidecar: FakeSidecar) -> None:
-    """After so many failures of one cause; what was not tried is counted."""
-    sidecar.warm_events = failing(200)
-    result = invoke("warm", "s3://b/{000..219}.tar", "--quiet", "--give-up-after", "5")
-    assert (result.exit_code, "given up after 5 failures alike; 215 shards were not tried" in result.stderr) == (1, True)
-    assert "5 failed" in result.stdout
-
-
 def test_ctrl_c_says_how_to_go_on(sidecar: FakeSidecar, monkeypatch: pytest.MonkeyPatch) -> None:
     """How far it was, and that the same command goes on."""
 

@@ -12,7 +12,7 @@ import pytest
 from support.cli import invoke
 
 from forebay_proxy.app.status import ServiceInfo
-from forebay_proxy.cli.seams import Seams
+from forebay_proxy.cli.options import Seams
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.quantities import TotalBytes
 from forebay_proxy.node.runfile import RunDirectory, RunFile, process_start_time

@@ -26,8 +26,7 @@ from forebay_proxy.core.errors import (
 from forebay_proxy.core.events import Event, Events
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 from forebay_proxy.origins.base import OriginBody
-from forebay_proxy.origins.cloud.hf import HfOrigin, hub_endpoint
-from forebay_proxy.origins.cloud.hf_token import token_path
+from forebay_proxy.origins.cloud.hf import HfOrigin, hub_endpoint, token_path
 from forebay_proxy.origins.http import HttpOrigin
 from forebay_proxy.origins.net.guard import Guard, Refused
 from forebay_proxy.origins.response import OriginResponse

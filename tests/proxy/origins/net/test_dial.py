@@ -22,13 +22,13 @@ from support.scripted_origin import ScriptedOrigin
 from forebay_proxy.core.errors import OriginRefused
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.shard import Shard
+from forebay_proxy.origins.http_client import OriginClient
 from forebay_proxy.origins.net.address_class import AddressClass
 from forebay_proxy.origins.net.allow_list import place_of
 from forebay_proxy.origins.net.dial import Answers, GuardedResolver, travelling
 from forebay_proxy.origins.net.egress import Egress
 from forebay_proxy.origins.net.guard import Guard, Hop, Refused
 from forebay_proxy.origins.request import OriginRequest
-from forebay_proxy.origins.send import Sender
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
 
@@ -243,13 +243,13 @@ class Loose(GuardedResolver):
         return answers
 
 
-def made(guard: Guard, resolver: GuardedResolver) -> Sender:
+def made(guard: Guard, resolver: GuardedResolver) -> OriginClient:
     limits = {"connect_timeout_s": 2.0, "idle_timeout_s": 2.0}
-    return Sender(guard=guard, events=Events(), user_agent="t", resolver=resolver, egress=Egress(), **limits)
+    return OriginClient(guard=guard, events=Events(), user_agent="t", resolver=resolver, egress=Egress(), **limits)
 
 
 @asynccontextmanager
-async def sender_of(guard: Guard, names: Rebinding, kind: type[GuardedResolver] = GuardedResolver) -> AsyncIterator[Sender]:
+async def sender_of(guard: Guard, names: Rebinding, kind: type[GuardedResolver] = GuardedResolver) -> AsyncIterator[OriginClient]:
     sender = made(guard, kind(guard, look_up=names.look_up, clock=names.clock))
     try:
         yield sender
@@ -274,7 +274,7 @@ async def servers(*hosts: str) -> AsyncIterator[list[ScriptedOrigin]]:
                 await other.__aexit__(None, None, None)
 
 
-async def asked(sender: Sender, port: int, **how: object) -> int:
+async def asked(sender: OriginClient, port: int, **how: object) -> int:
     """One GET to the end, as an ask of ``how``; its status."""
     _, response = await sender.send(SHARD, OriginRequest(f"http://{NAME}:{port}/a.tar", **how), "GET", {})  # type: ignore[arg-type]
     await response.read()

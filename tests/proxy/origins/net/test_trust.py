@@ -9,7 +9,7 @@ import pytest
 from support.tls import Authority
 
 from forebay_proxy.core.errors import ConfigError
-from forebay_proxy.origins.net.trust import Trust
+from forebay_proxy.origins.net.egress import Trust
 
 
 def test_without_a_variable_the_client_has_its_own() -> None:

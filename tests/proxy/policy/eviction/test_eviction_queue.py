@@ -9,8 +9,7 @@ from support.lengths import examples
 
 from forebay_proxy.core.events import Events
 from forebay_proxy.policy.eviction.eviction_queue import EvictionQueue
-from forebay_proxy.policy.plans.next_use import NextUse, Rank
-from forebay_proxy.policy.plans.registry import NextUseChanged, PlanRegistry
+from forebay_proxy.policy.plans.registry import NextUse, NextUseChanged, PlanRegistry, Rank
 
 KEYS = [f"k{number}" for number in range(3)]
 few = st.integers(0, 1).map(float)
@@ -75,7 +74,7 @@ def test_touching_again_and_again_costs_no_memory() -> None:
         now["a"] = NextUse(Rank.READ, float(number))
         eviction_queue.touch("a")
     assert len(eviction_queue) == 1
-    assert len(eviction_queue._guesses) < 100
+    assert len(eviction_queue._heap) < 100
 
 
 # With plans
@@ -92,14 +91,13 @@ class Stored:
         self.clock = FakeClock()
         events = Events()
         self.plans = PlanRegistry(self.clock, events)
-        self.hears = True  # of what moves
         self.eviction_queue = EvictionQueue(self.use)
         events.on(NextUseChanged, self._moved)
         for name in NAMES:
             self.eviction_queue.touch(name)
 
     def _moved(self, fact: NextUseChanged) -> None:
-        for name in fact.names if self.hears else ():
+        for name in fact.names:
             self.eviction_queue.touch(name)
 
     def use(self, name: str) -> NextUse:
@@ -130,61 +128,13 @@ def test_the_order_is_that_of_sorting_by_next_use(script: list[tuple[str, int, l
             for index in indices:
                 world.clock.advance(seconds)
                 world.plans.opened(SHARDS[index], reader(number))
-                for name in NAMES:  # a pass moved: the cache finds that out by ``refresh``
-                    if world.use(name).plan is None:
-                        world.eviction_queue.touch(name)
+                world.eviction_queue.refresh(12)  # a pass moved, or the reader is slower
         elif what == "withdraw":
             world.plans.withdraw(reader(number))
-            for name in NAMES:
-                if world.use(name).plan is None:
-                    world.eviction_queue.touch(name)
+            world.eviction_queue.refresh(12)
         else:
             getattr(world.plans, what)(reader(number), [SHARDS[index] for index in indices])
-            for name in NAMES:
-                if world.use(name).plan is None:
-                    world.eviction_queue.touch(name)
+            world.eviction_queue.refresh(12)
     order_now = list(world.eviction_queue.order())
     assert [use for use, _ in order_now] == sorted(map(world.use, NAMES))
     assert sorted(key for _, key in order_now) == sorted(NAMES)
-
-
-def test_a_slower_reader_moves_all_its_shards_at_once() -> None:
-    """Nothing is touched, and what it needs is farther than the other's from then on."""
-    world = Stored()
-    world.plans.replace(reader(0), SHARDS[:6])
-    world.plans.replace(reader(1), SHARDS[6:])
-    for index in (0, 6, 1, 7):
-        world.clock.advance(1)
-        world.plans.opened(SHARDS[index], reader(index // 6))
-    world.hears = False
-    world.clock.advance(1000)
-    world.plans.opened(SHARDS[2], reader(0))
-    world.clock.advance(0.01)
-    world.plans.opened(SHARDS[8], reader(1))
-    announced = [key for use, key in world.eviction_queue.order() if use.rank is Rank.AHEAD]
-    assert announced == sorted(NAMES[3:6] + NAMES[9:], key=world.use)
-
-
-def test_a_withdrawn_plan_is_no_reason_to_stay() -> None:
-    """Even before anybody is told: its shards come first of the announced, and sink to where they belong."""
-    world = Stored()
-    world.plans.replace(reader(0), SHARDS[:3])
-    world.plans.replace(reader(1), SHARDS[:6])
-    world.hears = False
-    world.plans.withdraw(reader(0))
-    announced = [key for use, key in world.eviction_queue.order() if use.rank is Rank.AHEAD]
-    assert announced == NAMES[5::-1]
-
-
-def test_advancing_again_and_again_costs_no_memory() -> None:
-    """Entries of readers that moved on are thrown out."""
-    world = Stored()
-    for _ in range(300):
-        world.plans.replace(reader(0), SHARDS)
-        for shard in SHARDS:
-            world.clock.advance(1)
-            world.plans.opened(shard, reader(0))
-            world.eviction_queue.touch(NAMES[0])
-    assert len(world.eviction_queue._readers) < 200
-    assert len(world.eviction_queue._announced) < 200
-    assert world.eviction_queue._entries < 200

@@ -14,7 +14,7 @@ from support.lengths import examples
 from forebay_proxy.policy.plans import epochs as module
 from forebay_proxy.policy.plans.epoch import Epoch
 from forebay_proxy.policy.plans.epochs import GROUP_LIFE_S, EpochTracker
-from forebay_proxy.policy.plans.sets.shard_sets import MOST_SETS
+from forebay_proxy.policy.plans.shard_sets import MOST_SETS
 
 GROUP = "https://o/set/"
 PATTERN = "https://o/{set,more}/{a,b,c,d}.tar"

@@ -17,9 +17,8 @@ from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans import reader_plan
 from forebay_proxy.policy.plans.entries import Entries
 from forebay_proxy.policy.plans.epochs import GROUP_LIFE_S
-from forebay_proxy.policy.plans.next_use import Rank
 from forebay_proxy.policy.plans.plan_storage import SLICE
-from forebay_proxy.policy.plans.registry import CUT_FROM, SILENCE_S, START_RATE, NextUseChanged, PlanRegistry, PlansFull
+from forebay_proxy.policy.plans.registry import CUT_FROM, SILENCE_S, START_RATE, NextUseChanged, PlanRegistry, PlansFull, Rank
 
 GROUP = "https://o/set/"
 NAMES = [f"{GROUP}{number}.tar" for number in range(40)]

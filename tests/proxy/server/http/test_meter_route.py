@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from support.http_server import World, listening
 
-from forebay_proxy.wire.protocol.meter_body import MAX_BODY_BYTES
+from forebay_proxy.wire.protocol.meter import MAX_BODY_BYTES
 
 METER = "/v1/meter/train/0/main/7.0"
 BODY = b'{"wall_s": 60.0, "stall_s": {"decode": 1.5}, "steps": 100}'

@@ -48,8 +48,7 @@ from forebay_proxy.core.facts.requests import (
 from forebay_proxy.telemetry.prometheus.metric_catalog import METRICS, OTHER
 from forebay_proxy.telemetry.prometheus.metrics import MAX_JOBS, MAX_ORIGINS, MAX_RANKS, Metrics
 from forebay_proxy.telemetry.usage import Usage
-from forebay_proxy.wire.protocol.meter import CAUSES
-from forebay_proxy.wire.protocol.meter_body import MeterBody
+from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 ORIGIN = "https://data.example.org"

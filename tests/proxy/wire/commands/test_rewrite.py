@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_proxy.wire.commands.rewrite import masked_parts, rewrite_pattern
-from forebay_proxy.wire.commands.sources import parse_source
+from forebay_proxy.wire.commands.sources import masked_parts, parse_source, rewrite_pattern
 from forebay_proxy.wire.urls.patterns import expand
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import proxy_url

@@ -24,7 +24,7 @@ from forebay_proxy.wire.protocol.fd import (
     encode_refusal,
     encode_request,
 )
-from forebay_proxy.wire.protocol.reader_name import ReaderName
+from forebay_proxy.wire.protocol.plan import ReaderName
 
 SHARD = "https://origin.example/a b/ü.tar?x=1"
 READER = ReaderName("job", "0", "3", "4711.1")

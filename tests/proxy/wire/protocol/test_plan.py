@@ -209,3 +209,21 @@ def test_nonsense_is_refused(at: str) -> None:
     for content_type, body, query in ((JSON, b'{"shards": [], "at": %s}' % at.encode(), ""), (NDJSON, b'"s3://b/1.tar"\n', f"at={at}")):
         with pytest.raises(InvalidPlan, match="at is not a whole number"):
             decode(content_type, body, query)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    ["1,,2", ",1", "1,2,3,4,5,6,7,8,9,10,", "1 2", "01", "[1", '"a"', "1.5", "-1", "1,2,3,4,5,6,7,8,9,10,null", " " * 15 + ",1,2,3,4,5"],
+)
+def test_what_is_no_list_of_numbers_is_refused(entries: str) -> None:
+    """In one piece or in several, whatever stands between the brackets."""
+    body = f'{{"set": "s3://b/{{0..199}}.tar", "indices": [{entries}]}}'.encode()
+    with pytest.raises(InvalidPlan):
+        decode("application/json", body, expand=False)
+
+
+def test_a_field_that_is_there_twice_is_the_last_one() -> None:
+    """As JSON has it, however it is spelt."""
+    for first, second in (("indices", "indices"), ("indices", "\\u0069ndices"), ("\\u0069ndices", "indices")):
+        body = f'{{"set": "s3://b/{{0..9}}.tar", "{first}": [1, 2], "{second}": [3]}}'.encode()
+        assert list(decode("application/json", body, expand=False).indices or ()) == [3]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_proxy.wire.protocol.reader_name import InvalidReader, ReaderName
+from forebay_proxy.wire.protocol.plan import InvalidReader, ReaderName
 
 parts = (
     st.text(st.characters(exclude_categories=("C", "Z"), exclude_characters="/"), min_size=1, max_size=128)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.lengths import examples
-from support.tarmaking import END, archives, hand_header, padded, pax_block, written
+from support.tarmaking import END, archives, hand_header, members, padded, pax_block, written
 
-from forebay_proxy.wire.tar.members import BadTar, members
+from forebay_proxy.wire.tar.members import BadTar
 from forebay_proxy.wire.tar.scan import scan
 
 ONE = hand_header(b"a.x", 3) + padded(b"abc")

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.lengths import examples
-from support.tarmaking import archives, written
+from support.tarmaking import archives, members, written
 
 from forebay_proxy.wire.tar import sample_index
-from forebay_proxy.wire.tar.members import BadTar, members
+from forebay_proxy.wire.tar.members import BadTar
 from forebay_proxy.wire.tar.sample_index import (
     IndexBuilder,
     InvalidIndex,
@@ -24,8 +24,9 @@ from forebay_proxy.wire.tar.sample_index import (
     SampleIndex,
     decode,
     encode,
+    is_meta,
+    split_name,
 )
-from forebay_proxy.wire.tar.sample_name import is_meta, split_name
 from forebay_proxy.wire.tar.scan import scan
 
 WEBDATASETS = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")

@@ -1,4 +1,4 @@
-"""Sets of shards that are known before any reader opens them: as a pattern's text, as a list, or by a name alone. Pure.
+"""Sets of shards that are known before any reader opens them: as a pattern's text, or by a name alone. Pure.
 
 Knowing the set is what saves bytes: a shard of a live set that no job has read yet is worth keeping, whatever plans announce. A pattern is
 not expanded for that: whether it holds a name is asked of the pattern itself. Not thread-safe: the event loop's only.
@@ -7,63 +7,19 @@ not expanded for that: whether it holds a name is asked of the pattern itself. N
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from forebay_proxy.core.shard import Shard, shown_set
-from forebay_proxy.wire.commands.rewrite import masked_parts
-from forebay_proxy.wire.urls.patterns import InvalidPattern, Pattern, check_parts, index_in, parse_pattern, split_last
+from forebay_proxy.wire.commands.sources import masked_parts
+from forebay_proxy.wire.urls.patterns import InvalidPattern, Pattern, check_parts, index_in, parse_pattern
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
-__all__ = ["MOST_SETS", "InvalidSet", "ListedSet", "PatternIndex", "PatternSet", "ShardSet", "ShardSets", "understood"]
+__all__ = ["MOST_SETS", "InvalidSet", "PatternSet", "ShardSets", "understood"]
 
 MOST_SETS = 64  # a training run has a handful; a client that names a new one in each plan must not slow down everything else
-_MOST_FOLDERS = 4096  # remembered; a set has a handful
 _CACHED = 1 << 16  # names whose sets are remembered
-
-
-class PatternIndex:
-    """Where a text stands among those of a brace pattern: 1 us instead of 20 where its last numbers all have the same width, as
-    ``{00000..41454}.tar``.
-    """
-
-    def __init__(self, pattern: Pattern) -> None:
-        self._pattern = pattern
-        self._folders: dict[str, int | None] = {}  # text before the numbers -> how many texts come before those that begin so
-        split = split_last(pattern)
-        self._count, self._behind, self._width = 0, "", 0
-        if split is not None:
-            _, numbers, self._behind = split
-            self._count = numbers.count
-            first, last = numbers.at(0), numbers.at(self._count - 1)
-            # From zero in steps of one, and none wider than another: the number is the place, and it cannot be read in two ways.
-            if first == "0" * len(last) and last == f"{self._count - 1:0{len(first)}d}":
-                self._width = len(first)
-
-    def find(self, text: str) -> int | None:
-        """The index of ``text``; None where the pattern has no such text."""
-        cut = len(text) - len(self._behind)
-        digits = text[cut - self._width : cut] if self._width and text.endswith(self._behind) else ""
-        if len(digits) != self._width or not (digits.isascii() and digits.isdigit()):
-            return index_in(self._pattern, text)
-        head = text[: cut - self._width]
-        own = int(digits)
-        if own >= self._count:
-            return None
-        before = self._folders.get(head, -1)
-        if before is None or before >= 0:
-            return None if before is None else before + own
-        return self._find_folder(head, text, own)
-
-    def _find_folder(self, head: str, text: str, own: int) -> int | None:
-        """That nothing begins so is remembered too: every shard of another set asks."""
-        found = index_in(self._pattern, text)
-        if found is None or found % self._count == own:
-            if len(self._folders) >= _MOST_FOLDERS:
-                self._folders.clear()
-            self._folders[head] = None if found is None else found - own
-        return found
 
 
 class InvalidSet(ValueError):
@@ -75,7 +31,7 @@ class PatternSet:
     """The shards of brace patterns, in their order. Nothing is kept for each."""
 
     text: str
-    _parts: tuple[tuple[Pattern, PatternIndex, tuple[tuple[str, str], ...]], ...] = field(repr=False)  # URLs, names, headers
+    _parts: tuple[tuple[Pattern, Pattern, tuple[tuple[str, str], ...]], ...] = field(repr=False)  # URLs, names, headers
 
     @classmethod
     def of(cls, text: str) -> PatternSet:
@@ -90,7 +46,7 @@ class PatternSet:
                 url, name = unmask(source.url.text()), unmask(Shard.of(source.url).name)
                 if url is None or name is None:
                     raise InvalidSet(f"set {shown_set(text)!r}: braces stand in a part of the URL that may not have any")
-                found.append((parse_pattern(url), PatternIndex(parse_pattern(name)), source.headers))
+                found.append((parse_pattern(url), parse_pattern(name), source.headers))
         except (InvalidShardUrl, InvalidPattern) as error:
             raise InvalidSet(f"set {shown_set(text)!r}: {error}") from error
         return cls(text, tuple(found))
@@ -110,37 +66,14 @@ class PatternSet:
         """Where the shard of this name stands; None if it is not of the set."""
         before = 0
         for urls, names, _ in self._parts:
-            found = names.find(name)
+            found = index_in(names, name)
             if found is not None:
                 return before + found
             before += urls.count
         return None
 
 
-class ListedSet:
-    """The shards of a list, in its order."""
-
-    def __init__(self, text: str, shards: Iterable[Shard]) -> None:
-        self.text = text
-        self._shards = tuple(shards)
-        self._places = {shard.name: place for place, shard in reversed(list(enumerate(self._shards)))}
-
-    def __len__(self) -> int:
-        return len(self._shards)
-
-    def at(self, index: int) -> Shard:
-        """The shard at ``index`` of the listing order. Raises ``IndexError``."""
-        return self._shards[index]
-
-    def index(self, name: str) -> int | None:
-        """Where the shard of this name stands; None if it is not of the set."""
-        return self._places.get(name)
-
-
-ShardSet = PatternSet | ListedSet
-
-
-def understood(text: str) -> ShardSet | None:
+def understood(text: str) -> PatternSet | None:
     """``text`` as a set that can be listed; None where it is only a name."""
     try:
         return PatternSet.of(text)
@@ -151,18 +84,14 @@ def understood(text: str) -> ShardSet | None:
 class ShardSets:
     """The sets that plans and people named, by key. A key is what passes and groups know a set by."""
 
-    def __init__(self, forgotten: Callable[[str], object], understand: Callable[[str], ShardSet | None] = understood) -> None:
+    def __init__(self, forgotten: Callable[[str], object]) -> None:
         """``forgotten`` is called with the key of a set that is known no more."""
         self._forgotten = forgotten
-        self._understand = understand
-        self.listed: dict[str, ShardSet] = {}
+        self.listed: dict[str, PatternSet] = {}
         self.unlisted: dict[str, None] = {}  # known by their name alone: what was opened under it belongs to them
         self.kept: dict[str, None] = {}  # declared by a person: not forgotten
         self._keys: OrderedDict[str, str] = OrderedDict()  # by text, longest unmentioned first: asked for with every opening
         self._containing: dict[str, tuple[str, ...]] = {}
-
-    def __repr__(self) -> str:
-        return f"<ShardSets {len(self.listed)} listed, {len(self.unlisted)} by name>"
 
     def __len__(self) -> int:
         return len(self.listed) + len(self.unlisted)
@@ -177,7 +106,7 @@ class ShardSets:
         key = self._keys.get(text)
         if key is None:
             key = self.key(text)
-            self._add(key, self._understand(text))
+            self._add(key, understood(text))
             self._keys[text] = key
         else:
             self._keys.move_to_end(text)
@@ -189,7 +118,7 @@ class ShardSets:
         self.kept[key] = None
         return key
 
-    def _add(self, key: str, found: ShardSet | None) -> None:
+    def _add(self, key: str, found: PatternSet | None) -> None:
         while len(self) - len(self.kept) >= MOST_SETS:
             names, listed = ([key for key in self._keys.values() if (key in self.unlisted) is alone] for alone in (True, False))
             self.forget(next(known for known in (*names, *listed) if known not in self.kept))
@@ -199,7 +128,7 @@ class ShardSets:
             self.listed[key] = found
             self._containing.clear()
 
-    def get(self, key: str) -> ShardSet | None:
+    def get(self, key: str) -> PatternSet | None:
         return self.listed.get(key)
 
     def containing(self, name: str) -> tuple[str, ...]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.clips import rendered
 from support.fake_proxy import FakeServer
 from support.tars import expected, tar_shard
 
 import forebay_loader as fb
-from forebay_loader.meter.stage_ranges import ranged, staged
+from forebay_loader.meter.profile_ranges import profiled, ranged, staged
 
 torch = pytest.importorskip("torch")
 wds = pytest.importorskip("webdataset")
-pytestmark = [pytest.mark.webdataset, pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("metered")]
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("metered")]
 
 
 def profile() -> Any:
@@ -26,6 +28,28 @@ def ranges(seen: Any) -> dict[str, int]:
     return {event.key: event.count for event in seen.key_averages() if event.key.startswith("forebay.")}
 
 
+def test_a_clip_has_its_ranges() -> None:
+    """One for all of it, and one for each part, within it."""
+    stage = fb.video("uniform(2)", audio=True)
+    with profile() as seen:
+        list(stage([{"__key__": str(number), "mp4": rendered(audio="aac")} for number in range(3)]))
+    counts = ranges(seen)
+    assert set(counts) == {"forebay.video", "forebay.video.index", "forebay.video.decode", "forebay.video.audio"}
+    assert counts["forebay.video"] == 3
+    spans = {event.name: event.time_range for event in seen.events() if event.name.startswith("forebay.")}
+    whole = spans["forebay.video"]
+    assert all(whole.start <= span.start <= span.end <= whole.end for span in spans.values())
+
+
+def test_torch_is_not_imported_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process without torch has nobody to tell."""
+    monkeypatch.delitem(sys.modules, "torch")
+    with profiled("forebay.video") as told:
+        assert told is None
+    assert "torch" not in sys.modules
+
+
+@pytest.mark.webdataset
 def test_every_stage_of_an_in_process_loader_has_its_range(proxy: FakeServer) -> None:
     """With ``num_workers=0``: each sample is read, decoded, mapped, and put into a batch, all of it within ``next``."""
     proxy.put("/s3/bucket/000.tar", tar_shard(0))
@@ -59,12 +83,9 @@ def test_a_profile_that_begins_in_the_middle_is_noticed() -> None:
 def test_nothing_of_what_passed_is_kept() -> None:
     """A batch is not held beyond its step."""
 
-    class Held:
-        """Can be looked for."""
-
     lives = threading.Event()
 
-    class Batch(Held):
+    class Batch:
         def __del__(self) -> None:
             lives.clear()
 
@@ -79,8 +100,9 @@ def test_nothing_of_what_passed_is_kept() -> None:
     assert not lives.is_set()
 
 
+@pytest.mark.webdataset
 def test_workers_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody profiles there: what a stage gives is handed on as it is."""
-    monkeypatch.setattr("forebay_loader.meter.stage_ranges.in_worker", lambda: True)
+    monkeypatch.setattr("forebay_loader.meter.profile_ranges.in_worker", lambda: True)
     items = iter([1])
     assert staged(wds.map(dict), items) is items

@@ -1,24 +1,39 @@
-"""What the stages of a pipeline are called in a profile of torch's: read, decode, map, collate.
+"""Named ranges in a profile of torch's; without torch, and where nobody profiles, nothing.
 
-Samples are pulled through a pipeline one at a time, so the ranges lie within one another: what map asks of decode is a part of map's range.
-Only the process that is profiled is asked, and it has stages of its own where there are no workers, and behind a loader of ours.
+The stages of a pipeline are called read, decode, map and collate there. Samples are pulled through it one at a time, so the ranges lie
+within one another: what map asks of decode is a part of map's range. Only the process that is profiled is asked, and it has stages of its
+own where there are no workers, and behind a loader of ours.
 """
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
 from itertools import chain, islice
-from typing import Any, Iterable, Iterator
+from typing import Any, ContextManager, Iterable, Iterator
 
-from forebay_loader.base.activity import is_profiled, profiled
 from forebay_loader.identity.world import in_worker
 
-__all__ = ["RangedStages", "ranged", "staged"]
+__all__ = ["RangedStages", "is_profiled", "profiled", "ranged", "staged"]
 
+_NOTHING: ContextManager[Any] = nullcontext()
 _EVERY = 32  # samples, after which it is asked whether somebody profiles by now
 _DECODE = ("_decode", "_xdecode", "DecodeStage", "video")
 _COLLATE = ("_batched", "_unbatched", "_unlisted", "BudgetStage")
 _PASSED = ("_shuffle", "detshuffle", "SampleShuffle")  # buffers: what they ask for has ranges of its own
 _END = object()
+
+
+def is_profiled() -> bool:
+    """Whether somebody profiles, or nobody can tell."""
+    # Torch's own flag, which its functions of modules look at too; where there is none, a range is begun: it costs some microseconds.
+    return bool(getattr(sys.modules.get("torch.autograd.profiler"), "_is_profiler_enabled", "torch" in sys.modules))
+
+
+def profiled(name: str) -> ContextManager[Any]:
+    """``torch.profiler.record_function(name)`` where somebody profiles; torch is not imported for this."""
+    profiler = getattr(sys.modules.get("torch"), "profiler", None) if is_profiled() else None
+    return profiler.record_function(name) if profiler is not None else _NOTHING
 
 
 class RangedStages:

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_proxy.wire.protocol.meter import CAUSES
-from forebay_proxy.wire.protocol.meter_body import InvalidMeter, MeterBody, decode_meter, encode_meter
+from forebay_proxy.wire.protocol.meter import CAUSES, InvalidMeter, MeterBody, decode_meter, encode_meter
 
 GOOD: dict[str, Any] = {"wall_s": 60, "stall_s": {"origin": 1.5}, "steps": 100}
 

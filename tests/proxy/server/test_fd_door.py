@@ -17,8 +17,8 @@ from support.house import SEGMENT, World, building, data_of, reader, shard_of, u
 
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.facts.requests import ClientRefused, DoorAnswered, LeaseEnded, RequestDone, RequestOutcome, Served, ShardOpened
-from forebay_proxy.server.fd import session as session_module
-from forebay_proxy.server.fd.server import FdServer
+from forebay_proxy.server import fd_door
+from forebay_proxy.server.fd_door import FdServer
 from forebay_proxy.server.net.access import Access
 from forebay_proxy.wire.protocol.fd import FdAnswer, decode_answer, encode_end, encode_request
 
@@ -61,7 +61,7 @@ async def opened(path: Path, *, access: Access | None = None, most: int = 100, s
             cache=world.cache.fd_lender, access=access or Access(os.getuid()), events=world.events, group=world.group, clock=world.clock,
             instance="00ff", most=most,
         )  # fmt: skip
-        door.listener.open(path / "s.fd")
+        door.open(path / "s.fd")
         try:
             yield world, door
         finally:
@@ -120,10 +120,10 @@ async def test_the_connection_is_the_lease(tmp_path: Path) -> None:
     """Its reader is inside the shard until it closes."""
     async with opened(tmp_path) as (world, door):
         found = await asked(tmp_path, who=str(reader()))
-        assert (world.fd_leases.count, len(door), world.cache.readers.is_reading(reader())) == (1, 1, True)
+        assert (world.fd_leases.count, len(door.connections), world.cache.readers.is_reading(reader())) == (1, 1, True)
         found.close()
         await until(lambda: not world.fd_leases.count)
-        assert (len(door), world.cache.readers.is_reading(reader())) == (0, False)
+        assert (len(door.connections), world.cache.readers.is_reading(reader())) == (0, False)
 
 
 async def test_our_own_descriptor_is_closed_at_once(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ async def test_another_user_gets_nothing(tmp_path: Path) -> None:
         assert (found.answer.status, found.descriptor) == (403, None)
         found.close()
         assert world.of(ClientRefused) == [ClientRefused("uid")]
-        assert len(door) == 0
+        assert len(door.connections) == 0
 
 
 async def test_beyond_the_bound_http_does(tmp_path: Path) -> None:
@@ -248,13 +248,13 @@ async def test_a_line_may_come_in_pieces(tmp_path: Path) -> None:
 
 async def test_a_client_that_says_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would hold a place for ever."""
-    monkeypatch.setattr(session_module, "LINE_S", 0.05)
+    monkeypatch.setattr(fd_door, "LINE_S", 0.05)
     async with opened(tmp_path) as (_, door):
         client = await connected(tmp_path)
         client.send(b"{")
         assert (await heard(client)).answer.status == 0
         client.close()
-        assert len(door) == 0
+        assert len(door.connections) == 0
 
 
 async def test_a_line_without_an_end_is_cut_off(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ async def test_a_line_without_an_end_is_cut_off(tmp_path: Path) -> None:
                 pass
 
         await asyncio.get_running_loop().run_in_executor(None, talk)
-        await until(lambda: not len(door))
+        await until(lambda: not len(door.connections))
         client.close()
 
 
@@ -284,7 +284,7 @@ async def test_a_client_that_leaves_before_the_answer_costs_nothing(tmp_path: Pa
         client.send(encode_request(A, str(reader(job="other"))))
         await gate.reached.wait()
         client.close()
-        await until(lambda: not len(door))
+        await until(lambda: not len(door.connections))
         gate.open()
         await world.quiet()
         assert world.fd_leases.count == 0
@@ -315,7 +315,7 @@ async def test_a_connection_asks_again_and_again(tmp_path: Path) -> None:
             client.send(encode_request(A, f"job/{number}/0/1.1", lease=number))
             found.append(await heard(client))
             assert found[-1].bytes() == DATA
-        assert (world.fd_leases.count, len(door)) == (4, 1)
+        assert (world.fd_leases.count, len(door.connections)) == (4, 1)
         client.send(encode_end(2) + encode_end(0) + encode_end(77) + encode_request(B, ""))
         assert (await heard(client)).answer.status == 409
         assert {str(each.reader) for each in world.cache.readers} == {"job/1/0/1.1", "job/3/0/1.1"}
@@ -349,7 +349,7 @@ async def test_two_leases_of_one_number_are_cut_off(tmp_path: Path) -> None:
         client.send(encode_request(A, "", lease=5))
         second = await heard(client)
         assert (second.answer.status, second.descriptor) == (0, None)
-        assert (world.fd_leases.count, len(door)) == (0, 0)
+        assert (world.fd_leases.count, len(door.connections)) == (0, 0)
 
 
 async def test_a_question_before_the_answer_is_cut_off(tmp_path: Path) -> None:
@@ -361,15 +361,15 @@ async def test_a_question_before_the_answer_is_cut_off(tmp_path: Path) -> None:
         await heard(client)
         client.send(encode_request(A, str(reader(job="other")), lease=1))
         await gate.reached.wait()
-        assert door.clients.in_use
+        assert door.in_use
         client.send(encode_end(0))
         await until(lambda: not world.fd_leases.count)
-        assert len(door) == 1
+        assert len(door.connections) == 1
         client.send(encode_request(A, "", lease=2))
-        await until(lambda: not len(door))
+        await until(lambda: not len(door.connections))
         gate.open()
         await world.quiet()
-        assert (world.fd_leases.count, door.clients.in_use) == (0, False)
+        assert (world.fd_leases.count, door.in_use) == (0, False)
 
 
 async def test_a_connection_that_holds_nothing_keeps_nobody(tmp_path: Path) -> None:
@@ -378,10 +378,10 @@ async def test_a_connection_that_holds_nothing_keeps_nobody(tmp_path: Path) -> N
         client = await connected(tmp_path)
         client.send(encode_request(A, "", lease=0))
         await heard(client)
-        assert door.clients.in_use
+        assert door.in_use
         client.send(encode_end(0))
         await until(lambda: not world.fd_leases.count)
-        assert (door.clients.in_use, len(door)) == (False, 1)
+        assert (door.in_use, len(door.connections)) == (False, 1)
 
 
 async def test_a_client_that_talks_nonsense_is_cut_off(tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ async def test_a_client_that_talks_nonsense_is_cut_off(tmp_path: Path) -> None:
         found = await asked(tmp_path)
         found.client.send(b"and another thing\n")
         await until(lambda: not world.fd_leases.count)
-        assert len(door) == 0
+        assert len(door.connections) == 0
         assert found.bytes() == DATA
 
 
@@ -408,7 +408,7 @@ async def test_closing_ends_all_leases(tmp_path: Path) -> None:
         found = await asked(tmp_path)
         await door.aclose()
         await door.aclose()
-        assert (world.fd_leases.count, len(door), door.listener.path, (tmp_path / "s.fd").exists()) == (0, 0, None, False)
+        assert (world.fd_leases.count, len(door.connections), door.path, (tmp_path / "s.fd").exists()) == (0, 0, None, False)
         assert found.bytes() == DATA
 
 
@@ -419,9 +419,9 @@ async def test_a_door_that_is_taken_is_a_config_error(tmp_path: Path) -> None:
             cache=world.cache.fd_lender, access=Access(os.getuid()), events=world.events, group=world.group, clock=time.monotonic
         )
         with pytest.raises(ConfigError):
-            second.listener.open(tmp_path / "s.fd")
+            second.open(tmp_path / "s.fd")
         second.open_beside(tmp_path / "s", can_lend=True)
-        assert second.listener.path is None
+        assert second.path is None
 
 
 async def test_no_door_where_a_lease_does_not_hold(tmp_path: Path) -> None:
@@ -432,7 +432,7 @@ async def test_no_door_where_a_lease_does_not_hold(tmp_path: Path) -> None:
                 cache=world.cache.fd_lender, access=Access(os.getuid()), events=world.events, group=world.group, clock=time.monotonic
             )
             door.open_beside(place, can_lend=can_lend)
-            assert door.listener.path is None
+            assert door.path is None
 
 
 async def test_a_fault_in_one_book_is_not_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

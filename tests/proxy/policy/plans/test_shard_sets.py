@@ -8,15 +8,12 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.house import shard_of
 from support.lengths import examples
 
 from forebay_proxy.core.shard import shown_set
-from forebay_proxy.policy.plans.sets.shard_sets import (
+from forebay_proxy.policy.plans.shard_sets import (
     MOST_SETS,
     InvalidSet,
-    ListedSet,
-    PatternIndex,
     PatternSet,
     ShardSets,
 )
@@ -106,14 +103,6 @@ def test_what_is_refused_is_told_without_what_opens_it(text: str) -> None:
     assert "S3CRET" not in str(refused.value)
 
 
-def test_a_list_is_in_its_order() -> None:
-    """The first mention of a shard counts."""
-    shards = [shard_of(f"s3://b/{leaf}.tar") for leaf in "cabc"]
-    found = ListedSet("mine", shards)
-    assert [found.index(f"s3://b/{leaf}.tar") for leaf in "abcd"] == [1, 2, 0, None]
-    assert (found.at(3).name, len(found)) == ("s3://b/c.tar", 4)
-
-
 def test_sets_know_who_holds_a_shard() -> None:
     """Several may; a new one, and one that is forgotten, is noticed at once."""
     forgotten: list[str] = []
@@ -156,27 +145,3 @@ def test_sets_are_bounded() -> None:
 def test_no_secret_of_a_set_is_shown(text: str, seen: str) -> None:
     """Whoever may ask for the status sees which shards are meant, and not what opens them."""
     assert shown_set(text) == seen
-
-
-TEXTS = [
-    "s3://b/{a,b}/{000..019}.tar", "s3://b/{0..19}.tar", "s3://b/{00..03}{00..09}.tar", "s3://b/{1..12}{00..09}.tar", "s3://b/{a,a}/{0..9}",
-    "s3://b/{09..00}.tar", "s3://b/{00..20..2}.tar", "s3://b/{05..09}.tar", "s3://b/{0..3}/x.tar", "s3://b/x.tar",
-]  # fmt: skip
-OTHERS = r"s3://b/[ab]?/?[0-9\u0661]{1,5}(\.tar)?"
-
-
-@settings(deadline=None)
-@given(st.sampled_from(TEXTS), st.lists(st.one_of(st.integers(0, 200), st.from_regex(OTHERS, fullmatch=True))))
-def test_the_quick_way_finds_what_the_pattern_finds(text: str, asked: list[int | str]) -> None:
-    """Texts of it and others, in any order: what is remembered changes nothing."""
-    pattern = parse_pattern(text)
-    places = PatternIndex(pattern)
-    for one in asked:
-        wanted = pattern.at(one % pattern.count) if isinstance(one, int) else one
-        assert places.find(wanted) == index_in(pattern, wanted)
-
-
-@pytest.mark.parametrize(("text", "quick"), [(TEXTS[0], True), (TEXTS[1], False), (TEXTS[5], False), (TEXTS[6], False), (TEXTS[7], False)])
-def test_only_numbers_of_one_width_from_zero_are_quick(text: str, quick: bool) -> None:
-    """Of the others the place is not the number."""
-    assert bool(PatternIndex(parse_pattern(text))._width) == quick

@@ -1,1 +1,0 @@
-"""Sets of shards: patterns, templates, and where their readers stand."""

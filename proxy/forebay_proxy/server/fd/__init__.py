@@ -1,1 +1,0 @@
-"""Descriptors of complete shards over a unix socket."""

@@ -1,0 +1,145 @@
+"""What we read of aiohttp's connection that it does not promise: it is still there, means what we think, and is read in one place."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import aiohttp
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+from support.fake_cache import FakeShard
+from support.http_server import World, listening, request
+from support.raw import line
+
+from forebay_proxy.server.http.connection import MOST_CONNECTIONS, PRIVATE, Connection, ConnectionLimit, client_places
+
+GET = request("GET", "/s3/b/0.tar", close=False)
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+async def test_aiohttp_still_has_it(name: str) -> None:
+    """Each private name of aiohttp's that we read."""
+
+    async def answer(_: web.BaseRequest) -> web.StreamResponse:
+        return web.Response()
+
+    fresh = web.RequestHandler(web.Server(answer), loop=asyncio.get_running_loop())
+    assert hasattr(fresh, name), (
+        f"aiohttp {version('aiohttp')} has no RequestHandler.{name} any more ({PRIVATE[name]}): find what tells it now and say so in"
+        " server/http/connection.py, or lower the upper bound of aiohttp in pyproject.toml"
+    )
+
+
+async def test_whether_it_is_idle_is_told() -> None:
+    """Before a request, while two are there of which one is being answered, and behind the last answer."""
+    shard = FakeShard(b"x" * 10, held_at=0)
+    async with listening({"s3://b/0.tar": shard}) as world, line(world.port) as client:
+        connection = await _connection(world)
+        assert connection.idle
+        await client.send(GET + GET)
+        await shard.reached.wait()
+        assert not connection.idle
+        shard.gate.set()
+        for _ in range(2):
+            assert (await client.answer())[0] == 200
+        async with asyncio.timeout(60):
+            while not connection.idle:
+                await asyncio.sleep(0.01)
+
+
+async def _connection(world: World) -> Connection:
+    async with asyncio.timeout(60):
+        while not world.server._server.connections:
+            await asyncio.sleep(0.01)
+    (connection,) = world.server._server.connections
+    assert isinstance(connection, Connection)
+    return connection
+
+
+def test_none_of_our_names_covers_one_of_aiohttps() -> None:
+    """A slot of ours with a name of theirs would be written by both."""
+    theirs = {name for kind in web.RequestHandler.__mro__ for name in getattr(kind, "__slots__", ())}
+    assert set(Connection.__slots__) & theirs == set(), f"aiohttp {aiohttp.__version__} uses these names itself"
+
+
+@dataclass(eq=False)
+class Visitor:
+    idle: bool = True
+    stranger: bool = False
+
+
+def test_the_idle_one_unheard_for_longest_leaves() -> None:
+    """Nobody while there is room. Whoever asked lately, or is being answered, stays; where all are busy the newcomer leaves."""
+    connection_limit = ConnectionLimit(3, 3)
+    busy, first, second = Visitor(idle=False), Visitor(), Visitor()
+    assert [connection_limit.enter(visitor) for visitor in (busy, first, second)] == [None] * 3
+    connection_limit.heard(first)
+    assert connection_limit.enter(Visitor()) is second
+    full, newcomer = ConnectionLimit(1, 1), Visitor()
+    full.enter(busy)
+    assert full.enter(newcomer) is newcomer
+    for _ in range(2):
+        full.leave(busy)
+    full.heard(busy)
+    assert len(full) == 1
+
+
+def test_a_stranger_takes_a_strangers_place_only() -> None:
+    """However many idle ones of ours there are; one who is vouched for is no stranger any more."""
+    connection_limit = ConnectionLimit(10, 1)
+    ours, stranger, another = Visitor(), Visitor(stranger=True), Visitor(stranger=True)
+    connection_limit.enter(ours)
+    connection_limit.enter(stranger)
+    assert connection_limit.enter(another) is stranger
+    connection_limit.leave(stranger)
+    another.stranger = False
+    assert connection_limit.enter(Visitor(stranger=True)) is None
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=40))
+def test_the_bounds_hold_whoever_comes(comers: list[tuple[bool, bool]]) -> None:
+    """When everybody who has to leave does; and who is busy never has to, unless it is the newcomer."""
+    connection_limit, here = ConnectionLimit(5, 2), set()
+    for idle, stranger in comers:
+        newcomer = Visitor(idle, stranger)
+        here.add(newcomer)
+        leaver = connection_limit.enter(newcomer)
+        if leaver is not None:
+            assert leaver is newcomer or leaver.idle  # type: ignore[attr-defined]
+            connection_limit.leave(leaver)
+            here.discard(leaver)
+        assert len(connection_limit) == len(here) <= 5
+        assert sum(visitor.stranger for visitor in here) <= 2
+
+
+def limits_after(soft: int, hard: int) -> tuple[int, int]:
+    """(what ``raise_limit`` says, what the kernel says) in a process that begins with these limits."""
+    code = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))\n"
+        "from forebay_proxy.server.http.connection import raise_limit\n"
+        "print(raise_limit(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240, env={"PYTHONPATH": ":".join(sys.path)}
+    )
+    said, holds = map(int, told.stdout.split())
+    return said, holds
+
+
+@pytest.mark.parametrize(("soft", "hard", "raised"), [(256, 1024, 1024), (1024, 1024, 1024), (512, 4096, 4096)])
+def test_the_soft_limit_is_raised_to_the_hard_one(soft: int, hard: int, raised: int) -> None:
+    """1,024 would be a few hundred readers and their shards."""
+    assert limits_after(soft, hard) == (raised, raised)
+
+
+@pytest.mark.parametrize(("soft", "places"), [(64, 32), (20, 16), (1024, 512), (65_536, MOST_CONNECTIONS), (-1, MOST_CONNECTIONS)])
+def test_clients_get_half_of_them(monkeypatch: pytest.MonkeyPatch, soft: int, places: int) -> None:
+    """The rest is for shard files and origins; -1 is no limit."""
+    monkeypatch.setattr("resource.getrlimit", lambda _: (soft, soft))
+    assert client_places() == places
