@@ -1,4 +1,4 @@
-"""A body that is received into buffers of ours: its own bytes and no others, whatever the other end does, and a connection of use afterwards."""
+"""A body that is received into buffers of ours: its own bytes and no others, whatever the other end does; then a connection of use."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from forebay_proxy.origins.net.trust import Trust
 from support.tls import Authority
 
 from forebay_proxy.core.errors import OriginTimeout, ShardError, TruncatedShard
@@ -21,7 +22,6 @@ from forebay_proxy.origins.http import HttpOrigin
 from forebay_proxy.origins.landing import LEAST_BYTES, PIECE_BYTES, Landing
 from forebay_proxy.origins.net.egress import Egress
 from forebay_proxy.origins.net.guard import Guard
-from forebay_proxy.origins.net.trust import Trust
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
 SIZE = 3 * PIECE_BYTES + 12_345
@@ -281,8 +281,8 @@ async def test_aiohttp_still_has_it(name: str) -> None:
     """Each private name of aiohttp's that ``_Lender`` sets, for which there is no public one."""
     protocol = aiohttp.client_proto.ResponseHandler(asyncio.get_running_loop())
     assert hasattr(protocol, name), (
-        f"aiohttp {version('aiohttp')} has no ResponseHandler.{name} any more: find what makes a connection fit for its next request now and"
-        " say so in origins/landing.py, or lower the upper bound of aiohttp in pyproject.toml"
+        f"aiohttp {version('aiohttp')} has no ResponseHandler.{name} any more: find what makes a connection fit for its next request"
+        " now and say so in origins/landing.py, or lower the upper bound of aiohttp in pyproject.toml"
     )
 
 
