@@ -89,6 +89,8 @@ class DiskMonitor:
         if error.operation != "create":
             self._headroom.refused(self._room.ledger.held_bytes)
             self._room.ledger.capacity_bytes = self._headroom.capacity_bytes
+            # Now, as others may give back what they took before the next second: how full it was is what tells later that there is more.
+            self._tasks.spawn(self.look(), "look")
 
     async def _tend(self) -> None:
         """One task at a time, for which no caller waits: any of this may hang with the disk."""

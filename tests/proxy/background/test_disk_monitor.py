@@ -123,6 +123,18 @@ async def test_a_quota_is_learned_from_its_first_refusal(tmp_path: Path, monkeyp
         assert world.ledger.stored_bytes >= quota // 2
 
 
+async def test_room_that_comes_back_within_the_second_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is looked at as soon as it refuses, so that what others give back before the next look is more than there was then."""
+    async with building(tmp_path / "c", segments=8) as world:
+        seeing(world, monkeypatch, replace(WELL, free_bytes=0))
+        world.disk_monitor.space_refused(DiskFailed("allocate", "ENOSPC", "full"))
+        refused_bytes = world.ledger.capacity_bytes
+        await world.quiet()
+        seeing(world, monkeypatch, WELL)
+        await world.disk_monitor.look()
+        assert (refused_bytes, world.ledger.capacity_bytes) == (0, 8 * SEGMENT)
+
+
 async def test_a_file_system_without_inodes_to_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """None is not few."""
     async with building(tmp_path / "c") as world:
