@@ -192,13 +192,14 @@ class _Packets:
         self._timed = self._timed and None not in times
         if self._timed:
             pts = numpy.array(times, numpy.int64)
-            _check_clock(pts, keys)
-            return pts, durations, tick, numpy.argsort(pts, kind="stable")
+            shown = numpy.delete(numpy.arange(len(times)), self._hidden)  # what edits leave out has times of its own
+            _check_clock(pts[shown], keys[shown], shown)
+            return pts, durations, tick, _in_pieces(pts, keys, shown) if self._hidden else numpy.argsort(pts, kind="stable")
         order = numpy.array(self._shown(range(len(times))), numpy.int64)
         pts = numpy.full(len(times), -1, numpy.int64)
         if self._container in _TIMED_DECODING and None not in decoded_at and len(order):
             dts = numpy.array(decoded_at, numpy.int64)
-            _check_clock(dts, keys)
+            _check_clock(dts, keys, numpy.arange(len(dts)))
             pts[order] = shown_at(dts, order, self._stream.codec_context.reorder_depth)
             if self._container == "avi":  # its sound cannot wait for the first picture: both are of one time
                 pts[order] -= pts[order[0]] - dts[order].min()
@@ -257,14 +258,26 @@ class _Packets:
         return (0, False) if len(self.store) >= _FIRST_PACKETS else None
 
 
-def _check_clock(pts: Any, key: Any) -> None:
+def _check_clock(pts: Any, key: Any, packets: Any) -> None:
     """Raise ``UnsupportedVideo`` where a keyframe is shown before the one before it: of two clips that ``cat`` joined, as transport streams
     can be, two pictures have one time, and would come out mixed."""
     keys = numpy.flatnonzero(key)
     steps = numpy.diff(pts[keys])
     back = numpy.flatnonzero((steps < 0) | (steps == 0) & (numpy.diff(keys) > 1))
     if len(back):
-        raise UnsupportedVideo(f"its clock goes back at packet {keys[back[0] + 1]}: clips that were joined without new times")
+        raise UnsupportedVideo(f"its clock goes back at packet {packets[keys[back[0] + 1]]}: clips that were joined without new times")
+
+
+def _in_pieces(pts: Any, key: Any, shown: Any) -> Any:
+    """The packets in the order in which FFmpeg shows them: piece for piece of an edit list, each by its times, which may reach a picture
+    into the next piece's; then ``pts`` of that picture's follower becomes the same. A piece begins with a keyframe whose clock goes back."""
+    before = numpy.full(len(pts), pts.min(), numpy.int64)
+    before[shown] = pts[shown]
+    before = numpy.concatenate([before[:1], numpy.maximum.accumulate(before)[:-1]])
+    order = numpy.lexsort((pts, numpy.cumsum(key & (pts < before))))
+    seen = order[numpy.isin(order, shown)]
+    pts[seen] = numpy.maximum.accumulate(pts[seen])
+    return order
 
 
 def shown_at(dts: Any, order: Any, depth: int) -> Any:

@@ -101,20 +101,26 @@ def with_edits(clip: bytes, *edits: tuple[int, int]) -> bytes:
     return changed
 
 
+@pytest.mark.parametrize("b_frames", [0, 2])
 @pytest.mark.parametrize(
     ("edits", "shown"),
     [
         ([(0, 2000), (0, 2000)], [*range(48), *range(48)]),
         ([(12 * 512, 500), (36 * 512, 500)], [*range(12, 24), *range(36, 48)]),
         ([(24 * 512, 1000), (0, 500)], [*range(24, 48), *range(12)]),
+        ([(0, 250), (18 * 512, 250), (40 * 512, 250)], [*range(6), *range(18, 24), *range(40, 46)]),
     ],
 )
-def test_pieces(edits: list[tuple[int, int]], shown: list[int]) -> None:
-    """A part shown twice, one left out, two exchanged: in the order in which PyAV shows them, each frame as often."""
-    clip = with_edits(rendered(frames=48, gop=12), *edits)
-    assert numbers(clip) == shown
+def test_pieces(edits: list[tuple[int, int]], shown: list[int], b_frames: int) -> None:
+    """A part shown twice, one left out, two exchanged, three from the middle of groups: as PyAV shows them, together and alone."""
+    late = 512 * b_frames  # the first picture is decoded so long before it is shown
+    clip = with_edits(rendered(frames=48, gop=12, b_frames=b_frames), *((begin + late, length_ms) for begin, length_ms in edits))
+    expected = numbers(clip)
+    if not b_frames:
+        assert expected == shown
     with source_of(clip) as source:
-        assert [frame_number(picture) for picture in source.frames(range(source.open().frames))] == shown
+        assert [frame_number(picture) for picture in source.frames(range(source.open().frames))] == expected
+        assert [frame_number(source.frame(at)) for at in range(0, len(expected), 5)] == expected[::5]
 
 
 FRAGMENTS: dict[str, dict[str, Any]] = {
