@@ -1,8 +1,9 @@
-"""The fd door of a real sidecar: leases end when they should, and whatever happens to the sidecar, what is mapped stays right."""
+"""The fd door of a real sidecar: leases end when they should, and whatever happens to the sidecar, what is open stays right."""
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import socket
 import subprocess
@@ -69,7 +70,7 @@ def fetched(sidecar: Sidecar, shards: Path, *numbers: int) -> None:
     wait_until(lambda: complete <= {name for name, shard in sidecar.shards().items() if shard["complete"]})
 
 
-def mapped(shards: Path, number: int) -> Descriptor:
+def by_descriptor(shards: Path, number: int) -> Descriptor:
     found = open_descriptor(source(shards, number), READER)
     assert found is not None
     return found
@@ -91,8 +92,8 @@ def test_the_url_alone_leads_to_the_door(place: Path, shards: Path, monkeypatch:
         fetched(sidecar, shards, 0)
         assert open_descriptor(source(shards, 1), READER) is None
         before = sidecar.status()
-        with mapped(shards, 0) as found:
-            assert bytes(found.mapped().memory) == (shards / "0.tar").read_bytes()
+        with by_descriptor(shards, 0) as found:
+            assert found.at(0, found.size) == (shards / "0.tar").read_bytes()
             status = sidecar.status()
             assert status["requests"]["hit"] - before["requests"]["hit"] == 1
             assert status["bytes"]["hit"] - before["bytes"]["hit"] == SIZE
@@ -108,8 +109,8 @@ def test_a_view_that_outlives_its_reader_is_counted(place: Path, shards: Path, m
     with running(place, *flags(place), "--idle-exit-s", "2") as sidecar:
         monkeypatch.setenv("FOREBAY_URL", sidecar.url)
         fetched(sidecar, shards, 0)
-        with mapped(shards, 0) as found:
-            view = memoryview(found.mapped().memory)[SIZE - 100 :]
+        with by_descriptor(shards, 0) as found:
+            view = memoryview(mmap.mmap(found._file, 0, access=mmap.ACCESS_READ))[SIZE - 100 :]
         cache = wait_until(lambda: (cache := sidecar.status()["cache"])["lingering"] and cache)
         assert (cache["descriptors"], cache["lingering"]) == (1, 1)
         assert cache["descriptor_bytes"] == cache["stored_bytes"] <= cache["leased_bytes"]
@@ -122,56 +123,56 @@ def test_a_view_that_outlives_its_reader_is_counted(place: Path, shards: Path, m
 
 
 def test_a_killed_sidecar_takes_nothing_away(place: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """kill -9 and a start: the new one knows of no lease, wants the room, and cannot have it; the map stays right throughout."""
+    """kill -9 and a start: the new one knows of no lease, wants the room, and cannot have it; the file stays right throughout."""
     monkeypatch.setenv("FOREBAY_SOCKET", str(place / "s"))
     content = (shards / "0.tar").read_bytes()
     first = start(place, *flags(place, "80MB"))
     try:
         fetched(first, shards, 0)
-        held = mapped(shards, 0)
+        held = by_descriptor(shards, 0)
     finally:
         first.kill()
-    assert bytes(held.mapped().memory) == content
+    assert held.at(0, held.size) == content
     with held, running(place, *flags(place, "80MB")) as second:
         second.ask("/v1/evict", json.dumps({"shards": ["*"]}).encode(), "POST")
         assert second.ask(f"/file{shards}/0.tar") == content
         fetched(second, shards, 1, 2, 3)  # more than fits beside it
-        assert bytes(held.mapped().memory) == content
+        assert held.at(0, held.size) == content
         for number in range(6):
             assert second.ask(f"/file{shards}/{number}.tar") == (shards / f"{number}.tar").read_bytes()
-        assert bytes(held.mapped().memory) == content
+        assert held.at(0, held.size) == content
         held.close()
 
 
 def test_leased_shards_stay_under_pressure(place: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of the cache at most goes out by descriptor; the rest turns over beside it, and what is mapped is not touched."""
+    """Half of the cache at most goes out by descriptor; the rest turns over beside it, and what is open is not touched."""
     monkeypatch.setenv("FOREBAY_SOCKET", str(place / "s"))
     with running(place, *flags(place, "80MB")) as sidecar, ExitStack() as stack:
         fetched(sidecar, shards, 0, 1, 2)
-        held = [stack.enter_context(mapped(shards, number)) for number in (0, 1)]
+        held = [stack.enter_context(by_descriptor(shards, number)) for number in (0, 1)]
         assert open_descriptor(source(shards, 2), READER) is None
         assert sidecar.metric("forebay_door_answers_total", answer="half") == 1
         for number in (3, 4, 5, 2):
             assert sidecar.ask(f"/file{shards}/{number}.tar") == (shards / f"{number}.tar").read_bytes()
         for number, found in enumerate(held):
-            assert bytes(found.mapped().memory) == (shards / f"{number}.tar").read_bytes()
+            assert found.at(0, found.size) == (shards / f"{number}.tar").read_bytes()
             assert sidecar.shards()[f"file://{shards}/{number}.tar"]["complete"]
     assert counters()["door_failed"] == 0
 
 
 def test_a_restart_gives_the_door_back(place: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In good order: a held map does not keep the sidecar from ending, its successor passes descriptors of the same files."""
+    """In good order: a held file does not keep the sidecar from ending, its successor passes descriptors of the same files."""
     monkeypatch.setenv("FOREBAY_SOCKET", str(place / "s"))
     with running(place, *flags(place)) as first:
         fetched(first, shards, 0)
-        held = mapped(shards, 0)
+        held = by_descriptor(shards, 0)
         assert first.terminate() == 0
     assert not (place / "s.fd").exists()
     assert open_descriptor(source(shards, 0), READER) is None
     with running(place, *flags(place)) as second:
         DOORS.forget()
-        with mapped(shards, 0) as again:
-            assert bytes(again.mapped().memory) == bytes(held.mapped().memory) == (shards / "0.tar").read_bytes()
+        with by_descriptor(shards, 0) as again:
+            assert again.at(0, again.size) == held.at(0, held.size) == (shards / "0.tar").read_bytes()
         held.close()
         no_leases(second)
 
@@ -185,11 +186,11 @@ def test_thousands_of_openings_leave_no_descriptor(place: Path, shards: Path, mo
         def opened() -> tuple[int, int]:
             return len(os.listdir(f"/proc/{sidecar.process.pid}/fd")), len(os.listdir("/proc/self/fd"))
 
-        mapped(shards, 0).close()
+        by_descriptor(shards, 0).close()
         no_leases(sidecar)
         theirs, ours = opened()
         for number in range(2000):
-            mapped(shards, number % 2).close()
+            by_descriptor(shards, number % 2).close()
         no_leases(sidecar)
         wait_until(lambda: opened()[0] <= theirs)  # it may not have seen yet that the last question's connection has closed
         assert opened()[1] == ours
@@ -298,7 +299,7 @@ def test_a_lease_keeps_an_idle_sidecar(place: Path, shards: Path, monkeypatch: p
     sidecar = start(place, *flags(place), environ={"FOREBAY_IDLE_EXIT_S": "3"})
     try:
         fetched(sidecar, shards, 0)
-        held = mapped(shards, 0)
+        held = by_descriptor(shards, 0)
         with pytest.raises(subprocess.TimeoutExpired):
             sidecar.process.wait(8)
         held.close()

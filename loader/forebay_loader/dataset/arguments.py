@@ -34,7 +34,6 @@ class Arguments:
     select_files: Optional[Callable[[str], bool]]
     rename_files: Optional[Callable[[str], str]]
     on_tar_fault: str
-    views: bool
     empty_check: bool
     verbose: bool
     seed: Any

@@ -164,8 +164,7 @@ class SharedOut:
             yield from islice(samples, stop - first)
             beyond = last and next(samples, None) is not None
             del samples  # it lets go of the shard now
-            if not tars.views:
-                opened["stream"].close()
+            opened["stream"].close()
             if beyond:
                 raise ShardReadError(
                     f"shard {named(opened['stream'], opened['url'])}: holds more than the {stop} samples that it was counted with, which "

@@ -149,8 +149,7 @@ class ShardsAgain:
             if number == last:
                 break
         del samples  # it lets go of the shard now
-        if not self._tars.views:
-            opened["stream"].close()
+        opened["stream"].close()
         if count <= last:
             if self._handler is None:
                 raise self._short(item, last, count)

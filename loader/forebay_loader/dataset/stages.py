@@ -72,7 +72,6 @@ def tarfile_to_samples(
     rename_files: Optional[Callable[[str], str]] = None,
     *,
     on_tar_fault: str = "raise",
-    views: bool = False,
     ahead: Optional[int] = None,
     set: Optional[str] = None,
     epoch: Any = None,
@@ -89,7 +88,6 @@ def tarfile_to_samples(
     - ``rename_files``: gets a member's name, gives another.
     - ``on_tar_fault``: what becomes of a tar without its end marker, with data behind it, or with an unreadable header, all of which
       webdataset passes over in silence: "raise", or "warn" to read on as it does.
-    - ``views``: values are ``memoryview``s, for decoders that take them: no copy, but what holds one holds its shard's map.
     - ``ahead``, ``set``, ``epoch``: ``k`` and the others of ``fb.ahead``.
     - ``limits``: how long to wait for what, a ``fb.Limits``.
 
@@ -98,7 +96,7 @@ def tarfile_to_samples(
     """
     check_reading(handler, select_files, rename_files, limits)
     ensure_job()
-    files = {"select_files": select_files, "rename_files": rename_files, "on_tar_fault": on_tar_fault, "views": views}
+    files = {"select_files": select_files, "rename_files": rename_files, "on_tar_fault": on_tar_fault}
     return TarSamples(ShardOpenings(handler, Ahead(ahead, set=set, epoch=epoch), limits), files)
 
 
@@ -198,7 +196,8 @@ class TarSamples:
     def read(self, opened: Iterable[dict[str, Any]], skips: SkipPass, cursor: Optional[Cursor] = None) -> Iterator[dict[str, Any]]:
         """The samples of what is open."""
         handler = RecordedHandler(self._opening.handler or reraise, skips)
-        reading = Samples(handler, self._files.get("select_files"), self._files.get("rename_files"), ends_with_shards(), *self._how)
+        rule = self._files.get("on_tar_fault", "raise")
+        reading = Samples(handler, self._files.get("select_files"), self._files.get("rename_files"), ends_with_shards(), rule)
         if cursor is not None:
             cursor.waits = partial(_waits, weakref.ref(reading))
         return iter(ranged("read", reading.read(opened)))
@@ -226,19 +225,11 @@ class TarSamples:
     @property
     def plain(self) -> bool:
         """Whether its samples are those that an index numbers, as ``bytes``."""
-        return not self.views and not self.selects
+        return not self.selects
 
     @property
     def opening(self) -> ShardOpenings:
         return self._opening
-
-    @property
-    def _how(self) -> tuple[str, bool]:
-        return str(self._files.get("on_tar_fault", "raise")), self.views
-
-    @property
-    def views(self) -> bool:
-        return bool(self._files.get("views"))
 
     @property
     def selects(self) -> bool:

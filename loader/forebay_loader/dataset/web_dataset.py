@@ -84,7 +84,6 @@ class WebDataset(compat.WebDataset):
     - ``group``: the process group whose ranks share the data.
     - ``on_tar_fault``: "raise", or "warn" to read on as webdataset does, at a tar without its end marker, with data behind it, or with an
       unreadable header.
-    - ``views``: True gives values as ``memoryview``s of the shard's map, without a copy, for decoders that take them.
     - ``epoch``: a whole number, or what is asked for one when an iteration begins: a callable, or an object with ``value`` or
       ``get_value()``. Without it iterations are counted.
     - ``ahead``: how many coming shards to announce; ``FOREBAY_AHEAD`` or 16 without, 0 for none.
@@ -122,7 +121,6 @@ class WebDataset(compat.WebDataset):
         data_parallel: Optional[tuple[int, int]] = None,
         group: Any = None,
         on_tar_fault: str = "raise",
-        views: bool = False,
         epoch: Any = None,
         ahead: Optional[int] = None,
         limits: Limits = DEFAULT_LIMITS,
@@ -161,8 +159,7 @@ class WebDataset(compat.WebDataset):
 
     def _tar_stage(self, asked: Arguments, set: Optional[str]) -> TarSamples:
         reading = Ahead(asked.ahead, set=set, epoch=self._epochs, world=self.world)
-        names = ("select_files", "rename_files", "on_tar_fault", "views")
-        files = {name: getattr(asked, name) for name in names}
+        files = {name: getattr(asked, name) for name in ("select_files", "rename_files", "on_tar_fault")}
         # Ours does the same; webdataset's keeps the exception in a frame of its traceback, and with it the data set and its descriptor.
         self._handler = None if asked.handler is reraise_exception else asked.handler
         return TarSamples(ShardOpenings(self._handler, reading, asked.limits, file_cache(asked)), files)

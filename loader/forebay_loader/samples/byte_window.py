@@ -1,4 +1,4 @@
-"""The bytes of an archive under a window that only moves forward, over one buffer that is used again; over a map where views are wanted.
+"""The bytes of an archive under a window that only moves forward, over one buffer that is used again.
 
 Positions are the archive's own. ``buffer`` holds its bytes from ``base`` to ``end``, and slicing it gives ``bytes``: it is an anonymous map
 (a ``bytearray`` would give ``bytearray``s, fresh ``bytes`` for each chunk would cost a second copy).
@@ -9,11 +9,10 @@ from __future__ import annotations
 import mmap
 from typing import Any, Callable, Optional, Union
 
-__all__ = ["Flowing", "Indexable", "Viewed", "Whole", "Window", "WindowedReader", "window_over"]
+__all__ = ["Flowing", "Whole", "Window", "WindowedReader", "window_over"]
 
 CHUNK_BYTES = 256 * 1024  # what a ShardStream receives at a time
 BUFFER_BYTES = 512 * 1024  # two chunks: stays in the processor's cache; grows only for a member that is larger
-STEP_BYTES = 4 << 20  # of a map made present at a time: a quarter of the cost of one fault for each 64 KiB, and soon used
 
 Into = Callable[[memoryview], Optional[int]]
 Lone = Callable[[int, int], Optional[bytes]]
@@ -23,7 +22,6 @@ class Whole:
     """An archive in memory, ``bytes``."""
 
     base = 0
-    mapped = False
     lone: Optional[Lone] = None
 
     def __init__(self, buffer: Any) -> None:
@@ -39,69 +37,12 @@ class Whole:
         return part
 
 
-class Viewed:
-    """A shard that is here as a file, under a map of it: ``end`` is how far that was made present. Nothing beyond is touched.
-
-    Where that fails it is a stream from there on, and ``mapped`` is false: slices of ``buffer`` are then of a buffer that is used again.
-    """
-
-    def __init__(self, opened: Any) -> None:
-        """``opened`` is a ``Descriptor`` at byte 0."""
-        self._opened = opened
-        self._flow: Optional[Flowing] = None
-        self.base = self.end = 0
-        self.mapped = True
-        try:
-            self.buffer: Any = opened.mapped().memory if opened.size else b""
-        except OSError as error:
-            self._leave(0, error)
-
-    def more(self, keep: int, need: int) -> bool:
-        """Make the next part present. False: there is none."""
-        if self._flow is None:
-            if self.end >= self._opened.size:
-                return False
-            end = min(max(self.end + STEP_BYTES, keep + need), self._opened.size)
-            try:
-                self._opened.present(max(self.end, min(keep, end)), end)
-            except OSError as error:
-                self._leave(keep, error)
-            else:
-                self.end = end
-                return True
-        assert self._flow is not None
-        came = self._flow.more(keep, need)
-        self._follow(self._flow)
-        return came
-
-    def read(self, at: int, size: int) -> bytes:
-        """``size`` bytes from ``at``, fewer only at the end."""
-        while self._flow is None and at + size > self.end and self.more(at, size):
-            pass
-        if self._flow is None:
-            return bytes(self.buffer[at : min(at + size, self.end)])
-        part = self._flow.read(at, size)
-        self._follow(self._flow)
-        return part
-
-    def _leave(self, at: int, error: OSError) -> None:
-        at = min(at, self._opened.size)
-        self._opened.leave(at, error)
-        self._flow, self.mapped = Flowing(self._opened.readinto1, at), False
-        self._follow(self._flow)
-
-    def _follow(self, flow: Flowing) -> None:
-        self.buffer, self.base, self.end = flow.buffer, flow.base, flow.end
-
-
 class Flowing:
     """An archive that comes piece by piece from byte ``at`` on: ``into(room)`` fills some of ``room``, says how many bytes; 0 at the end.
 
     ``skip(to)`` goes forward without reading where that can be, and says where the next piece begins. ``lone(at, size)`` gives bytes past
     the buffer where that can be, else None.
     """
-
-    mapped = False
 
     def __init__(self, into: Into, at: int = 0, skip: Optional[Callable[[int], int]] = None, lone: Optional[Lone] = None) -> None:
         self._into = into
@@ -166,8 +107,7 @@ class WindowedReader:
         return got
 
 
-Indexable = Union[Whole, Flowing]
-Window = Union[Whole, Viewed, Flowing]
+Window = Union[Whole, Flowing]
 
 
 def window_over(stream: Any) -> Window:

@@ -12,7 +12,7 @@ from operator import add
 from typing import Any, Callable, Dict, Iterator, Optional
 
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
-from forebay_loader.samples.byte_window import Flowing, Indexable, Lone
+from forebay_loader.samples.byte_window import Flowing, Lone, Window
 from forebay_loader.samples.index_client import index_of, source_in
 from forebay_loader.samples.ranged_samples import Sample
 from forebay_loader.stream.shard_descriptor import Descriptor
@@ -27,7 +27,7 @@ Samples = Iterator[Dict[str, Any]]
 
 
 def samples_in(
-    window: Indexable, length: int, index: SampleIndex, url: Any, start: int = 0, stop: Optional[int] = None, local_path: Any = None
+    window: Window, length: int, index: SampleIndex, url: Any, start: int = 0, stop: Optional[int] = None, local_path: Any = None
 ) -> Samples:
     """Samples ``start`` to ``stop`` of a shard of ``length`` bytes under ``window``: ``bytes``. Raises ``ValueError``.
 
@@ -54,7 +54,7 @@ def starts_at(index: SampleIndex, number: int) -> int:
     return index.offsets[index.firsts[number]] if number < len(index) else index.length
 
 
-def _any(window: Indexable, index: SampleIndex, url: Any, start: int, stop: int) -> Samples:
+def _any(window: Window, index: SampleIndex, url: Any, start: int, stop: int) -> Samples:
     firsts, offsets, sizes, ids, suffixes = index.firsts, index.offsets, index.sizes, index.suffix_ids, index.suffixes
     key, member = _keys(index, start), firsts[start]
     buffer, base, limit = window.buffer, window.base, window.end
@@ -72,7 +72,7 @@ def _any(window: Indexable, index: SampleIndex, url: Any, start: int, stop: int)
         yield sample
 
 
-def _large(window: Indexable, lone: Lone, index: SampleIndex, url: Any, start: int, stop: int) -> Samples:
+def _large(window: Window, lone: Lone, index: SampleIndex, url: Any, start: int, stop: int) -> Samples:
     """Each file by a call of its own, while that can be."""
     firsts, offsets, sizes, ids, suffixes = index.firsts, index.offsets, index.sizes, index.suffix_ids, index.suffixes
     key, member = _keys(index, start), firsts[start]
@@ -90,7 +90,7 @@ def _large(window: Indexable, lone: Lone, index: SampleIndex, url: Any, start: i
         yield sample
 
 
-def _alike(window: Indexable, index: SampleIndex, url: Any, start: int, stop: int) -> Optional[Samples]:
+def _alike(window: Window, index: SampleIndex, url: Any, start: int, stop: int) -> Optional[Samples]:
     """For samples that all have the same one or two files nothing is looked up for a file; None where they have not."""
     if stop - start < FROM_SAMPLES:
         return None
@@ -105,7 +105,7 @@ def _alike(window: Indexable, index: SampleIndex, url: Any, start: int, stop: in
     return (_singles if width == 1 else _pairs)(window, index, url, start, stop)
 
 
-def _singles(window: Indexable, index: SampleIndex, url: Any, start: int, stop: int) -> Samples:
+def _singles(window: Window, index: SampleIndex, url: Any, start: int, stop: int) -> Samples:
     first, last = index.firsts[start], index.firsts[stop]
     suffix = index.suffixes[index.suffix_ids[first]]
     offsets = index.offsets[first:last]
@@ -119,7 +119,7 @@ def _singles(window: Indexable, index: SampleIndex, url: Any, start: int, stop: 
         key_at = key_end
 
 
-def _pairs(window: Indexable, index: SampleIndex, url: Any, start: int, stop: int) -> Samples:
+def _pairs(window: Window, index: SampleIndex, url: Any, start: int, stop: int) -> Samples:
     first, last = index.firsts[start], index.firsts[stop]
     one, other = (index.suffixes[number] for number in index.suffix_ids[first : first + 2])
     offsets, others = index.offsets[first:last:2], index.offsets[first + 1 : last : 2]
@@ -139,7 +139,7 @@ def _pairs(window: Indexable, index: SampleIndex, url: Any, start: int, stop: in
         key_at = key_end
 
 
-def _bring(window: Indexable, at: int, until: int) -> None:
+def _bring(window: Window, at: int, until: int) -> None:
     """Have bytes ``at`` to ``until`` in the window. Raises ``ValueError`` where the shard ends before."""
     if until > window.end:
         window.more(at, until - at)

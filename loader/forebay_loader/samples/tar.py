@@ -25,7 +25,7 @@ from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.errors import ProxyUnreachable
 from forebay_loader.base.notices import notice_once, warn_node
 from forebay_loader.meter.skips.recorded_handler import Handler, Place, RecordedHandler, asked
-from forebay_loader.samples.byte_window import Viewed, Window, window_over
+from forebay_loader.samples.byte_window import Window, window_over
 from forebay_loader.samples.decompress import unpacked
 from forebay_loader.samples.faults import MEND, RULES, TarFault, bears, cut_in, fault_of, named, tell_faults
 from forebay_loader.samples.index_samples import indexed_samples
@@ -58,15 +58,14 @@ def samples_of(
     rename_files: Optional[Callable[[str], str]] = None,
     markers: bool = True,
     on_tar_fault: str = "raise",
-    views: bool = False,
 ) -> Iterator[Sample]:
     """The samples of ``sources``, read one after the other.
 
     ``handler``: None raises. ``markers``: a sample ends with its shard, as in webdataset 1.x; before, files of the same key at the end of
     one shard and the start of the next came together. ``on_tar_fault``: "raise" or "warn", for a missing end marker, data after it, and an
-    unreadable header. ``views``: values are ``memoryview``s instead of ``bytes``; of a shard that is a file here they hold its map.
+    unreadable header.
     """
-    return iter(Samples(handler, select_files, rename_files, markers, on_tar_fault, views).read(sources))
+    return iter(Samples(handler, select_files, rename_files, markers, on_tar_fault).read(sources))
 
 
 def check_rule(on_tar_fault: str) -> None:
@@ -98,7 +97,6 @@ class Samples:
         rename_files: Optional[Callable[[str], str]],
         markers: bool,
         on_tar_fault: str,
-        views: bool,
     ) -> None:
         check_rule(on_tar_fault)
         self._handler = handler or reraise
@@ -106,7 +104,6 @@ class Samples:
         self._rename = rename_files
         self._markers = markers
         self._rule = on_tar_fault
-        self._views = views
         self._open = OpenSample(self._handler)
         self._shown = ""  # the present shard
         self._lost = False  # told of it: links are left out
@@ -180,7 +177,7 @@ class Samples:
         shard, before = named(stream, url), self._open.sample
         try:
             again = reads_again(stream)
-            plain = Viewed(stream) if self._views and isinstance(stream, Descriptor) else window_over(stream)
+            plain = window_over(stream)
             window = unpacked(plain)
             self._begin_shard(shard, url, again if window is plain else None)
             yield from self._walk(window, url, local_path, str(stream))
@@ -195,7 +192,7 @@ class Samples:
             return
         finally:
             if isinstance(stream, (ShardStream, Descriptor, io.BufferedReader)):  # the last: a local file, which webdataset leaves open
-                stream.close()  # views hold the memory they need
+                stream.close()
         if self._open.sample is before and self._select is None:
             _tell_empty(shard)
 
@@ -206,7 +203,7 @@ class Samples:
 
     def _known(self, stream: Any, url: Any, local_path: Any) -> Optional[Iterator[Sample]]:
         """The samples of a shard that is here as a file, by its index if there is one: its maker walked the tar and found nothing amiss."""
-        plain = self._markers and not self._views and self._select is None and self._rename is None and ENCODING == "utf-8"
+        plain = self._markers and self._select is None and self._rename is None and ENCODING == "utf-8"
         if not plain or getattr(stream, "size", 0) < INDEX_FROM_BYTES:
             return None
         return indexed_samples({"url": url, "stream": stream, "local_path": local_path}, only_kept=True)
@@ -222,7 +219,6 @@ class Samples:
             sample: Any = opened.sample
             stem = opened.stem
             buffer: Any = window.buffer
-            values: Any = _Views(buffer, window.mapped) if self._views else buffer
             limit = window.end - window.base
             at -= window.base
             need, known = 512, False  # where the member ends
@@ -258,7 +254,7 @@ class Samples:
                 if found == stem:
                     if suffix in sample:
                         break
-                    sample[suffix] = values[data:end]
+                    sample[suffix] = buffer[data:end]
                     at = end + 511 & -512
                     continue
                 if not found or found[0] == 95 or found[-1] == 47 or (stem is None and sample is not None):  # maybe __meta__, or a/._twin
@@ -271,7 +267,7 @@ class Samples:
                     opened.again(key)
                 see(found)
                 done, stem = sample, found
-                sample = {"__key__": key, "__url__": url, suffix: values[data:end]}
+                sample = {"__key__": key, "__url__": url, suffix: buffer[data:end]}
                 if local_path is not None:
                     sample["__local_path__"] = local_path
                 at = end + 511 & -512
@@ -316,7 +312,7 @@ class Samples:
         except Exception as error:
             self._give_up(error, shown, url, member.name)
             return
-        yield from self._open.add(name, memoryview(value) if self._views else value, url, local_path)
+        yield from self._open.add(name, value, url, local_path)
 
     def _place(self, member: Member) -> Optional[Tuple[int, int]]:
         """Where its bytes lie, and how many; None: of a link, they are not to be had."""
@@ -362,16 +358,6 @@ class Samples:
         if self._rename:
             name = self._rename(name)
         return name if self._select is None or self._select(name) else None
-
-
-class _Views:
-    """Slices that are views: of a map, or, where the buffer is used again, of a copy."""
-
-    def __init__(self, buffer: Any, mapped: bool) -> None:
-        self._buffer = memoryview(buffer) if mapped else buffer
-
-    def __getitem__(self, place: slice) -> memoryview:
-        return memoryview(self._buffer[place])
 
 
 def _learn_suffix(ending: bytes) -> str:

@@ -3,11 +3,11 @@
 They are read with ``pread`` into memory of ours, not through a map. A page that its disk cannot read, or that lies behind the end of a file
 that shrank, is an ``OSError`` there; in a map it is SIGBUS, the end of the training process, and no check before helps: the kernel may drop
 a page that was just read, and read it anew. It costs nothing: values are copied anyway, and a buffer that is used again stays in the
-processor's cache, where a map's pages must each be entered into the page table (a walk over a tar is as fast or a fifth faster). Only who
-asks for views gets a map. Where reading fails, the shard goes on over HTTP at that byte: the sidecar finds the damage there and mends it.
+processor's cache, where a map's pages must each be entered into the page table (a walk over a tar is as fast or a fifth faster). Where
+reading fails, the shard goes on over HTTP at that byte: the sidecar finds the damage there and mends it.
 
 The sidecar's books have a lease until we end it, or our connection does; the kernel's lease (flock) goes with the descriptor and lasts
-until it and the last map of it are gone, in whatever process. So what is held stays right though the sidecar dies, restarts or wants the
+until the last copy of it is gone, in whatever process. So what is held stays right though the sidecar dies, restarts or wants the
 room. Both end here with ``close()``, and a forked child lets go of what it inherited at once: its parent's would otherwise last as long as
 a worker.
 """
@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import errno
 import io
-import mmap
 import os
 import weakref
-from collections import deque
 from typing import Any, Callable, Iterator, List, NoReturn, Optional, Sequence, Tuple
 
 from forebay_loader.base.activity import DISK, here
@@ -30,38 +28,7 @@ from forebay_loader.transport.body import READ_BYTES, Progress, new_sum
 from forebay_loader.transport.fd_client import FdClient, unforked
 from forebay_proxy.wire.protocol.fd import FdAnswer
 
-__all__ = ["Descriptor", "GoOn", "ShardMap", "file_ends"]
-
-_POPULATE_READ = 22  # MADV_POPULATE_READ, Linux 5.14
-
-
-class ShardMap:
-    """All ``size`` bytes of an open file. Raises ``OSError`` where the file is shorter. It lives as long as a view of ``memory`` does."""
-
-    def __init__(self, file: int, size: int) -> None:
-        self._file = file
-        self._size = size
-        self._check_length(size)
-        self.memory = mmap.mmap(file, size, access=mmap.ACCESS_READ)
-
-    def present(self, start: int, end: int, read: Callable[[int, int], object]) -> None:
-        """Have these bytes in memory, or raise ``OSError``: touching what cannot be read would end the process.
-
-        ``read`` reads bytes ``start`` to ``end`` of the file, for a kernel or a file system that cannot be asked for pages.
-        """
-        self._check_length(end)
-        first = start - start % mmap.PAGESIZE
-        try:
-            self.memory.madvise(_POPULATE_READ, first, end - first)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            read(first, end)
-
-    def _check_length(self, end: int) -> None:
-        length = os.fstat(self._file).st_size
-        if length < end:
-            file_ends(length, self._size)
+__all__ = ["Descriptor", "GoOn"]
 
 
 def file_ends(at: int, size: int) -> NoReturn:
@@ -73,7 +40,7 @@ GoOn = Callable[[Progress], Any]  # gives a stream of the rest of what was begun
 
 
 class Descriptor(io.BufferedIOBase):
-    """A whole shard in an open file, and the lease on it. Reads like a stream, and from any place; ``mapped`` maps it.
+    """A whole shard in an open file, and the lease on it. Reads like a stream, and from any place.
 
     Close it when the shard is done; what was read stays. Not for two threads at once. In a forked child it is closed; reading it there
     raises ``ValueError``.
@@ -92,7 +59,6 @@ class Descriptor(io.BufferedIOBase):
         self._at = 0
         self._go_on = go_on
         self._rest: Any = None  # the stream that has taken over
-        self._map: Optional[ShardMap] = None
         _HELD.add(self)
 
     def __repr__(self) -> str:
@@ -189,8 +155,6 @@ class Descriptor(io.BufferedIOBase):
             try:
                 return self.at(at, size)
             except OSError as error:
-                if self._map is not None:  # who reads the map leaves it at a place of its own
-                    raise
                 self.leave(self._at, error)
         again = self._rest.again
         if again is None:
@@ -208,22 +172,6 @@ class Descriptor(io.BufferedIOBase):
             return data
         except OSError:
             return None
-
-    def mapped(self) -> ShardMap:
-        """All of it as memory, of which only what was made ``present`` may be touched. Raises ``OSError``."""
-        self._check_open()
-        if self._map is None:
-            self._map = ShardMap(self._file, self.size)
-        return self._map
-
-    def present(self, start: int, end: int) -> None:
-        """Have these bytes of the map in memory, or raise ``OSError``: touching what cannot be read would end the process."""
-        mapped, activity = self.mapped(), here()
-        activity.wait(DISK, self.name, start)
-        try:
-            mapped.present(start, end, lambda first, past: deque(_chunks(self.into, first, past), maxlen=0))
-        finally:
-            activity.over()
 
     def leave(self, at: int, error: OSError) -> None:
         """Go on over HTTP at byte ``at``, because of ``error``; raises that where nobody said how."""
@@ -266,8 +214,7 @@ class Descriptor(io.BufferedIOBase):
             asking.end(self._number)
 
     def _drop(self) -> None:
-        """A map goes with the last view of it: a decoder may still hold a slice."""
-        file, self._file, self._map = self._file, -1, None
+        file, self._file = self._file, -1
         os.close(file)
 
     def _check_open(self) -> None:

@@ -1,4 +1,4 @@
-"""What ``samples_of`` does beyond webdataset: faults said aloud, views, notices, and a map that is let go of."""
+"""What ``samples_of`` does beyond webdataset: faults said aloud, notices, and a file that is let go of."""
 
 from __future__ import annotations
 
@@ -152,16 +152,6 @@ def test_duplicates_name_the_file_its_key_and_the_shard() -> None:
     with pytest.raises(ValueError, match=r"a\.x: duplicate file name in tar file x") as raised:
         read(written([("a.x", b"1"), ("a.x", b"2")]))
     assert raised.value.args[1:] == ("a", "u")
-
-
-@pytest.mark.parametrize("mapped", [True, False])
-def test_views_are_asked_for_and_outlive_the_shard(mapped: bool) -> None:
-    """``views=True`` gives memoryviews that stay right after their shard was read to the end."""
-    contents = [written([(f"{n}.x", bytes([n]) * 300_000)]) for n in range(4)]
-    sources = [{"url": "u", "stream": passed(content) if mapped else io.BytesIO(content)} for content in contents]
-    values = [sample["x"] for sample in samples_of(sources, views=True)]
-    assert [type(value) for value in values] == [memoryview] * 4
-    assert [bytes(value) for value in values] == [bytes([n]) * 300_000 for n in range(4)]
 
 
 @pytest.mark.parametrize("content", [PLAIN + END, PLAIN, b"no tar"], ids=["whole", "fault", "no tar"])

@@ -100,13 +100,11 @@ def linked(draw: Any) -> list[Entry]:
 @settings(max_examples=examples(100), deadline=None)
 @given(linked(), st.sampled_from(FORMATS))
 def test_every_reader_gives_links_alike(entries: list[Entry], format: int) -> None:
-    """A file, a descriptor, views, webdataset taken over and the index: the bytes that unpacking gives."""
+    """A file, a descriptor, webdataset taken over and the index: the bytes that unpacking gives."""
     tar = tar_of(entries, format)
     files = [(f"{s['__key__']}.{suffix}", value) for s in read(io.BytesIO(tar)) for suffix, value in s.items() if suffix[0] != "_"]
     assert files == as_unpacked(entries)
     ways = [read(io.BytesIO(tar)), read(passed(tar)), by_index(tar), by_stock(tar)]
-    views = samples_of([{"url": "u", "stream": passed(tar)}], views=True)
-    ways.append([{name: value if name[0] == "_" else bytes(value) for name, value in sample.items()} for sample in views])
     assert all(way == ways[0] for way in ways[1:])
 
 

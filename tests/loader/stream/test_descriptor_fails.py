@@ -6,7 +6,6 @@ import errno
 import io
 import os
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from forebay_loader.samples.byte_window import Flowing
 from forebay_loader.samples.index_samples import samples_in, starts_at
 from forebay_loader.samples.tar import samples_of
 from forebay_loader.stream import shard_descriptor as module
-from forebay_loader.stream.shard_descriptor import Descriptor, ShardMap
+from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.transport.body import Progress, new_sum
 from forebay_proxy.wire.tar.sample_index import IndexBuilder, SampleIndex
 from forebay_proxy.wire.tar.scan import scan
@@ -102,16 +101,8 @@ def by_walking(opened: Descriptor) -> Iterator[dict[str, Any]]:
     return samples_of([{"url": "u", "stream": opened}])
 
 
-def by_views(opened: Descriptor) -> Iterator[dict[str, Any]]:
-    return samples_of([{"url": "u", "stream": opened}], views=True)
-
-
 def expected() -> list[dict[str, Any]]:
     return list(samples_of([{"url": "u", "stream": io.BytesIO(TAR)}]))
-
-
-def as_bytes(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: bytes(value) if isinstance(value, memoryview) else value for name, value in sample.items()} for sample in samples]
 
 
 @pytest.mark.parametrize(
@@ -125,23 +116,18 @@ def as_bytes(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
         (by_index, 7),
         (one_by_one, 0),
         (one_by_one, 7),
-        (by_views, 0),
-        (by_views, 1),
     ],
 )
-def test_a_file_that_shrinks_under_its_reader(
-    way: Callable[[Descriptor], Iterator[dict[str, Any]]], after: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_shrinks_under_its_reader(way: Callable[[Descriptor], Iterator[dict[str, Any]]], after: int) -> None:
     """Every sample once and right: those that are here, then the others over HTTP, of the same version. It is counted and said."""
-    monkeypatch.setattr("forebay_loader.samples.byte_window.STEP_BYTES", 64 * 1024)
     going = Going()
     opened = passed(TAR, going)
-    samples = way(opened)  # views that were handed out before are the one thing that a shrinking file takes along
+    samples = way(opened)
     found = [next(samples) for _ in range(after)]
     before = counters()["descriptor_failed"]
     shrink(opened)
     found += samples
-    assert as_bytes(found) == expected()
+    assert found == expected()
     (rest,) = going.rests
     at = rest.progress.position
     assert (rest.progress.length, rest.progress.etag) == (len(TAR), '"v1"')
@@ -191,58 +177,6 @@ def test_what_was_read_before_cannot_be_summed() -> None:
     shrink(opened)
     assert opened.read(10) == TAR[KEPT + 4096 : KEPT + 4106]
     assert going.rests[0].progress.sum.intdigest() == -1
-
-
-@pytest.mark.parametrize("error", [errno.EFAULT, errno.EIO, errno.ENOMEM])
-def test_a_page_that_cannot_be_populated_leaves_the_map(error: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``views=True``: nothing of the map is handed out that was not seen to be there."""
-    monkeypatch.setattr("forebay_loader.samples.byte_window.STEP_BYTES", 64 * 1024)
-    real = Descriptor.present
-
-    def present(self: Descriptor, start: int, end: int) -> None:
-        if end > KEPT:
-            raise OSError(error, os.strerror(error))
-        real(self, start, end)
-
-    monkeypatch.setattr(Descriptor, "present", present)
-    going = Going()
-    assert as_bytes(list(by_views(passed(TAR, going)))) == expected()
-    assert len(going.rests) == 1
-
-
-def test_a_kernel_without_populating_is_read_instead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before Linux 5.14 ``madvise`` says EINVAL: then each page of a view is read once before it is handed out."""
-    monkeypatch.setattr(module, "_POPULATE_READ", 250)  # no such advice
-    opened = passed(TAR)
-    opened.present(5000, len(TAR))
-    shrink(opened)
-    with pytest.raises(OSError, match="ends at byte"):
-        opened.present(5000, len(TAR))
-    opened.close()
-
-
-class Advised:
-    """A map that writes down which advice it is given about which bytes, and takes it or fails."""
-
-    def __init__(self, fails: int) -> None:
-        self.fails = fails
-        self.advice = list[tuple[int, ...]]()
-
-    def madvise(self, *advice: int) -> None:
-        self.advice.append(advice)
-        if self.fails:
-            raise OSError(self.fails, "as told")
-
-
-@pytest.mark.parametrize("fails", [0, errno.EFAULT])
-def test_the_kernel_is_asked_for_the_pages_of_these_bytes(fails: int) -> None:
-    """To bring them for reading (22 of Linux's advice), from the start of the first one; what it cannot bring is not read otherwise."""
-    with passed(TAR) as opened:
-        held, advised = ShardMap(opened._file, len(TAR)), Advised(fails)
-        held.memory = advised  # type: ignore[assignment]
-        with pytest.raises(OSError, match="as told") if fails else nullcontext():
-            held.present(5000, 6000, lambda start, end: pytest.fail("read although the kernel brings pages"))
-    assert advised.advice == [(22, 4096, 6000 - 4096)]
 
 
 def _sum(data: bytes) -> int:

@@ -1,4 +1,4 @@
-"""A shard by descriptor: what is mapped, what ends with it, what a fork inherits, and HTTP wherever the door does not do."""
+"""A shard by descriptor: what is read, what ends with it, what a fork inherits, and HTTP wherever the door does not do."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDoor]:
     DOORS.forget()
 
 
-def mapped() -> Descriptor:
+def passed_on() -> Descriptor:
     found = open_descriptor(source(), READER)
     assert found is not None
     return found
@@ -153,22 +153,17 @@ def no_descriptor_lost(door: FakeDoor) -> Iterator[None]:
     assert len(os.listdir("/proc/self/fd")) <= before  # fewer where what an earlier test left was collected meanwhile
 
 
-def test_a_shard_is_mapped(door: FakeDoor) -> None:
-    """All of it, read-only, with its ETag."""
-    with mapped() as found:
-        assert (bytes(found.mapped().memory), found.size, found.etag, memoryview(found.mapped().memory).readonly) == (
-            DATA,
-            len(DATA),
-            '"v1"',
-            True,
-        )
+def test_a_shard_is_opened(door: FakeDoor) -> None:
+    """All of it, with its ETag."""
+    with passed_on() as found:
+        assert (found.at(0, len(DATA)), found.size, found.etag) == (DATA, len(DATA), '"v1"')
     assert counters()["opened_descriptor"] == counters()["opened"] == 1
     assert counters()["bytes_proxy"] == len(DATA)
 
 
 def test_it_reads_like_a_stream(door: FakeDoor) -> None:
     """Bytes in order, fewer only at the end."""
-    with mapped() as found:
+    with passed_on() as found:
         assert found.read(10) == DATA[:10]
         assert found.read1(5) == DATA[10:15]
         assert found.read() == DATA[15:]
@@ -186,19 +181,9 @@ def test_the_request_says_who_asks_and_for_what(door: FakeDoor) -> None:
     assert asked.headers == (("Authorization", "Bearer x"),)
 
 
-def test_values_outlive_the_map(door: FakeDoor) -> None:
-    """Bytes are copies; a slice of the view keeps the map alive as long as it lives."""
-    with no_descriptor_lost(door):
-        found = mapped()
-        copy, piece = found.read(100), memoryview(found.mapped().memory)[100:200]
-        found.close()
-        assert (copy, bytes(piece)) == (DATA[:100], DATA[100:200])
-        del piece
-
-
 def test_the_parts_of_a_sample_are_one_wait(door: FakeDoor) -> None:
     """To mark each of its small files costs as much as to read it."""
-    with mapped() as found:
+    with passed_on() as found:
         before = here().number
         assert found.parts([(0, 5), (700, 3), (9, 0)]) == [DATA[:5], DATA[700:703], b""]
         assert found.at(5, 4) == DATA[5:9]
@@ -208,7 +193,7 @@ def test_the_parts_of_a_sample_are_one_wait(door: FakeDoor) -> None:
 
 def test_a_closed_map_gives_nothing(door: FakeDoor) -> None:
     """Loudly."""
-    found = mapped()
+    found = passed_on()
     found.close()
     found.close()
     with pytest.raises(ValueError, match="closed shard"):
@@ -217,7 +202,7 @@ def test_a_closed_map_gives_nothing(door: FakeDoor) -> None:
 
 def test_closing_ends_the_lease_though_a_copy_is_open(door: FakeDoor) -> None:
     """A process that was started behind Python's back may have inherited the connection."""
-    found = mapped()
+    found = passed_on()
     assert found._asking is not None
     copy = found._asking._socket.dup()
     found.close()
@@ -227,7 +212,7 @@ def test_closing_ends_the_lease_though_a_copy_is_open(door: FakeDoor) -> None:
 
 def test_one_connection_serves_shard_after_shard(door: FakeDoor) -> None:
     """Each lease has a number of its own, and ends alone."""
-    first, second = mapped(), mapped()
+    first, second = passed_on(), passed_on()
     assert [decode_request(line).lease for line in door.lines] == [0, 1]
     first.close()
     assert door.ended(0)
@@ -238,9 +223,9 @@ def test_one_connection_serves_shard_after_shard(door: FakeDoor) -> None:
 
 def test_a_sidecar_that_was_restarted_is_asked_anew(door: FakeDoor) -> None:
     """The kept connection has ended meanwhile: no failure, and what is mapped goes on."""
-    held = mapped()
+    held = passed_on()
     door.hang_up()
-    with mapped() as found:
+    with passed_on() as found:
         assert found.read() == held.read() == DATA
     held.close()
     assert (counters()["opened_descriptor"], counters()["door_failed"], len(door.clients)) == (2, 0, 2)
@@ -248,14 +233,14 @@ def test_a_sidecar_that_was_restarted_is_asked_anew(door: FakeDoor) -> None:
 
 def test_a_kept_connection_that_ends_while_it_is_asked_is_no_failure(door: FakeDoor) -> None:
     """The sidecar left after the line was sent: another connection does."""
-    mapped().close()
+    passed_on().close()
 
     def leaving(client: socket.socket, line: bytes, file: int) -> None:
         door.answer = pass_on
         client.shutdown(socket.SHUT_RDWR)
 
     door.answer = leaving
-    with mapped() as found:
+    with passed_on() as found:
         assert found.read() == DATA
     assert (counters()["door_failed"], len(door.clients)) == (0, 2)
 
@@ -272,7 +257,7 @@ def test_threads_do_not_share_a_question(door: FakeDoor) -> None:
     found = list[bytes]()
 
     def read() -> None:
-        with mapped() as opened:
+        with passed_on() as opened:
             found.append(opened.read())
 
     threads = [threading.Thread(target=read) for _ in range(2)]
@@ -286,7 +271,7 @@ def test_threads_do_not_share_a_question(door: FakeDoor) -> None:
 def test_a_map_that_is_dropped_ends_its_lease(door: FakeDoor) -> None:
     """As a generator that nobody reads to its end."""
     with no_descriptor_lost(door):
-        found = mapped()
+        found = passed_on()
         del found
         gc.collect()
         assert door.ended()
@@ -313,7 +298,7 @@ def test_what_is_received_does_not_reach_other_programs(door: FakeDoor, monkeypa
         return real(descriptor, to, how)
 
     monkeypatch.setattr(descriptor_request.os, "lseek", spying)
-    with mapped():
+    with passed_on():
         assert seen == [False]
 
 
@@ -321,7 +306,7 @@ def test_thousands_of_openings_leave_nothing_open(door: FakeDoor) -> None:
     """Neither descriptors nor maps."""
     with no_descriptor_lost(door):
         for _ in range(1000):
-            mapped().close()
+            passed_on().close()
         assert len(door.clients) == 1
         with open("/proc/self/maps", encoding="utf-8") as maps:
             assert not [line for line in maps if "s.tar" in line]
@@ -329,7 +314,7 @@ def test_thousands_of_openings_leave_nothing_open(door: FakeDoor) -> None:
 
 def test_a_forked_child_lets_go_of_what_it_inherited(door: FakeDoor) -> None:
     """Its parent's lease ends with its parent's close, and the child has no map of the shard; the parent's goes on."""
-    found = mapped()
+    found = passed_on()
     told, say = os.pipe()
     wait, go_on = os.pipe()
     child = os.fork()
@@ -369,7 +354,7 @@ def test_a_fork_by_another_thread_waits_for_a_descriptor_on_its_way(step: str, d
         monkeypatch.setattr(descriptor_request, "_held", pause(descriptor_request._held))
     else:
         monkeypatch.setattr(Descriptor, "_drop", pause(Descriptor._drop))
-    opening = threading.Thread(target=lambda: mapped().close())
+    opening = threading.Thread(target=lambda: passed_on().close())
     opening.start()
     assert inside.wait(60)
     child = os.fork()
@@ -402,7 +387,7 @@ def _is_door(name: str, door: FakeDoor) -> bool:
 def test_no_thread_is_started(door: FakeDoor) -> None:
     """A process that is not a worker may fork any time."""
     before = set(threading.enumerate())
-    with mapped():
+    with passed_on():
         assert set(threading.enumerate()) - set(door._threads) == before
 
 
@@ -460,14 +445,14 @@ def test_a_door_that_is_gone_is_looked_for_again(door: FakeDoor, monkeypatch: py
     """The first opening after it left is counted; the others do not try before it may be back."""
     now = [0.0]
     monkeypatch.setattr(DOORS, "_clock", lambda: now[0])
-    mapped().close()
+    passed_on().close()
     door.path.rename(door.path.with_name("aside"))
     door.hang_up()
     assert [open_descriptor(source(), READER) for _ in range(3)] == [None] * 3
     assert counters()["door_failed"] == 1
     door.path.with_name("aside").rename(door.path)
     now[0] = fd_endpoint.FAILED_S
-    mapped().close()
+    passed_on().close()
 
 
 def test_a_header_that_a_line_cannot_say_is_http(door: FakeDoor) -> None:
@@ -487,7 +472,7 @@ def test_the_instance_is_heard(door: FakeDoor) -> None:
 
     listener = Listener()
     INSTANCES.listen(READER, listener.heard)
-    mapped().close()
+    passed_on().close()
     door.answer = lambda client, line, file: client.sendall(encode_refusal(409, "not complete", "11ee"))
     open_descriptor(source(), READER)
     assert heard == ["00ff", "11ee"]

@@ -103,7 +103,7 @@ def test_members_are_chosen_by_suffix() -> None:
 
 
 def test_views_are_read_as_bytes_are() -> None:
-    """``views=True`` of a data set gives them."""
+    """A stage before may give a ``memoryview``."""
     (found,) = run(fb.video("uniform(2)"), memoryview(CLIP))
     assert found["frames"].shape == (2, 96, 128, 3)
 
