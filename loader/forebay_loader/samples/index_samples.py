@@ -8,7 +8,6 @@ checked for each group of samples just before they are copied, a map was hardly 
 
 from __future__ import annotations
 
-from operator import add
 from typing import Any, Callable, Dict, Iterator, Optional
 
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
@@ -18,10 +17,9 @@ from forebay_loader.samples.ranged_samples import Sample
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_proxy.wire.tar.sample_index import SampleIndex
 
-__all__ = ["FROM_SAMPLES", "indexed_samples", "samples_in", "starts_at"]
+__all__ = ["indexed_samples", "samples_in", "starts_at"]
 
 LARGE_BYTES = 24 << 10  # files of this mean size are read one by one: a call each costs less than a second copy
-FROM_SAMPLES = 16  # fewer are not worth the look whether all are alike
 
 Samples = Iterator[Dict[str, Any]]
 
@@ -45,7 +43,7 @@ def samples_in(
     if window.lone is not None and spanned >= LARGE_BYTES * (last - first):
         found = _large(window, window.lone, index, url, start, stop)
     else:
-        found = _alike(window, index, url, start, stop) or _any(window, index, url, start, stop)
+        found = _together(window, index, url, start, stop)
     yield from found if local_path is None else _with_path(found, local_path)
 
 
@@ -54,7 +52,7 @@ def starts_at(index: SampleIndex, number: int) -> int:
     return index.offsets[index.firsts[number]] if number < len(index) else index.length
 
 
-def _any(window: Window, index: SampleIndex, url: Any, start: int, stop: int) -> Samples:
+def _together(window: Window, index: SampleIndex, url: Any, start: int, stop: int) -> Samples:
     firsts, offsets, sizes, ids, suffixes = index.firsts, index.offsets, index.sizes, index.suffix_ids, index.suffixes
     key, member = _keys(index, start), firsts[start]
     buffer, base, limit = window.buffer, window.base, window.end
@@ -88,55 +86,6 @@ def _large(window: Window, lone: Lone, index: SampleIndex, url: Any, start: int,
             sample[suffixes[ids[member]]] = value
             member += 1
         yield sample
-
-
-def _alike(window: Window, index: SampleIndex, url: Any, start: int, stop: int) -> Optional[Samples]:
-    """For samples that all have the same one or two files nothing is looked up for a file; None where they have not."""
-    if stop - start < FROM_SAMPLES:
-        return None
-    first, last = index.firsts[start], index.firsts[stop]
-    width = (last - first) // (stop - start)
-    names = index.suffix_ids[first : first + width]
-    if width not in (1, 2) or index.suffix_ids[first:last] != names * (stop - start):
-        return None
-    # No sample has the same file twice, so of two names in turn none has three files; with two on the average, each has both.
-    if not index.keys.isascii():
-        return None  # the ends are counted in bytes
-    return (_singles if width == 1 else _pairs)(window, index, url, start, stop)
-
-
-def _singles(window: Window, index: SampleIndex, url: Any, start: int, stop: int) -> Samples:
-    first, last = index.firsts[start], index.firsts[stop]
-    suffix = index.suffixes[index.suffix_ids[first]]
-    offsets = index.offsets[first:last]
-    key_at, keys = index.key_ends[start - 1] if start else 0, index.keys.decode("ascii")
-    buffer, base, limit = window.buffer, window.base, window.end
-    for key_end, at, end in zip(index.key_ends[start:stop], offsets, map(add, offsets, index.sizes[first:last])):  # noqa: B905  # Python 3.9
-        if end > limit:
-            _bring(window, at, end)
-            buffer, base, limit = window.buffer, window.base, window.end
-        yield {"__key__": keys[key_at:key_end], "__url__": url, suffix: buffer[at - base : end - base]}
-        key_at = key_end
-
-
-def _pairs(window: Window, index: SampleIndex, url: Any, start: int, stop: int) -> Samples:
-    first, last = index.firsts[start], index.firsts[stop]
-    one, other = (index.suffixes[number] for number in index.suffix_ids[first : first + 2])
-    offsets, others = index.offsets[first:last:2], index.offsets[first + 1 : last : 2]
-    ends, other_ends = map(add, offsets, index.sizes[first:last:2]), map(add, others, index.sizes[first + 1 : last : 2])
-    key_at, keys = index.key_ends[start - 1] if start else 0, index.keys.decode("ascii")
-    buffer, base, limit = window.buffer, window.base, window.end
-    for key_end, at, end, other_at, other_end in zip(index.key_ends[start:stop], offsets, ends, others, other_ends):  # noqa: B905
-        if other_end > limit or end > limit:  # hostile headers let files overlap
-            _bring(window, at, max(end, other_end))
-            buffer, base, limit = window.buffer, window.base, window.end
-        yield {
-            "__key__": keys[key_at:key_end],
-            "__url__": url,
-            one: buffer[at - base : end - base],
-            other: buffer[other_at - base : other_end - base],
-        }
-        key_at = key_end
 
 
 def _bring(window: Window, at: int, until: int) -> None:
