@@ -1,12 +1,11 @@
-"""``fb.batched(…)``: batches within a budget, as a stage of any pipeline; what waits in its buckets is its state."""
+"""``fb.batched(…)``: batches within a budget, as a stage of any pipeline. ``fb.WebDataset`` keeps the state of what waits in it."""
 
 from __future__ import annotations
 
 from array import array
 from itertools import chain
-from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence, Union
 
-from forebay_loader.base.shown_text import shown_shard
 from forebay_loader.batches.batch_budget import BatchBudget, BudgetBuckets
 from forebay_loader.batches.pad import PadCollation
 from forebay_loader.batches.sample_size import Length, SampleSizes, named_sample
@@ -16,7 +15,6 @@ from forebay_loader.resume.sample_buffer import LOST
 
 __all__ = ["BudgetStage", "Collate", "batched", "has_budget"]
 
-FORMAT = 1
 Collate = Callable[[list[Any]], Any]
 _WEBDATASET = PadCollation(())  # no field is padded: webdataset's own collation, of dicts in 0.2.86 too
 
@@ -78,14 +76,9 @@ class BudgetStage:
         self._sizes = sizes
         self.collate = collate
         self._partial = partial
-        self._pass: Optional[_BudgetPass] = None  # the one that was begun last, in this process
-        self._resumed: Optional[Mapping[str, Any]] = None
 
     def __repr__(self) -> str:
         return f"<BudgetStage {self.budget}>"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pass": None}
 
     @property
     def made_of(self) -> str:
@@ -93,10 +86,9 @@ class BudgetStage:
         return f"batched {self.budget}{'' if self._partial else ' without partial ones'}"
 
     def __call__(self, samples: Iterable[Any]) -> Iterator[Any]:
-        resumed, self._resumed = self._resumed, None
         cursor, held = cursor_here(), None
         made = (lambda: -1) if cursor is None else cursor.made
-        self._pass = begun = _BudgetPass(self.budget, resumed)
+        begun = _BudgetPass(self.budget)
         if cursor is not None:
             held = cursor.hold("budget", begun, begun.of_last)
         if cursor is None or held is None or cursor.again is None:
@@ -107,7 +99,7 @@ class BudgetStage:
     def _waited(self, begun: _BudgetPass, held: Mapping[str, Any], again: Again) -> Iterator[Any]:
         """What waited when the state was taken that is gone on from waits again; some of it is a batch that was due."""
         refs = refs_of(held)
-        begun.go_on(whole_of(held, "taken", len(refs)) - len(refs), whole_of(held, "batches"))
+        begun.taken, begun.given = whole_of(held, "taken", len(refs)) - len(refs), whole_of(held, "batches")
         for ordinal in refs:
             sample = again.one(ordinal)
             if sample is not LOST:
@@ -121,109 +113,52 @@ class BudgetStage:
                 raise ValueError(f"{named_sample(sample)}: a batch of it alone has {excess}. oversize='alone' makes it one all the same")
             begun.add(sample, size, made())
             yield from self._given(begun)
-        begun.ended = True
         begun.end(partial=self._partial)
         yield from self._given(begun)
 
     def _given(self, begun: _BudgetPass) -> Iterator[Any]:
         while begun.due:
-            samples = [waited.sample for waited in begun.due[0]]
+            samples = [sample for sample, _ in begun.due[0]]
             batch = samples if self.collate is None else self.collate(samples)
             begun.give()
             yield batch
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where the pass stands that was begun last in this process: how many samples it took, and which of them wait, by key and shard.
-
-        ``RuntimeError`` where none was begun (a DataLoader's workers have their own).
-        """
-        if self._pass is None:
-            raise RuntimeError("no pass of these batches was begun in this process, so nobody here knows where it stands")
-        return {"format": FORMAT, "made_of": self.made_of, **self._pass.named()}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """The next pass goes on where ``state_dict`` was taken. What it reads must begin with the samples that waited, in the order of the
-        state, and go on with those that had not been taken. ``ValueError`` for a state of another budget; while it is read where the
-        samples are others.
-        """
-        if state_dict.get("format") != FORMAT:
-            raise ValueError(f"the state of these batches is of format {state_dict.get('format')!r}, and this version knows {FORMAT}")
-        if state_dict["made_of"] != self.made_of:
-            raise ValueError(f"the state is of other batches: it was {state_dict['made_of']!r} and is {self.made_of!r}")
-        self._resumed = dict(state_dict)
-
-
-class _Waits(NamedTuple):
-    """A sample that waits, and what names it."""
-
-    key: Optional[str]
-    shard: Optional[str]
-    sample: Any
-    ordinal: Any  # of which samples of its pass it was made
-
-    @classmethod
-    def of(cls, sample: Any, ordinal: Any) -> _Waits:
-        if not isinstance(sample, Mapping):
-            return cls(None, None, sample, ordinal)
-        url = sample.get("__url__")
-        return cls(sample.get("__key__"), None if url is None else shown_shard(url), sample, ordinal)
-
 
 class _BudgetPass:
-    """One pass: what waits, and what is due."""
+    """One pass: what waits, and what is due; each sample with the number of that of its pass which it was made of."""
 
-    def __init__(self, budget: BatchBudget, resumed: Optional[Mapping[str, Any]]) -> None:
-        self._buckets: BudgetBuckets[_Waits] = BudgetBuckets(budget)
-        self.due: list[list[_Waits]] = []
-        self._again: list[Mapping[str, Any]] = list(resumed["waiting"]) if resumed else []  # what must come first
-        self._taken = int(resumed["taken"]) - len(self._again) if resumed else 0
-        self._given = int(resumed["given"]) if resumed else 0
+    def __init__(self, budget: BatchBudget) -> None:
+        self._buckets: BudgetBuckets[tuple[Any, Any]] = BudgetBuckets(budget)
+        self.due: list[list[tuple[Any, Any]]] = []
+        self.taken = 0  # samples
+        self.given = 0  # batches
         self._last = array("i")
         self.ended = False  # what it takes from
 
-    def go_on(self, taken: int, given: int) -> None:
-        """So many were taken, and are waited for no more, and so many batches were given."""
-        self._taken, self._given = taken, given
-
     def add(self, sample: Any, size: Any, ordinal: Any) -> None:
-        one = _Waits.of(sample, ordinal)
-        if self._again:
-            told = self._again.pop(0)
-            if (told["key"], told["shard"]) != (one.key, one.shard):
-                raise ValueError(
-                    f"{named_sample(sample)} comes where the state that was loaded has sample {told['key']} of shard {told['shard']} wait: "
-                    "the samples that waited must be read first, in their order"
-                )
-        self._taken += 1
-        self.due += self._buckets.add(one, size)
+        self.taken += 1
+        self.due += self._buckets.add((sample, ordinal), size)
 
     def end(self, *, partial: bool) -> None:
-        if self._again:
-            raise ValueError(f"the samples end while {len(self._again)} that waited in the state have not come again")
+        self.ended = True
         left = self._buckets.flush()
         if partial:
             self.due += left
 
     def give(self) -> None:
         """The first batch that is due is handed over now."""
-        self._last = array("i", [one.ordinal for one in self.due[0] if isinstance(one.ordinal, int)])
-        del self.due[0]
-        self._given += 1
+        self._last = _ordinals(self.due.pop(0))
+        self.given += 1
 
     def of_last(self) -> Made:
         """The samples of the batch that was given last."""
         return self._last
 
     def state(self) -> dict[str, Any]:
-        """Of what fb.WebDataset keeps: what waits, by the numbers of its pass."""
-        refs = array("i", [one.ordinal for one in self._waiting if isinstance(one.ordinal, int)])
-        return {"kind": "budget", "refs": refs, "taken": self._taken, "batches": self._given, "ended": self.ended}
+        """What waits, by the numbers of its pass."""
+        waiting = [one for batch in self.due for one in batch] + self._buckets.waiting
+        return {"kind": "budget", "refs": _ordinals(waiting), "taken": self.taken, "batches": self.given, "ended": self.ended}
 
-    @property
-    def _waiting(self) -> list[_Waits]:
-        return [one for batch in self.due for one in batch] + self._buckets.waiting
 
-    def named(self) -> dict[str, Any]:
-        """What waits, by its names."""
-        named = [{"key": one.key, "shard": one.shard} for one in self._waiting]
-        return {"taken": self._taken + len(self._again), "given": self._given, "waiting": [*named, *map(dict, self._again)]}
+def _ordinals(waiting: Iterable[tuple[Any, Any]]) -> "array[int]":
+    return array("i", [ordinal for _, ordinal in waiting if isinstance(ordinal, int)])

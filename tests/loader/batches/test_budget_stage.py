@@ -1,8 +1,7 @@
-"""fb.batched as a stage: in any pipeline, the same batches each time, its state, and what it says of a sample over the budget."""
+"""fb.batched as a stage: in any pipeline, the same batches each time, and what it says of a sample over the budget."""
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Iterable
 from typing import Any
@@ -61,38 +60,6 @@ def test_a_sample_over_the_budget_may_be_an_error() -> None:
     text = r"sample k9 of shard https://host/1.tar: a batch of it alone has 30 tokens where 12 are allowed. oversize='alone'"
     with pytest.raises(ValueError, match=text):
         list(pipeline(samples(), stage(oversize="raise")))
-
-
-@pytest.mark.parametrize("cut", range(8))
-def test_a_state_goes_on(cut: int) -> None:
-    """After each batch, through JSON: the samples that waited and the rest give the batches that were still to come."""
-    whole, made, again = keys(pipeline(samples(), stage())), stage(), stage()
-    running = made(iter(samples()))
-    before = [next(running) for _ in range(cut)]
-    state = json.loads(json.dumps(made.state_dict()))
-    again.load_state_dict(state)
-    waited = [int(one["key"][1:]) for one in state["waiting"]]
-    rest = keys(again(iter(samples([*waited, *range(state["taken"], len(LENGTHS))]))))
-    assert len(whole) == 7
-    assert keys(before) + rest == whole
-    assert "sig" not in str(state)
-
-
-def test_a_state_of_others_is_refused() -> None:
-    """Of another budget when it is loaded, of other samples when they come, and where they do not."""
-    made = stage()
-    with pytest.raises(RuntimeError, match="no pass of these batches was begun"):
-        made.state_dict()
-    next(made(iter(samples())))
-    state = made.state_dict()
-    with pytest.raises(ValueError, match=r"max_tokens=12.* and is .*max_tokens=13"):
-        stage(max_tokens=13).load_state_dict(state)
-    made.load_state_dict(state)
-    with pytest.raises(ValueError, match=r"sample k10 of shard .* where the state that was loaded has sample k4 of shard"):
-        list(made(iter(samples([10]))))
-    made.load_state_dict(state)
-    with pytest.raises(ValueError, match=r"the samples end while \d that waited"):
-        list(made(iter([])))
 
 
 def test_a_data_set_of_another_budget_does_not_resume() -> None:
