@@ -6,8 +6,11 @@ without an index is read up to the last that is wanted, and those wanted are kep
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import OrderedDict
+from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
 
@@ -15,7 +18,6 @@ from forebay_loader.base.epoch_stage import EpochStage
 from forebay_loader.base.shown_text import shown_shard
 from forebay_loader.dataset.sample_shares import SharedOut
 from forebay_loader.dataset.shard_entry import indexed_shard
-from forebay_loader.dataset.shards_ahead import ShardsAhead
 from forebay_loader.dataset.stages import TarSamples
 from forebay_loader.meter.skips.recorded_handler import Place, RecordedHandler
 from forebay_loader.meter.skips.skip_pass import SkipPass, making
@@ -26,9 +28,10 @@ from forebay_loader.resume.pass_state import refs_of
 from forebay_loader.resume.sample_buffer import LOST
 from forebay_loader.samples.indexed_shard import IndexedShard
 
-__all__ = ["PassAgain", "ShardsAgain", "StagesAgain"]
+__all__ = ["PassAgain", "ShardsAgain", "ShardsAhead", "StagesAgain"]
 
 MOST_OPEN = 32  # shards at a time: a descriptor each
+AHEAD = 24  # shards that are open, or being opened, and not taken yet: a first batch draws from some 20; eight were 1.4 times as slow
 _GONE = "bring that shard back as it was, or let resume='replay' run the epoch again"
 
 
@@ -52,6 +55,54 @@ def _entered(begun: BegunShards, tars: TarSamples, item: int) -> _Entered:
     return _Entered(shard, {} if shard is not None else opening.reopened({"url": url}, begun.version(item)))
 
 
+class ShardsAhead:
+    """``enter`` of each of ``items``, which will be taken in about this order: shards opened before their turn, for each would be a wait of
+    its own. A thread lives as long as one is being opened."""
+
+    def __init__(self, items: Iterable[int], enter: Callable[[int], _Entered]) -> None:
+        self._left = iter(items)
+        self._seen: set[int] = set()
+        self._enter = enter
+        self._ready: dict[int, Future[_Entered]] = {}
+        self._fill()
+
+    def __repr__(self) -> str:
+        return f"<ShardsAhead {len(self._ready)} of {AHEAD}>"
+
+    def take(self, item: int) -> _Entered:
+        """What ``enter`` gave for ``item``, or gives now. Raises what it raised."""
+        future = self._ready.pop(item, None)
+        self._fill()
+        return self._enter(item) if future is None else future.result()
+
+    def close(self) -> None:
+        """Let go of what nobody has taken."""
+        ready, self._ready, self._left = self._ready, {}, iter(())
+        for future in ready.values():
+            future.add_done_callback(_let_go)
+
+    def _fill(self) -> None:
+        for item in self._left if len(self._ready) < AHEAD else ():
+            if item not in self._seen:
+                self._seen.add(item)
+                self._ready[item] = future = Future()
+                threading.Thread(target=_enter_into, args=(future, self._enter, item), name=f"forebay-again-{item}", daemon=True).start()
+            if len(self._ready) >= AHEAD:
+                return
+
+
+def _enter_into(future: Future[_Entered], enter: Callable[[int], _Entered], item: int) -> None:
+    try:
+        future.set_result(enter(item))
+    except BaseException as error:
+        future.set_exception(error)
+
+
+def _let_go(future: Future[_Entered]) -> None:
+    with suppress(Exception):  # nobody asks any more
+        future.result().close()
+
+
 class ShardsAgain:
     """Samples of the shards that ``cursor``'s pass began before its state was taken, as ``tars`` reads them."""
 
@@ -63,7 +114,7 @@ class ShardsAgain:
         self._open: OrderedDict[int, IndexedShard] = OrderedDict()
         self._without: set[int] = set()  # items whose shards have no index: read in full
         self._opened: dict[int, dict[str, Any]] = {}  # of these, what is open and not read yet
-        self._ahead: Optional[ShardsAhead[_Entered]] = None
+        self._ahead: Optional[ShardsAhead] = None
         self._kept: dict[tuple[int, int], Any] = {}
         self._wanted: dict[int, dict[int, int]] = {}  # item -> number of a sample -> how often it is wanted
         for buffer in () if cursor.began is None else cursor.began.buffers:

@@ -11,8 +11,7 @@ from itertools import count, islice
 
 import pytest
 
-from forebay_loader.dataset import shards_ahead
-from forebay_loader.dataset.shards_ahead import ShardsAhead
+from forebay_loader.dataset.samples_again import AHEAD, ShardsAhead
 from forebay_loader.resume.arrays import packed
 from forebay_loader.resume.cursor import Cursor
 from forebay_loader.resume.pass_state import PassState, draws_of
@@ -43,9 +42,9 @@ def test_so_many_at_once() -> None:
 
     ahead = ShardsAhead([*range(60), *range(60)], enter)
     until = time.monotonic() + PATIENCE_S
-    while len(begun) < shards_ahead.AHEAD and time.monotonic() < until:
+    while len(begun) < AHEAD and time.monotonic() < until:
         time.sleep(0.001)
-    assert sorted(begun) == list(range(shards_ahead.AHEAD))
+    assert sorted(begun) == list(range(AHEAD))
     gate.set()
     assert [ahead.take(item).item for item in (*range(60), 3)] == [*range(60), 3]
     assert sorted(begun) == sorted([*range(60), 3])
