@@ -7,17 +7,17 @@ those of the buffer take their places in it, and what comes behind goes its way.
 
 from __future__ import annotations
 
-import inspect
 import random
 from array import array
+from itertools import chain
 from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
-
-from webdataset import filters
 
 from forebay_loader.meter.profile_ranges import staged
 from forebay_loader.resume.arrays import packed, unpacked
-from forebay_loader.resume.known_stages import kind_of, name_of
+from forebay_loader.resume.cursor import Cursor
+from forebay_loader.resume.known_stages import given_to, kept_stage, kind_of, name_of
 from forebay_loader.resume.pass_state import drawn_by, draws_of
+from forebay_loader.resume.sample_buffer import SampleBuffer
 
 __all__ = ["HeldRows", "MainStages", "holds_rows", "untold_main"]
 
@@ -106,9 +106,9 @@ class MainStages:
             if kind == "rows":
                 data = self._rows(data, stage.f)
             elif kind == "shuffle":
-                data = self._shuffled(data, **_given(stage))
+                data = self._shuffled(data, **given_to(stage))
             elif kind == "batch":
-                data = _full(data, **_given(stage))
+                data = iter(kept_stage(stage, data, Cursor()) or ())
             else:
                 data = iter(invoke(stage, data))
                 continue
@@ -155,23 +155,17 @@ class MainStages:
     ) -> Iterator[Any]:
         """``data`` as ``wds.shuffle`` shuffles it."""
         first = next(data, _NOTHING)  # before the key is asked for: it is of the epoch that the first batch tells
-        self._rng = rng = random.Random(self._key() if seed is None else seed)  # noqa: S311  # an order, no secret
-        given, rows, refs = _again(first, data), [], self._refs
+        given = iter(()) if first is _NOTHING else chain([first], data)
+        del first
+        self._rng = random.Random(self._key() if seed is None else seed)  # noqa: S311  # an order, no secret
+        numbered = Cursor()
+        numbered.made = lambda: self._now
+        buffer = SampleBuffer(self._rng, numbered, bufsize, initial)
+        self._refs = buffer.refs
         if self._start is not None:
-            drawn_by(rng, self._start["rng"])
-            rows = self._refilled(given)
-        for row in given:
-            rows.append(row)
-            refs.append(self._now)
-            if len(rows) < bufsize:
-                more = next(given, _NOTHING)
-                if more is not _NOTHING:
-                    rows.append(more)
-                    refs.append(self._now)
-            if len(rows) >= min(initial, bufsize):
-                yield self._drawn(rng, rows)
-        while rows:
-            yield self._drawn(rng, rows)
+            drawn_by(self._rng, self._start["rng"])
+            buffer.samples += self._refilled(given)
+        yield from buffer.shuffled(given)
 
     def _refilled(self, given: Iterator[Any]) -> list[Any]:
         """The rows that the buffer held."""
@@ -189,14 +183,6 @@ class MainStages:
             rows[places[self._now]] = row
         return rows
 
-    def _drawn(self, rng: random.Random, rows: list[Any]) -> Any:
-        place, refs = rng.randint(0, len(rows) - 1), self._refs
-        found = rows[place]
-        rows[place], refs[place] = rows[-1], refs[-1]
-        rows.pop()
-        refs.pop()
-        return found
-
 
 def holds_rows(stages: Iterable[Any]) -> bool:
     """Whether any of these stages holds something while its output is looked at."""
@@ -210,7 +196,7 @@ def untold_main(stages: Iterable[Any]) -> str:
         kind, name = kind_of(stage), name_of(stage)
         if kind == "one":
             continue
-        if kind == "shuffle" and (hasattr(stage, "bufsize") or _given(stage).get("rng") is not None):
+        if kind == "shuffle" and (hasattr(stage, "bufsize") or given_to(stage).get("rng") is not None):
             return f"its stage {name}, in the training process, draws from a generator that is not the loader's own"
         if _PLACES.get(kind, 0) <= last:
             return (
@@ -219,30 +205,3 @@ def untold_main(stages: Iterable[Any]) -> str:
             )
         last = _PLACES[kind]
     return ""
-
-
-def _again(first: Any, data: Iterator[Any]) -> Iterator[Any]:
-    if first is not _NOTHING:
-        yield first
-        del first
-        yield from data
-
-
-def _full(
-    data: Iterable[Any], batchsize: int = 20, collation_fn: Any = filters.default_collation_fn, partial: bool = True
-) -> Iterator[Any]:
-    """``wds.batched``, which gives a batch as soon as it is full."""
-    batch: list[Any] = []
-    for row in data:
-        batch.append(row)
-        if len(batch) >= batchsize:
-            yield batch if collation_fn is None else collation_fn(batch)
-            batch = []
-    if batch and partial:
-        yield batch if collation_fn is None else collation_fn(batch)
-
-
-def _given(stage: Any) -> dict[str, Any]:
-    """The arguments that a stage of webdataset's was given, by name."""
-    order = list(inspect.signature(stage.f).parameters)[1:]
-    return {**dict(zip(order, stage.args)), **stage.kw}  # noqa: B905  # strict= is not of 3.9

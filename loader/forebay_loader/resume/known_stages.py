@@ -18,7 +18,7 @@ from forebay_loader.resume.cursor import Cursor
 from forebay_loader.resume.held_batches import BatchRows, FullBatches, SeededPart, StreamSlice
 from forebay_loader.resume.sample_buffer import SampleBuffer
 
-__all__ = ["PASSED", "kept_stage", "kind_of", "name_of", "share_of", "untold"]
+__all__ = ["PASSED", "given_to", "kept_stage", "kind_of", "name_of", "share_of", "untold"]
 
 _ONE_FOR_ONE = (
     "associate", "decode", "extract_keys", "info", "log_keys", "map", "map_dict", "map_tuple", "rename", "rename_keys", "select",
@@ -59,7 +59,7 @@ def untold(stages: Iterable[Any]) -> str:
             return f"its stage {name} is not known here, and may hold samples back or leave some out unseen"
         if where and kind not in ("one", "slice", "batch") and not (kind == "rows" and where == _BATCHES):
             return f"its stage {name} comes {where}, and what it holds cannot be made again"
-        if kind == "shuffle" and isinstance(_given(stage).get("rng"), random.Random):
+        if kind == "shuffle" and isinstance(given_to(stage).get("rng"), random.Random):
             return f"its stage {name} draws from a generator of your own, from which others may draw too"
         where = {"batch": where or _BATCHES, "budget": "behind batches within a budget", "rows": "behind the rows of batches"}.get(
             kind, where
@@ -69,7 +69,7 @@ def untold(stages: Iterable[Any]) -> str:
 
 def kept_stage(stage: Any, data: Iterable[Any], cursor: Cursor) -> Optional[Iterator[Any]]:
     """What a stage of webdataset's makes of ``data``, by one of ours that can say where it stands; None where its own does."""
-    kind, given = kind_of(stage), _given(stage)
+    kind, given = kind_of(stage), given_to(stage)
     if getattr(stage, "state_kind", None) is not None or kind in ("", "one"):
         return None
     if kind == "shuffle":
@@ -94,7 +94,7 @@ def name_of(stage: Any) -> str:
 
 def share_of(stages: Iterable[Any]) -> float:
     """How much of the samples the ``rsample`` stages among ``stages`` take."""
-    return float(math.prod(_given(stage).get("p", 0.5) for stage in stages if kind_of(stage) == "part"))
+    return float(math.prod(given_to(stage).get("p", 0.5) for stage in stages if kind_of(stage) == "part"))
 
 
 def _drawing(stage: Any, given: dict[str, Any], cursor: Cursor) -> Optional[random.Random]:
@@ -107,7 +107,7 @@ def _drawing(stage: Any, given: dict[str, Any], cursor: Cursor) -> Optional[rand
     return random.Random(f"samples/{cursor.key}" if seed is None else seed)  # noqa: S311
 
 
-def _given(stage: Any) -> dict[str, Any]:
+def given_to(stage: Any) -> dict[str, Any]:
     """The arguments that a stage of webdataset's was given, by name."""
     if isinstance(stage, filters.detshuffle):
         return {"bufsize": stage.bufsize, "initial": stage.initial}

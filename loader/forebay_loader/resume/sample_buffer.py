@@ -24,7 +24,7 @@ _UNREAD = object()  # a slot whose sample was not read again yet
 
 
 class SampleBuffer:
-    """One pass of one stage. ``rng`` draws; the rest is what ``wds.shuffle`` takes."""
+    """One pass of one stage. ``rng`` draws; the rest is what ``wds.shuffle`` takes. ``samples`` are in it, ``refs`` says which each is."""
 
     def __init__(self, rng: random.Random, cursor: Cursor, bufsize: int = 1000, initial: int = 100, handler: Any = None) -> None:
         self._rng = rng
@@ -33,29 +33,29 @@ class SampleBuffer:
         self._again = cursor.again
         self._upstream = cursor.made
         held = cursor.hold("shuffle", self, self._made, self._held)
-        self._refs = array("i") if held is None else refs_of(held)
-        self._samples: list[Any] = [_UNREAD] * len(self._refs)
+        self.refs = array("i") if held is None else refs_of(held)
+        self.samples: list[Any] = [_UNREAD] * len(self.refs)
         self._last = -1
         self._ended = _ended(held)
         if held is not None:
             drawn_by(rng, held.get("rng"))
 
     def __repr__(self) -> str:
-        return f"<SampleBuffer {len(self._samples)}/{self._size}>"
+        return f"<SampleBuffer {len(self.samples)}/{self._size}>"
 
     def state(self) -> dict[str, Any]:
-        found = {"kind": "shuffle", "refs": self._refs, "rng": draws_of(self._rng), "ended": self._ended}
+        found = {"kind": "shuffle", "refs": self.refs, "rng": draws_of(self._rng), "ended": self._ended}
         return {**found, "bufsize": self._size, "initial": self._initial}
 
     def _made(self) -> int:
         return self._last
 
     def _held(self) -> int:
-        return -1 if self._ended else len(self._refs)
+        return -1 if self._ended else len(self.refs)
 
     def shuffled(self, data: Iterable[Any]) -> Iterator[Any]:
         """``data`` in the order of ``wds.shuffle``."""
-        samples, refs, upstream, size, initial = self._samples, self._refs, self._upstream, self._size, self._initial
+        samples, refs, upstream, size, initial = self.samples, self.refs, self._upstream, self._size, self._initial
         given = iter(() if self._ended else data)
         if refs and self._again is not None:
             self._again.expect(self._coming())
@@ -84,14 +84,14 @@ class SampleBuffer:
 
     def _coming(self) -> Iterator[int]:
         """What it will give of that which it held, in this order, as long as ``data`` does not end."""
-        rng, held = random.Random(), [*self._refs]  # noqa: S311
+        rng, held = random.Random(), [*self.refs]  # noqa: S311
         rng.setstate(self._rng.getstate())
         arriving = iter(()) if self._ended else repeat(_UNTOLD)
         draws = islice(drawn_refs(rng, held, self._size, self._initial, arriving), _LOOKED * len(held) + self._initial)
         return (ref for ref in draws if ref >= 0)
 
     def _drawn(self) -> Any:
-        samples, refs = self._samples, self._refs
+        samples, refs = self.samples, self.refs
         at = self._rng.randint(0, len(samples) - 1)
         found, self._last = samples[at], refs[at]
         samples[at], refs[at] = samples[-1], refs[-1]
