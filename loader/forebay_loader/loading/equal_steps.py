@@ -91,10 +91,10 @@ def in_step(
         )
     equal = opened(StepOpening(verdict.number, verdict.same))
     repeat = repeat and not equal
-    batches, given, taken = _begun(begin, ballot, 1), 0, not fresh
+    batches, given, taken = _told(ballot, 1, lambda: iter(begin())), 0, not fresh
     try:
         while True:
-            batch = _next(batches, ballot, given + 1)
+            batch = _told(ballot, given + 1, partial(next, batches, _NONE))
             taken, fresh = taken or batch is not _NONE, fresh and batch is not _NONE
             if repeat and not taken:
                 error = StepsError("tail='repeat' goes on from the beginning, and this rank has no batch at all: is its share empty?")
@@ -103,8 +103,8 @@ def in_step(
             if not _goes_on(ballot, batch, given, fresh, repeat):
                 return
             if batch is _NONE:
-                batches = _begun(begin, ballot, given + 1)
-                batch = _next(batches, ballot, given + 1)
+                batches = _told(ballot, given + 1, lambda: iter(begin()))
+                batch = _told(ballot, given + 1, partial(next, batches, _NONE))
             if batch is _NONE:
                 error = StepsError("a pass over the data had batches, and the next one has none: is the data set read to its end for good?")
                 ballot.fail(error, given + 1)
@@ -119,19 +119,10 @@ def in_step(
         raise
 
 
-def _begun(begin: Pass, ballot: StepVote, step: int) -> Iterator[Any]:
-    """A pass; the others hear of a failure."""
+def _told(ballot: StepVote, step: int, act: Callable[[], Any]) -> Any:
+    """What ``act`` gives; the others hear of a failure."""
     try:
-        return iter(begin())
-    except Exception as error:
-        ballot.fail(error, step)
-        raise
-
-
-def _next(batches: Iterator[Any], ballot: StepVote, step: int) -> Any:
-    """The next batch, or ``_NONE``; the others hear of a failure."""
-    try:
-        return next(batches, _NONE)
+        return act()
     except Exception as error:
         ballot.fail(error, step)
         raise

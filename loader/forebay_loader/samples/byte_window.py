@@ -7,34 +7,15 @@ Positions are the archive's own. ``buffer`` holds its bytes from ``base`` to ``e
 from __future__ import annotations
 
 import mmap
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional
 
-__all__ = ["Flowing", "Whole", "Window", "WindowedReader", "window_over"]
+__all__ = ["Flowing", "WindowedReader", "window_over"]
 
 CHUNK_BYTES = 256 * 1024  # what a ShardStream receives at a time
 BUFFER_BYTES = 512 * 1024  # two chunks: stays in the processor's cache; grows only for a member that is larger
 
 Into = Callable[[memoryview], Optional[int]]
 Lone = Callable[[int, int], Optional[bytes]]
-
-
-class Whole:
-    """An archive in memory, ``bytes``."""
-
-    base = 0
-    lone: Optional[Lone] = None
-
-    def __init__(self, buffer: Any) -> None:
-        self.buffer = buffer
-        self.end = len(buffer)
-
-    def more(self, keep: int, need: int) -> bool:
-        return False
-
-    def read(self, at: int, size: int) -> bytes:
-        """``size`` bytes from ``at``, fewer only at the end."""
-        part: bytes = self.buffer[at : at + size]
-        return part
 
 
 class Flowing:
@@ -107,10 +88,7 @@ class WindowedReader:
         return got
 
 
-Window = Union[Whole, Flowing]
-
-
-def window_over(stream: Any) -> Window:
+def window_over(stream: Any) -> Flowing:
     """A window over what an opener gave: anything with ``read``."""
     return Flowing(getattr(stream, "readinto1", None) or WindowedReader(stream.read), 0, getattr(stream, "skip", None))
 

@@ -13,7 +13,7 @@ import tarfile
 import zlib
 from typing import Any, Callable
 
-from forebay_loader.samples.byte_window import Flowing, Window, WindowedReader
+from forebay_loader.samples.byte_window import Flowing, WindowedReader
 from forebay_proxy.wire.tar.first_bytes import MAGIC_BYTES, compression_of
 from forebay_proxy.wire.tar.members import BadTar
 
@@ -24,7 +24,7 @@ _MOST_BYTES = 4 << 20  # at once, where the format can be asked for that: 64 KiB
 _ZSTD_MODULES = ("compression.zstd", "backports.zstd", "zstandard", "pyzstd")  # the first is Python 3.14's own
 
 
-def unpacked(window: Window) -> Window:
+def unpacked(window: Flowing) -> Flowing:
     """``window`` itself, or one over what its compressed bytes hold."""
     kind = compression_of(window.read(0, MAGIC_BYTES))
     return window if kind is None else Flowing(WindowedReader(Unpacking(_Reader(window), kind)))
@@ -33,7 +33,7 @@ def unpacked(window: Window) -> Window:
 class _Reader:
     """A window as a ``read``."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: Flowing) -> None:
         self._window = window
         self._at = 0
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Iterator, Optional
 
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
-from forebay_loader.samples.byte_window import Flowing, Lone, Window
+from forebay_loader.samples.byte_window import Flowing, Lone
 from forebay_loader.samples.index_client import index_of, source_in
 from forebay_loader.samples.ranged_samples import Sample
 from forebay_loader.stream.shard_descriptor import Descriptor
@@ -25,7 +25,7 @@ Samples = Iterator[Dict[str, Any]]
 
 
 def samples_in(
-    window: Window, length: int, index: SampleIndex, url: Any, start: int = 0, stop: Optional[int] = None, local_path: Any = None
+    window: Flowing, length: int, index: SampleIndex, url: Any, start: int = 0, stop: Optional[int] = None, local_path: Any = None
 ) -> Samples:
     """Samples ``start`` to ``stop`` of a shard of ``length`` bytes under ``window``: ``bytes``. Raises ``ValueError``.
 
@@ -52,7 +52,7 @@ def starts_at(index: SampleIndex, number: int) -> int:
     return index.offsets[index.firsts[number]] if number < len(index) else index.length
 
 
-def _together(window: Window, index: SampleIndex, url: Any, start: int, stop: int) -> Samples:
+def _together(window: Flowing, index: SampleIndex, url: Any, start: int, stop: int) -> Samples:
     firsts, offsets, sizes, ids, suffixes = index.firsts, index.offsets, index.sizes, index.suffix_ids, index.suffixes
     key, member = _keys(index, start), firsts[start]
     buffer, base, limit = window.buffer, window.base, window.end
@@ -70,7 +70,7 @@ def _together(window: Window, index: SampleIndex, url: Any, start: int, stop: in
         yield sample
 
 
-def _large(window: Window, lone: Lone, index: SampleIndex, url: Any, start: int, stop: int) -> Samples:
+def _large(window: Flowing, lone: Lone, index: SampleIndex, url: Any, start: int, stop: int) -> Samples:
     """Each file by a call of its own, while that can be."""
     firsts, offsets, sizes, ids, suffixes = index.firsts, index.offsets, index.sizes, index.suffix_ids, index.suffixes
     key, member = _keys(index, start), firsts[start]
@@ -88,7 +88,7 @@ def _large(window: Window, lone: Lone, index: SampleIndex, url: Any, start: int,
         yield sample
 
 
-def _bring(window: Window, at: int, until: int) -> None:
+def _bring(window: Flowing, at: int, until: int) -> None:
     """Have bytes ``at`` to ``until`` in the window. Raises ``ValueError`` where the shard ends before."""
     if until > window.end:
         window.more(at, until - at)

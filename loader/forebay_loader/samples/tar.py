@@ -25,7 +25,7 @@ from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.errors import ProxyUnreachable
 from forebay_loader.base.notices import notice_once, warn_node
 from forebay_loader.meter.skips.recorded_handler import Handler, Place, RecordedHandler, asked
-from forebay_loader.samples.byte_window import Window, window_over
+from forebay_loader.samples.byte_window import Flowing, window_over
 from forebay_loader.samples.decompress import unpacked
 from forebay_loader.samples.faults import MEND, RULES, TarFault, bears, cut_in, fault_of, named, tell_faults
 from forebay_loader.samples.index_samples import indexed_samples
@@ -208,7 +208,7 @@ class Samples:
             return None
         return indexed_samples({"url": url, "stream": stream, "local_path": local_path}, only_kept=True)
 
-    def _walk(self, window: Window, url: Any, local_path: Any, shown: str) -> Iterator[Sample]:  # noqa: PLR0912, PLR0915  # the hot loop
+    def _walk(self, window: Flowing, url: Any, local_path: Any, shown: str) -> Iterator[Sample]:  # noqa: PLR0912, PLR0915  # the hot loop
         """One shard's samples but the last, which stays open. Local names only, no object for a member, no call that can be spared."""
         unpack, adler, expected, suffixes, times = HEADER.unpack_from, zlib.adler32, EXPECTED, _SUFFIXES, TIMES.match
         walk, opened = Walk(window.read), self._open
@@ -295,7 +295,7 @@ class Samples:
             simple = simple and not walk.globals and not opened.odd and self._links is None
             at = member.end
 
-    def _take(self, member: Member, window: Window, url: Any, local_path: Any, shown: str) -> Iterator[Sample]:
+    def _take(self, member: Member, window: Flowing, url: Any, local_path: Any, shown: str) -> Iterator[Sample]:
         """One member, as webdataset does it step by step, and a link as the file that it points to."""
         if not member.regular and not member.target:
             return

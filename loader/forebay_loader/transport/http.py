@@ -11,8 +11,9 @@ import json
 import os
 import socket
 import threading
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
-from typing import Any, Callable, Iterable, Optional
+from typing import Any, Callable, Iterable, Iterator, Optional
 
 from forebay_loader.transport.body import ShardBody, Unanswered
 from forebay_loader.transport.endpoint import Endpoint
@@ -99,29 +100,22 @@ class Reply:
 
     def content(self, most_bytes: int) -> bytes:
         """The body, ``most_bytes`` of it at most; the connection goes back if that was all. Raises ``Unanswered`` where it is cut."""
-        parts, left = [], most_bytes
-        try:
-            while left and (data := self.body.read(left)):
-                parts.append(data)
-                left -= len(data)
-        finally:
-            self.body.close()
-        return b"".join(parts)
+        return b"".join(self._parts(most_bytes))
 
     def explanation(self) -> bytes:
         """The start of an error's body; the connection goes back if that was all of it."""
-        parts, size = [], 0
-        try:
-            while size < MAX_EXPLANATION_BYTES:
-                data = self.body.read(MAX_EXPLANATION_BYTES - size)
-                if not data:
-                    break
-                parts.append(data)
-                size += len(data)
-        except Unanswered:
-            pass  # part of an explanation is better than none
-        self.body.close()
+        parts: list[bytes] = []
+        with suppress(Unanswered):  # part of an explanation is better than none
+            parts.extend(self._parts(MAX_EXPLANATION_BYTES))
         return b"".join(parts)
+
+    def _parts(self, left: int) -> Iterator[bytes]:
+        try:
+            while left and (data := self.body.read(left)):
+                left -= len(data)
+                yield data
+        finally:
+            self.body.close()
 
     def _release(self, reusable: bool) -> None:
         if reusable and self._pid == os.getpid():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from support.indexes import URL, by_webdataset, indexed, passed
 from support.lengths import examples
 from support.tarmaking import archives, written
 
-from forebay_loader.samples.byte_window import Flowing, Whole
+from forebay_loader.samples.byte_window import Flowing, window_over
 from forebay_loader.samples.index_samples import samples_in, starts_at
 from forebay_proxy.wire.tar.sample_index import NotIndexable
 
@@ -31,14 +32,14 @@ def test_random_tars_give_webdatasets_samples(tar: bytes, start: int, stop: int)
     except NotIndexable:
         assume(False)
     expected = by_webdataset(tar)
-    assert list(samples_in(Whole(tar), len(tar), index, URL)) == expected
-    assert list(samples_in(Whole(tar), len(tar), index, URL, start, stop)) == expected[start:stop]
+    assert list(samples_in(window_over(io.BytesIO(tar)), len(tar), index, URL)) == expected
+    assert list(samples_in(window_over(io.BytesIO(tar)), len(tar), index, URL, start, stop)) == expected[start:stop]
 
 
 def test_each_sample_says_where_its_shard_lies() -> None:
     """As webdataset does for cached shards."""
     tar = written([("a.jpg", b"x")])
-    assert list(samples_in(Whole(tar), len(tar), indexed(tar), URL, local_path="/c/a")) == [
+    assert list(samples_in(window_over(io.BytesIO(tar)), len(tar), indexed(tar), URL, local_path="/c/a")) == [
         {"__key__": "a", "__url__": URL, "jpg": b"x", "__local_path__": "/c/a"}
     ]
 
@@ -48,10 +49,10 @@ def test_an_index_of_other_bytes_is_refused() -> None:
     tar = written([("a.jpg", b"x" * 900)])
     index = indexed(tar)
     with pytest.raises(ValueError, match="an index of a shard of 10240 bytes, and this one has 10752"):
-        list(samples_in(Whole(tar + bytes(512)), len(tar) + 512, index, URL))
+        list(samples_in(window_over(io.BytesIO(tar + bytes(512))), len(tar) + 512, index, URL))
     index.length = 1024
     with pytest.raises(ValueError, match="beyond the 1024"):
-        list(samples_in(Whole(tar[:1024]), len(tar[:1024]), index, URL))
+        list(samples_in(window_over(io.BytesIO(tar[:1024])), len(tar[:1024]), index, URL))
 
 
 def files(*suffixes: str, count: int = COUNT, key: str = "k{}", size: int = 9_000) -> Files:
