@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from forebay_loader.dataset.shard_list import Part, epoch_order, split, worker_part
-from forebay_loader.resume.arrays import packed
+from forebay_loader.resume.pass_state import packed
 
 Sample = tuple[int, int]  # a shard's place in the list, and the sample's number in it
 SEED = 7

@@ -22,13 +22,12 @@ from forebay_loader.base.epoch_stage import EpochStage
 from forebay_loader.base.errors import NotResumable
 from forebay_loader.base.notices import log
 from forebay_loader.identity.world import World, here_worker
-from forebay_loader.resume.cursor import Cursor, cursor_here
+from forebay_loader.resume.cursor import Cursor, Taken, TakenSamples, cursor_here
 from forebay_loader.resume.known_stages import kind_of, name_of, untold
 from forebay_loader.resume.pass_state import PassState, Ranges, ranges_of, whole_of
 from forebay_loader.resume.sample_buffer import SampleBuffer
 from forebay_loader.resume.sample_draws import draw_for, drawn_for
 from forebay_loader.resume.state_parts import FORMAT, check_seal, of_format
-from forebay_loader.resume.taken_samples import Taken, TakenSamples
 
 __all__ = ["Resumed", "SampleShuffle", "StreamPosition", "made_of", "undetermined", "untold_class", "untold_of"]
 

@@ -17,8 +17,7 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
 from forebay_loader.base.epoch_stage import EpochStage
 from forebay_loader.base.shown_text import shown_shard
 from forebay_loader.dataset.sample_shares import SharedOut
-from forebay_loader.dataset.shard_entry import indexed_shard
-from forebay_loader.dataset.stages import TarSamples
+from forebay_loader.dataset.stages import TarSamples, indexed_shard
 from forebay_loader.meter.skips.recorded_handler import Place, RecordedHandler
 from forebay_loader.meter.skips.skip_pass import SkipPass, making
 from forebay_loader.resume.begun_shards import BegunShards, version_of
@@ -85,7 +84,8 @@ class ShardsAhead:
         for item in self._left if len(self._ready) < AHEAD else ():
             if item not in self._seen:
                 self._seen.add(item)
-                self._ready[item] = future = Future()
+                future: Future[_Entered] = Future()
+                self._ready[item] = future
                 threading.Thread(target=_enter_into, args=(future, self._enter, item), name=f"forebay-again-{item}", daemon=True).start()
             if len(self._ready) >= AHEAD:
                 return

@@ -1,4 +1,7 @@
-"""The stage that opens shards through the sidecar, and the one that also reads the tars: for any pipeline of webdataset's."""
+"""The stage that opens shards through the sidecar, and the one that also reads the tars: for any pipeline of webdataset's.
+
+A shard may be entered at a sample: by its index, from its file or by ranges.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +12,35 @@ import time
 import weakref
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Any, Callable, Iterable, Iterator, Optional
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence
 
 from forebay_loader.base.argument_types import check_reading
 from forebay_loader.base.counters import COUNTS
-from forebay_loader.base.errors import ProxyUnreachable
+from forebay_loader.base.errors import LoaderError, ProxyUnreachable
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.dataset.local_copies import copied
-from forebay_loader.dataset.shard_entry import entered_at, first_left
 from forebay_loader.identity.reader_name import ensure_job
 from forebay_loader.meter.profile_ranges import ranged
 from forebay_loader.meter.skips.recorded_handler import Handler, Place, RecordedHandler, asked
 from forebay_loader.meter.skips.skip_pass import SkipPass, current, lone_pass
 from forebay_loader.plan.ahead import Ahead
-from forebay_loader.resume.begun_shards import ITEM, BegunShards
+from forebay_loader.resume.begun_shards import ITEM, BegunShards, version_of
 from forebay_loader.resume.cursor import Cursor, cursor_here
+from forebay_loader.samples.index_client import source_in
+from forebay_loader.samples.index_samples import indexed_samples
+from forebay_loader.samples.indexed_shard import IndexedShard
 from forebay_loader.samples.open_sample import reraise
 from forebay_loader.samples.tar import Samples, SampleStart, check_rule
+from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.shard_request import shown
+from forebay_loader.stream.shard_stream import ShardStream
 from forebay_loader.stream.webdataset_openers import gopen_module, open_source, source_of, tell_left_alone
 from forebay_loader.transport.endpoint import find_endpoint
 from forebay_loader.transport.source_timeout import DEAD
 from forebay_proxy.wire.commands.sources import Source
 
-__all__ = ["Expected", "ShardOpenings", "TarSamples", "tarfile_to_samples"]
+__all__ = ["Expected", "ShardOpenings", "TarSamples", "entered_at", "first_left", "indexed_shard", "tarfile_to_samples"]
+
 
 _LOOK_S = 0.05
 
@@ -272,3 +280,41 @@ def _stock_open(sample: dict[str, Any]) -> dict[str, Any]:
         opened: dict[str, Any] = next(iter(streaming()([sample])))  # its default handler raises
         return {**sample, **opened}
     return {**sample, "stream": gopen_module().gopen(os.fspath(sample["url"]))}
+
+
+def entered_at(opened: dict[str, Any], start: int, stop: Optional[int], limits: Limits) -> Optional[Iterator[dict[str, Any]]]:
+    """Samples ``start`` to ``stop`` of an open shard without reading what lies before; None where it has no index."""
+    stream = opened["stream"]
+    if isinstance(stream, Descriptor):
+        found = indexed_samples(opened, start, stop, limits)
+        return None if found is None else _closing(found, stream)
+    if not isinstance(stream, ShardStream) or "local_path" in opened:
+        return None
+    shard = indexed_shard(opened["url"], limits, version_of(stream))
+    if shard is None or shard.etag != version_of(stream):
+        return None
+    stream.close()  # of what it has fetched ahead the sidecar lets nothing go to waste
+    return _closing(shard.samples(start, stop), shard)
+
+
+def indexed_shard(url: Any, limits: Limits, version: str = "") -> Optional[IndexedShard]:
+    """The shard by the numbers of its samples, in the ``version`` (an ETag) if that is here; None where it has no index, or the sidecar
+    does not read it."""
+    if not isinstance(url, str) or source_in(url) is None:
+        return None
+    try:
+        return IndexedShard(url, limits=limits, version=version)
+    except LoaderError:
+        return None
+
+
+def first_left(done: Sequence[tuple[int, int]]) -> int:
+    """The first sample that is in none of the ranges ``done``."""
+    return done[0][1] if done and done[0][0] == 0 else 0
+
+
+def _closing(samples: Iterator[Any], opened: Any) -> Iterator[Any]:
+    try:
+        yield from islice(samples, None)
+    finally:
+        opened.close()

@@ -26,8 +26,7 @@ from forebay_loader.dataset.resume import Resumed, SampleShuffle, StreamPosition
 from forebay_loader.dataset.samples_again import PassAgain
 from forebay_loader.dataset.shard_list import EmptyPasses, FairShare, NodeSplit, ShardList, ShardOrder, WorkerSplit
 from forebay_loader.dataset.stages import ShardOpenings, TarSamples
-from forebay_loader.dataset.webdataset_compat import POSITIONAL, file_cache, group_of, listed, node_stage, stock_source
-from forebay_loader.dataset.with_length import with_length
+from forebay_loader.dataset.webdataset_compat import POSITIONAL, file_cache, group_of, listed, node_stage, stock_source, with_length
 from forebay_loader.identity.reader_name import ensure_job
 from forebay_loader.identity.world import World, here_worker, in_worker, take_role
 from forebay_loader.memos.stage import folded
@@ -38,11 +37,10 @@ from forebay_loader.meter.skips.stock_stages import recorded_stage
 from forebay_loader.meter.stalls import install
 from forebay_loader.plan.ahead import Ahead
 from forebay_loader.plan.epochs import Epochs
-from forebay_loader.plan.plan_subject import set_of, told_epoch
-from forebay_loader.resume.cursor import Cursor, cursor_here, putting_together
+from forebay_loader.plan.plan_client import set_of, told_epoch
+from forebay_loader.resume.cursor import Cursor, Taken, cursor_here, putting_together
 from forebay_loader.resume.known_stages import kept_stage, share_of
 from forebay_loader.resume.state_parts import sealed
-from forebay_loader.resume.taken_samples import Taken
 from forebay_loader.videos.torch_video import torch_video
 
 __all__ = ["WebDataset"]

@@ -1,12 +1,14 @@
-"""What of a data set stays webdataset's own: sources that are not a list of shards, and functions it knows by name."""
+"""What of a data set stays webdataset's own: sources that are not a list of shards, functions it knows by name, and
+``with_length``: webdataset's own puts an object into a class that has no name to find it by, so that it cannot be pickled."""
 
 from __future__ import annotations
 
+import copyreg
 import inspect
 import os
 from collections.abc import Iterable
-from functools import partial
-from typing import Any, Optional
+from functools import lru_cache, partial
+from typing import Any, Optional, TypeVar
 from urllib.parse import urlsplit
 
 from webdataset import cache, shardlists
@@ -18,7 +20,8 @@ from forebay_loader.dataset.arguments import Arguments
 from forebay_loader.dataset.shard_list import NodeSplit
 from forebay_loader.identity.world import World
 
-__all__ = ["POSITIONAL", "file_cache", "group_of", "listed", "node_stage", "stock_source"]
+__all__ = ["POSITIONAL", "file_cache", "group_of", "listed", "node_stage", "picklable_length", "stock_source", "with_length"]
+
 
 _PARAMETERS = tuple(inspect.signature(WebDataset.__init__).parameters)
 POSITIONAL = _PARAMETERS[3:]  # what follows self, urls and handler in this version
@@ -95,3 +98,48 @@ def _tell_repeated(urls: list[str]) -> None:
         at, first = again[0]
         text = f"{len(again)} of {len(urls)} shards are listed again (entry {at} is entry {first}); each pass reads each as often"
         notice_once(f"repeated-{len(urls)}-{len(again)}-{at}-{first}", text)
+
+
+T = TypeVar("T")
+
+
+def with_length(made: T, n: int) -> T:
+    """``made`` itself, which now says ``len(made) == n``. Nothing else about it changes."""
+    made.size = n  # type: ignore[attr-defined]
+    made.__class__ = _sized(_plain(type(made)))
+    return made
+
+
+def picklable_length(made: T) -> T:
+    """``made``; if webdataset's ``with_length`` has been at it, changed in place so that it can be pickled."""
+    plain = _plain(type(made))
+    if plain is not type(made):
+        made.__class__ = _sized(plain)
+    return made
+
+
+def _plain(cls: type) -> type:
+    """``cls`` before ``with_length``, ours or webdataset's."""
+    while cls.__name__.endswith("_Length") and cls.__qualname__ == cls.__name__ and "__len__" in vars(cls):
+        cls = cls.__bases__[0]
+    return cls
+
+
+@lru_cache(maxsize=None)
+def _sized(cls: type) -> type:
+    return type(f"{cls.__name__}_Length", (cls,), {"__len__": _length, "__reduce_ex__": _reduce, "__module__": cls.__module__})
+
+
+def _length(self: Any) -> int:
+    return int(self.size)
+
+
+def _reduce(self: Any, protocol: int) -> Any:
+    """As an object of the plain class; unpickling gives it the sized class again."""
+    plain = _plain(type(self))
+    state = self.__getstate__() if hasattr(self, "__getstate__") else self.__dict__
+    return _rebuilt, (plain,), state
+
+
+def _rebuilt(cls: type) -> Any:
+    return copyreg.__newobj__(_sized(cls))  # type: ignore[attr-defined]

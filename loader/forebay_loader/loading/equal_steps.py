@@ -21,7 +21,7 @@ from forebay_loader.dataset.shard_list import EmptyPasses, NodeSplit, ShardList
 from forebay_loader.identity.world import World
 from forebay_loader.loading.rank_agreement import Said
 from forebay_loader.loading.step_vote import DONE, GOES_ON, StepVote
-from forebay_loader.plan.plan_subject import told_epoch
+from forebay_loader.plan.plan_client import told_epoch
 
 __all__ = ["EXACT", "StepOpening", "common_order", "exactly", "in_step", "is_endless", "reads_everything", "said_of"]
 

@@ -13,10 +13,9 @@ from itertools import chain
 from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 from forebay_loader.meter.profile_ranges import staged
-from forebay_loader.resume.arrays import packed, unpacked
 from forebay_loader.resume.cursor import Cursor
 from forebay_loader.resume.known_stages import given_to, kept_stage, kind_of, name_of
-from forebay_loader.resume.pass_state import drawn_by, draws_of
+from forebay_loader.resume.pass_state import drawn_by, draws_of, packed, unpacked
 from forebay_loader.resume.sample_buffer import SampleBuffer
 
 __all__ = ["HeldRows", "MainStages", "holds_rows", "untold_main"]

@@ -8,8 +8,8 @@ from typing import Any, Callable, Deque, Mapping, NamedTuple, Optional, Sequence
 
 from forebay_loader.base.carrier import Carried
 from forebay_loader.loading.loader_start import LoaderStart
-from forebay_loader.resume.arrays import NUMBER_BYTES, packed, unpacked
-from forebay_loader.resume.taken_samples import Taken
+from forebay_loader.resume.cursor import Taken
+from forebay_loader.resume.pass_state import NUMBER_BYTES, packed, unpacked
 
 __all__ = ["PassBooks"]
 

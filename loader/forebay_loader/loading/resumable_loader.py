@@ -21,7 +21,7 @@ from forebay_loader.loading.loader_progress import LoaderProgress
 from forebay_loader.loading.loader_start import LoaderStart, start_of
 from forebay_loader.loading.main_stages import MainStages, holds_rows, untold_main
 from forebay_loader.loading.worker_start import Handover
-from forebay_loader.plan.plan_subject import told_epoch
+from forebay_loader.plan.plan_client import told_epoch
 from forebay_loader.resume.state_parts import FORMAT, sealed
 
 __all__ = ["ResumableLoader", "StateCollate"]

@@ -18,7 +18,7 @@ from forebay_loader.base.errors import StepsError
 from forebay_loader.batches.budget_stage import has_budget
 from forebay_loader.batches.pad import padding_of
 from forebay_loader.dataset.sample_shares import ShareCounts, counts_by_url, shareable, shared_out
-from forebay_loader.dataset.with_length import with_length
+from forebay_loader.dataset.webdataset_compat import with_length
 from forebay_loader.identity.world import World
 from forebay_loader.loading import equal_steps as steps
 from forebay_loader.loading.loader_arguments import LoaderArguments

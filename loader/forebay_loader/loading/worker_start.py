@@ -7,7 +7,7 @@ from multiprocessing import context, get_start_method, reduction
 from typing import Any, Callable, Mapping, Optional
 
 from forebay_loader.base.notices import notice_once
-from forebay_loader.dataset.with_length import picklable_length
+from forebay_loader.dataset.webdataset_compat import picklable_length
 from forebay_loader.identity.world import Worker, World, play
 from forebay_loader.loading.loader_start import LoaderStart
 from forebay_loader.stream.webdataset_openers import enable, enabled

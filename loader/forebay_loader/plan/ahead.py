@@ -20,8 +20,7 @@ from forebay_loader.base.timeouts import Limits
 from forebay_loader.identity.reader_name import CLAIMS, next_opener, reader_name
 from forebay_loader.identity.world import World
 from forebay_loader.plan.known_lists import is_known_list
-from forebay_loader.plan.plan_client import Coming, PlanClient, Subject
-from forebay_loader.plan.plan_subject import subject_of, told_epoch
+from forebay_loader.plan.plan_client import Coming, PlanClient, Subject, subject_of, told_epoch
 from forebay_loader.stream.webdataset_openers import enable, enabled, source_of
 from forebay_proxy.wire.commands.sources import Source
 

@@ -17,7 +17,7 @@ from typing import Any, Iterator, Optional
 
 from forebay_loader.base.argument_types import check_epoch
 from forebay_loader.base.shared_memory import SharedPart, lives, training_pid
-from forebay_loader.plan.plan_subject import told_epoch
+from forebay_loader.plan.plan_client import told_epoch
 
 __all__ = ["Epochs"]
 

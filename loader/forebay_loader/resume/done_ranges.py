@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
-from forebay_loader.resume.arrays import unpacked
+from forebay_loader.resume.pass_state import unpacked
 
 __all__ = ["Consumed", "Range", "consumed", "held_refs", "joined"]
 

@@ -13,8 +13,7 @@ from array import array
 from itertools import count, islice
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
-from forebay_loader.resume.arrays import packed, unpacked
-from forebay_loader.resume.pass_state import drawn_by, draws_of, refs_of, whole_of
+from forebay_loader.resume.pass_state import drawn_by, draws_of, packed, refs_of, unpacked, whole_of
 from forebay_loader.resume.sample_buffer import drawn_refs
 
 __all__ = ["later"]

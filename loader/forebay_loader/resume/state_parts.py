@@ -7,7 +7,7 @@ import re
 from hashlib import blake2b
 from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
 
-from forebay_loader.resume.arrays import unpacked
+from forebay_loader.resume.pass_state import unpacked
 
 __all__ = [
     "FORMAT", "RankPart", "WorkerPart", "check_format", "check_seal", "counts_outputs", "is_state", "of_format", "rank_part", "replays",

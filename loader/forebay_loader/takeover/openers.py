@@ -22,7 +22,7 @@ from forebay_loader.meter.skips import stock_stages
 from forebay_loader.meter.stalls import install
 from forebay_loader.plan.ahead import Ahead, passed_on
 from forebay_loader.plan.known_lists import is_known_list, lists_shards
-from forebay_loader.plan.plan_subject import set_of
+from forebay_loader.plan.plan_client import set_of
 from forebay_loader.stream.webdataset_openers import enable, enabled, gopen_module, left_command, open_source, refused, source_of
 from forebay_loader.takeover.tar_files import take_tars
 from forebay_loader.videos import torch_video

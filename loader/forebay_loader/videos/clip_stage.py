@@ -15,7 +15,7 @@ from forebay_loader.identity.world import World
 from forebay_loader.meter.skips.recorded_handler import Handler, NumberedSkips, Place, RecordedHandler
 from forebay_loader.meter.skips.skip_pass import current, lone_pass
 from forebay_loader.plan.epochs import Epochs
-from forebay_loader.plan.plan_subject import told_epoch
+from forebay_loader.plan.plan_client import told_epoch
 from forebay_loader.samples.open_sample import reraise
 from forebay_loader.samples.shard_name import drawn_as
 from forebay_loader.videos.clip_pass import ClipArguments, ClipPass

@@ -14,7 +14,7 @@ from support.indexes import indexed
 from support.tars import tar_shard
 
 import forebay_loader as fb
-from forebay_loader.resume.arrays import unpacked
+from forebay_loader.resume.pass_state import unpacked
 from forebay_loader.samples.index_client import forget
 from forebay_proxy.wire.tar.sample_index import encode
 

@@ -16,7 +16,7 @@ import pytest
 from support.tars import shard_files, tar_shard
 
 import forebay_loader as fb
-from forebay_loader.resume.arrays import packed
+from forebay_loader.resume.pass_state import packed
 
 wds = pytest.importorskip("webdataset")
 

@@ -12,9 +12,8 @@ from itertools import count, islice
 import pytest
 
 from forebay_loader.dataset.samples_again import AHEAD, ShardsAhead
-from forebay_loader.resume.arrays import packed
 from forebay_loader.resume.cursor import Cursor
-from forebay_loader.resume.pass_state import PassState, draws_of
+from forebay_loader.resume.pass_state import PassState, draws_of, packed
 from forebay_loader.resume.sample_buffer import SampleBuffer
 
 PATIENCE_S = 30.0

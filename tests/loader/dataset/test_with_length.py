@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from forebay_loader.dataset.with_length import picklable_length, with_length
+from forebay_loader.dataset.webdataset_compat import picklable_length, with_length
 
 wds = pytest.importorskip("webdataset")
 

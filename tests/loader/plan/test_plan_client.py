@@ -16,8 +16,7 @@ from support.sidecar import wait_until
 
 import forebay_loader as fb
 from forebay_loader.plan import plan_client
-from forebay_loader.plan.plan_client import Coming, PlanClient
-from forebay_loader.plan.plan_subject import set_of, subject_of, told_epoch
+from forebay_loader.plan.plan_client import Coming, PlanClient, set_of, subject_of, told_epoch
 from forebay_loader.stream.webdataset_openers import open_source, source_of
 from forebay_loader.transport import deferred_connection
 from forebay_loader.transport.endpoint import INSTANCES, Endpoint

@@ -15,7 +15,7 @@ from support.lengths import examples
 from support.made_worlds import MadeSet, is_done, loader_state, stopped, world
 
 import forebay_loader as fb
-from forebay_loader.resume.arrays import packed
+from forebay_loader.resume.pass_state import packed
 
 sets = st.builds(
     MadeSet, st.lists(st.integers(0, 30), min_size=1, max_size=9), st.sampled_from([0, 0, 3]), st.sampled_from([1, 2, 10, 1000]), st.just(2)

@@ -21,7 +21,7 @@ from support.tars import expected, tar_shard
 
 import forebay_loader as fb
 from forebay_loader.base.notices import Notices
-from forebay_loader.plan.plan_subject import set_of
+from forebay_loader.plan.plan_client import set_of
 from forebay_loader.stream.webdataset_openers import gopen_module
 from forebay_loader.takeover import openers
 from forebay_proxy.wire.commands.gopen_rules import gopen_rewrite

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.lengths import examples
 
-from forebay_loader.resume.arrays import packed, unpacked
+from forebay_loader.resume.pass_state import packed, unpacked
 
 
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=50))
