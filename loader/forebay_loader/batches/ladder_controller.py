@@ -14,7 +14,6 @@ from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 __all__ = ["LadderController", "LadderMove", "StepsWindow"]
 
-FORMAT = 1
 LEAST_GAIN = 0.10  # more samples a second than the size below, or a trial is over: larger batches are no end in themselves
 KEPT_GAIN = 0.05  # what a size must give while the trainer waits; below LEAST_GAIN, or noise would turn decisions round
 CALM_STALL = 0.10  # of the time: a trainer that waits longer than this for data tries nothing
@@ -104,7 +103,6 @@ class LadderController:
     def state_dict(self) -> dict[str, Any]:
         """Plain values, for JSON too."""
         return {
-            "format": FORMAT,
             "ladder": list(self.ladder),
             "rung": self.rung,
             "ceiling": self.ceiling,
@@ -116,8 +114,6 @@ class LadderController:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on as decided there. ``ValueError`` for the state of another ladder."""
-        if state_dict.get("format") != FORMAT:
-            raise ValueError(f"the state of this ladder is of format {state_dict.get('format')!r}, and this version knows {FORMAT}")
         if tuple(state_dict["ladder"]) != self.ladder:
             raise ValueError(f"the state is of the ladder {tuple(state_dict['ladder'])}, and this one is {self.ladder}: give the same")
         self._go(int(state_dict["rung"]), "")

@@ -79,13 +79,9 @@ def flowing(made: Files, start: int = 0, stop: int | None = None) -> Iterator[di
 ODD = {
     "one file": files("jpg"),
     "two": files("jpg", "cls"),
-    "two, the other way": files("cls", "seg.png"),
     "three": files("jpg", "cls", "txt"),
     "two, small": files("jpg", "cls", size=10),
     "a sample with one more": [*files("jpg", "cls"), ("z.jpg", b"1"), ("z.cls", b"1"), ("z.txt", b"1")],
-    "one with one less": [*files("jpg", "cls"), ("z.jpg", b"1")],
-    "one in another order": [*files("jpg", "cls"), ("z.cls", b"1"), ("z.jpg", b"1")],
-    "the same two in turn, samples end elsewhere": [("first.cls", b"a"), *files("jpg", "cls"), ("last.jpg", b"c")],
     "keys of two bytes a letter": files("jpg", "cls", key="\u00e9{}"),
 }
 

@@ -244,16 +244,6 @@ def test_what_the_origin_refuses_is_final_at_once_where_it_has_hung_for_long(
     assert time.monotonic() - began_s < 30
 
 
-def test_how_long_it_has_hung_counts_from_the_first_time(sidecar: FakeServer) -> None:
-    """However often it is found; anew once it has answered."""
-    HUNG.found()
-    first = HUNG._since_s
-    HUNG.found()
-    assert HUNG._since_s == first
-    HUNG.forget()
-    assert HUNG.for_s == 0.0
-
-
 def test_it_is_used_again_as_soon_as_it_answers(sidecar: FakeServer, origin: FakeServer) -> None:
     """While the origin cannot be reached from here: nobody waits for the end of its patience."""
     url = http(sidecar, origin)
