@@ -45,7 +45,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Tally:
 async def _run(directory: Path) -> Tally:
     async with ScriptedOrigin() as origin, forbidden() as (url, met):
         with sidecar_of(directory, origin) as sidecar:
-            async with asyncio.timeout(110):
+            async with asyncio.timeout(270):  # two thousand reads take 80 s, and beside busy programs three times that
                 storms = asyncio.create_task(away_now_and_then(origin))
                 try:
                     campaign = Campaign(origin, lambda: sidecar.port, seed=SEED, segment=SEGMENT, forbidden=url)
