@@ -119,16 +119,13 @@ class Landing(asyncio.BufferedProtocol):
     def of(cls, response: aiohttp.ClientResponse, size: int | None, buffers: LandingBuffers) -> Landing | None:
         """For a body of ``size`` bytes whose head has just been read: nothing more is received until the first piece is asked for.
 
-        None where the body is short, all here, or of unknown length, and where its transport cannot be lent.
+        None where the body is short, all here, of unknown length, or not told by Content-Length alone (of a 206 in chunked coding the range
+        tells the length too, and what comes has the heads of chunks in it), and where its transport cannot be lent.
         """
-        connection = response.connection
-        if (
-            size is None
-            or size < LEAST_BYTES
-            or connection is None
-            or response.content.is_eof()
-            or response.content.exception() is not None
-        ):
+        connection, content, headers = response.connection, response.content, response.headers
+        if size is None or headers.get("Content-Length") != str(size) or "Transfer-Encoding" in headers or size < LEAST_BYTES:
+            return None
+        if connection is None or content.is_eof() or content.exception() is not None:
             return None
         protocol, transport = connection.protocol, connection.transport
         if protocol is None or transport is None or not hasattr(transport, "set_protocol") or transport.get_protocol() is not protocol:

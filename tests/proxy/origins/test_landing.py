@@ -12,15 +12,14 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from forebay_proxy.origins.net.trust import Trust
 from support.tls import Authority
 
 from forebay_proxy.core.errors import OriginTimeout, ShardError, TruncatedShard
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.shard import Pin, Shard
+from forebay_proxy.core.shard import ByteRange, Pin, Shard
 from forebay_proxy.origins.http import HttpOrigin
 from forebay_proxy.origins.landing import LEAST_BYTES, PIECE_BYTES, Landing
-from forebay_proxy.origins.net.egress import Egress
+from forebay_proxy.origins.net.egress import Egress, Trust
 from forebay_proxy.origins.net.guard import Guard
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
@@ -42,6 +41,7 @@ class Server:
 
     base: str = ""
     answer: Answer = whole
+    head: bytes = b'HTTP/1.1 200 OK\r\nETag: "1"\r\nContent-Length: %d\r\n\r\n' % SIZE
     connections: int = 0
     asked: list[str] = field(default_factory=list)
 
@@ -51,7 +51,7 @@ class Server:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 name = head.split()[1].decode().strip("/")
                 self.asked.append(name)
-                writer.write(b'HTTP/1.1 200 OK\r\nETag: "1"\r\nContent-Length: %d\r\n\r\n' % SIZE)
+                writer.write(self.head)
                 await self.answer(writer, body_of(name))
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -65,17 +65,17 @@ class Reader:
         self._base, self.trust = server.base, trust
         self.origin = HttpOrigin(guard=Guard(allow_origin=[server.base]), events=Events(), idle_timeout_s=20.0, egress=Egress(trust=trust))
 
-    async def take(self, name: str, got: bytearray, most: int = SIZE) -> None:
+    async def take(self, name: str, got: bytearray, most: int = SIZE, want: ByteRange | None = None) -> None:
         """Into ``got``, which keeps what came before an error; leaves after ``most`` bytes."""
-        async with self.origin.read(Shard.of(parse_origin_url(f"{self._base}/{name}")), None, Pin()) as body:
+        async with self.origin.read(Shard.of(parse_origin_url(f"{self._base}/{name}")), want, Pin()) as body:
             async for chunk in body.chunks:
                 got += chunk
                 if len(got) >= most:
                     return
 
-    async def get(self, name: str) -> bytes:
+    async def get(self, name: str, want: ByteRange | None = None) -> bytes:
         got = bytearray()
-        await self.take(name, got, SIZE + 1)
+        await self.take(name, got, SIZE + 1, want)
         return bytes(got)
 
 
@@ -116,6 +116,24 @@ async def test_landing_is_the_way_they_come(way: tuple[Server, Reader], monkeypa
     monkeypatch.setattr(Landing, "buffer_updated", lambda self, count: (landed.append(count), updated(self, count))[1])
     await reader.get("a")
     assert sum(landed) > SIZE - LEAST_BYTES * 4  # the rest came with the head
+
+
+async def test_a_range_in_chunked_coding_is_left_to_the_client(way: tuple[Server, Reader]) -> None:
+    """Its Content-Range tells how long it is, and between its bytes lie the heads of chunks."""
+    server, reader = way
+    told = b"Content-Range: bytes 0-%d/%d\r\nTransfer-Encoding: chunked" % (SIZE - 1, SIZE)
+    server.head = b'HTTP/1.1 206 Partial Content\r\nETag: "1"\r\n%s\r\n\r\n' % told
+
+    async def chunked(writer: asyncio.StreamWriter, body: bytes) -> None:
+        for at in range(0, SIZE, 1 << 18):
+            piece = body[at : at + (1 << 18)]
+            writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        writer.write(b"0\r\n\r\n")
+
+    server.answer = chunked
+    for name in "ab":
+        assert await reader.get(name, ByteRange(0, SIZE - 1)) == body_of(name)
+    assert server.connections == 1
 
 
 @pytest.mark.parametrize("more", [1, 5, 100_000])
