@@ -44,7 +44,7 @@ def main(urls: str, folder: Path) -> None:
         loader.load_state_dict(states[RANK] if len(states) == RANKS else fb.merge_states(states))
         steps = ranks[0]["step"]
         model.load_state_dict(torch.load(folder / f"step-{steps:08d}" / "weights-0.pt", weights_only=True))
-        print(f"goes on behind step {steps}, in epoch {states[0]['epoch']}", file=sys.stderr)
+        print(f"goes on behind step {steps}:\n{fb.describe_state(states[0])}", file=sys.stderr)
     for step, (keys, pictures, labels) in enumerate(loader, steps + 1):
         loss = torch.nn.functional.cross_entropy(model(pictures.mean((2, 3))), torch.as_tensor(labels))
         torch.autograd.backward(loss)  # and what else a step does

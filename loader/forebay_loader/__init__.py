@@ -22,6 +22,7 @@ from forebay_loader.memos.stage import memo
 from forebay_loader.meter.skips import stock_stages
 from forebay_loader.meter.stalls import install, postfix, remove, stalls
 from forebay_loader.plan.ahead import ahead
+from forebay_loader.resume.description import describe_state
 from forebay_loader.resume.merge import merge_states
 from forebay_loader.resume.sample_draws import rng
 from forebay_loader.resume.state_file import load_state, save_state
@@ -59,6 +60,7 @@ __all__ = [
     "batched",
     "by_epoch",
     "counters",
+    "describe_state",
     "disable",
     "enable",
     "load_state",

@@ -139,19 +139,20 @@ def counts_outputs(passes: str) -> bool:
     return times not in ("", "1") and not each.startswith(("-1 ", "0 "))
 
 
-def rank_part(state: Any) -> RankPart:
-    """One rank's ``state`` taken apart. Raises ``ValueError`` for what is none, or cannot be taken apart, as of workers that
-    resume by replay."""
+def rank_part(state: Any, *, exact: bool = True) -> RankPart:
+    """One rank's ``state`` taken apart. Raises ``ValueError`` for what is none, or cannot be taken apart; where it must be ``exact``, also
+    for workers that resume by replay."""
     for _, each in states_in(state):
         check_seal(each)
     if isinstance(state, Mapping) and not is_state(state):
-        return _of_workers([each for _, each in states_in(_stateful(state))])
-    check_format(state)
+        return _of_workers([each for _, each in states_in(_stateful(state))], exact=exact)
+    if exact or not replays(state):
+        check_format(state)
     kind = state.get("kind")
     if kind == "merged":
         raise ValueError("this state is merged already: every rank of the new world loads it as it is")
     try:
-        return _of_loader(state) if kind == "loader" else _of_workers([state])
+        return _of_loader(state, exact=exact) if kind == "loader" else _of_workers([state], exact=exact)
     except (KeyError, TypeError) as error:
         raise ValueError(f"the state is damaged: {type(error).__name__} {error} where its parts were looked for") from None
 
@@ -166,20 +167,21 @@ def _stateful(state: Mapping[str, Any]) -> Mapping[str, Any]:
     return state
 
 
-def _of_workers(states: list[Mapping[str, Any]]) -> RankPart:
+def _of_workers(states: list[Mapping[str, Any]], *, exact: bool) -> RankPart:
     """Of states that each name their rank and worker themselves."""
     if not states:
         check_format({})
     parts: dict[int, WorkerPart] = {}
     world: Optional[tuple[int, int, int]] = None
     for state in states:
-        check_format(state)
+        if exact or not replays(state):
+            check_format(state)
         rank, size = _place(state, "rank")
         worker, workers = _place(state, "worker")
         if world is not None and world != (rank, size, workers):
             raise ValueError(f"one state holds workers of rank {world[0]} of {world[1]} and of rank {rank} of {size}: which rank is it of?")
         world = rank, size, workers
-        parts[worker] = _part(rank, worker, state, {})
+        parts[worker] = _part(rank, worker, state, {}, exact=exact)
     assert world is not None
     rank, size, workers = world
     missing = [worker for worker in range(workers) if worker not in parts]
@@ -192,31 +194,31 @@ def _of_workers(states: list[Mapping[str, Any]]) -> RankPart:
     return RankPart(rank, size, int(states[0]["epoch"]), all(part.over for part in each), {}, {}, each)
 
 
-def _of_loader(state: Mapping[str, Any]) -> RankPart:
+def _of_loader(state: Mapping[str, Any], *, exact: bool) -> RankPart:
     rank = int(state["rank"])
     workers = max(1, int(state["workers"]))  # 0: the process that trains reads
     entries: dict[int, Mapping[str, Any]] = {
         int(entry["worker"]): {**entry, "state": _at_start(entry["first"])} for entry in state.get("unstated", ())
     }
     entries.update({int(entry["worker"]): entry for entry in state["states"]})
-    entries = {worker: _latest(f"rank {rank}, worker {worker}", entry) for worker, entry in entries.items()}
-    parts = [_part(rank, each, entries.get(each, {}).get("state"), entries.get(each, {})) for each in range(workers)]
+    entries = {worker: _latest(f"rank {rank}, worker {worker}", entry, exact=exact) for worker, entry in entries.items()}
+    parts = [_part(rank, each, entries.get(each, {}).get("state"), entries.get(each, {}), exact=exact) for each in range(workers)]
     over = bool(state.get("over")) or all(part.over for part in parts)
     merged, given = state.get("merged") or {}, int(state.get("given", 0))
     began = state.get("done") or {}, merged.get("etags") or {}, parts, int(merged.get("turn", 0)), given
     return RankPart(rank, int(state["size"]), int(state["epoch"]), over, *began, int(state.get("passes", 0)), int(state.get("first", 0)))
 
 
-def _latest(where: str, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+def _latest(where: str, entry: Mapping[str, Any], *, exact: bool) -> Mapping[str, Any]:
     """``entry``, by the pass of ``repeat(n)`` that samples were handed out of last."""
     beyond = entry.get("beyond", entry)
-    if beyond is None:
+    if beyond is None and exact:
         raise ValueError(
             f"{where} has handed out samples of a pass of repeat(n) while some of the pass before wait in its loader's shuffle buffer, and "
             "a merged state is of one pass. Take the states of all ranks some batches later, when these have left it (after some ten times "
             "its length), or go on with as many ranks and workers, each with its own state"
         )
-    return entry if beyond is entry else {**beyond, "state": _at_start(beyond["first"])}
+    return entry if beyond is None or beyond is entry else {**beyond, "state": _at_start(beyond["first"])}
 
 
 def _at_start(first: Mapping[str, Any]) -> dict[str, Any]:
@@ -227,9 +229,9 @@ def _at_start(first: Mapping[str, Any]) -> dict[str, Any]:
     return {**first, **({} if replays(first) else nothing), "done_etags": {**(first.get("done_etags") or {}), **etags}}
 
 
-def _part(rank: int, worker: int, state: Any, since: Mapping[str, Any]) -> WorkerPart:
+def _part(rank: int, worker: int, state: Any, since: Mapping[str, Any], *, exact: bool) -> WorkerPart:
     where = f"rank {rank}, worker {worker}"
-    if state is not None:
+    if state is not None and exact:
         check_format(state, where)
         if replays(state):
             raise ValueError(

@@ -68,7 +68,7 @@ def paths(found: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 @given(st.data())
 @settings(max_examples=examples(600), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_value_changed(urls: list[str], cases: list[Any], data: st.DataObject) -> None:
-    """Loaded, merged, saved: equal, or a sentence that calls it damaged or names another format or place."""
+    """Loaded, merged, described, saved: equal, or a sentence that calls it damaged or names another format or place."""
     kind, whole, after = data.draw(st.sampled_from(cases))
     state, path = copy.deepcopy(whole), data.draw(st.sampled_from(list(paths(whole))))
     value, inner = data.draw(st.sampled_from(VALUES)), state
@@ -78,7 +78,7 @@ def test_any_value_changed(urls: list[str], cases: list[Any], data: st.DataObjec
         del inner[path[-1]]
     else:
         inner[path[-1]] = value
-    looks: list[Callable[[], Any]] = [lambda: rest(kind, urls, state), lambda: fb.merge_states([state])]
+    looks: list[Callable[[], Any]] = [lambda: rest(kind, urls, state), lambda: fb.merge_states([state]), lambda: fb.describe_state(state)]
     for at, look in enumerate(looks):
         found, said = None, ""
         try:
