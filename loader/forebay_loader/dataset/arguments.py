@@ -64,7 +64,14 @@ class Arguments:
     @property
     def shuffles(self) -> bool:
         """Whether shards are permuted before they are split."""
-        return self._asks_shuffle and not self.draws
+        return self._asks_shuffle and not self.detshuffle and not self.draws
+
+    @property
+    def shuffle_buffer(self) -> int:
+        """How many shards webdataset's own ``detshuffle`` holds behind the split; 0 without it."""
+        if not self.detshuffle or not self._asks_shuffle or self.draws:
+            return 0
+        return 100 if self.shardshuffle is True else int(self.shardshuffle)
 
     @property
     def seed_number(self) -> Any:

@@ -16,8 +16,6 @@ import time
 from hashlib import blake2b
 from typing import Any, Iterable, Iterator, Mapping, Optional, Sequence
 
-from webdataset import filters
-
 from forebay_loader.base.epoch_stage import EpochStage
 from forebay_loader.base.errors import NotResumable
 from forebay_loader.base.notices import log
@@ -47,14 +45,15 @@ _REPLAY = "fb.WebDataset(…, resume='replay') resumes it by running the epoch a
 class StreamPosition:
     """One iteration: its ``epoch``, and how many samples were yielded, those before the resume included.
 
-    ``most`` is what the iteration yields at most. ``untold`` says why its state cannot be exact, "" where it is, and is None where a replay
-    is asked for.
+    ``drawing`` are webdataset's stages that count their passes by themselves, ``most`` is what the iteration yields at most.
+    ``untold`` says why its state cannot be exact, "" where it is, and is None where a replay is asked for.
     """
 
     def __init__(
         self,
         epoch: int,
         made_of: Mapping[str, Any],
+        drawing: Sequence[Any],
         most: Optional[int],
         resumed: Optional[Resumed],
         untold: Optional[str],
@@ -65,6 +64,8 @@ class StreamPosition:
         self._most = most
         self._before = 0 if resumed is None else resumed.yielded + resumed.drop
         self._made_of = dict(made_of)
+        self._drawing = drawing
+        self._drawn = [int(stage.epoch) for stage in drawing]
         self._untold = untold  # None: a replay is asked for
         self._resumed = resumed
         self._cursor: Optional[Cursor] = None  # of the turn that was begun last
@@ -74,6 +75,8 @@ class StreamPosition:
         """A pass of this iteration begins; ``asked``: somebody looks at what it takes."""
         self._cursor = cursor
         self._taken = TakenSamples(cursor, self._taken) if asked else None
+        if self._untold is not None:
+            self._drawn = [int(stage.epoch) for stage in self._drawing]
 
     def noting(self, samples: Iterator[Any], key: str) -> Iterator[Any]:
         """``samples``, counted where a state asks for it. What makes them draws by ``key``."""
@@ -109,7 +112,8 @@ class StreamPosition:
             return self._resumed.told
         yielded = max(self.passed, self._before)  # while samples that were yielded before are read again, the position stays
         over = self.over or self.passed == self._most
-        found = {"format": FORMAT, "epoch": self.epoch, "yielded": yielded, "over": over, "made_of": self._made_of}
+        drawn = [int(stage.epoch) for stage in self._drawing] if over else self._drawn
+        found = {"format": FORMAT, "epoch": self.epoch, "yielded": yielded, "over": over, "made_of": self._made_of, "drawn": drawn}
         if self._untold is None:
             return {**found, "resume": "replay"}
         strange = "" if self._cursor is None else self._cursor.shards.strange
@@ -136,8 +140,10 @@ class Resumed:
         self.yielded = 0 if self.merged else whole_of(state, "yielded")
         self.drop = whole_of(state, "drop") if "drop" in state else 0
         self.over = state.get("over") is True
-        if not isinstance(state.get("made_of"), Mapping):
-            raise ValueError(f"{_REFUSED}: it is damaged: what it says of the data set, 'made_of', cannot be read. {_ADVICE}")
+        drawn, made = state.get("drawn", []), state.get("made_of")
+        if not isinstance(drawn, list) or not all(type(one) is int for one in drawn) or not isinstance(made, Mapping):
+            raise ValueError(f"{_REFUSED}: it is damaged: what it says of the data set, 'made_of' and 'drawn', cannot be read. {_ADVICE}")
+        self._drawn: list[int] = drawn
         self._pid = os.getpid()
         self.told = dict(state)
         self.exact = self.merged or (state.get("resume") == "exact" and not replays)
@@ -176,6 +182,11 @@ class Resumed:
         """The epoch that the next iteration is of; None where it says nothing of that: a merged state is loaded once, and every worker
         that the process starts since has it, those of later epochs too."""
         return self.epoch if self._pid == os.getpid() else None
+
+    def redraw(self, drawing: Sequence[Any]) -> None:
+        """Let stages that count their passes by themselves count on from there."""
+        for stage, passes in zip(drawing, self._drawn):  # noqa: B905  # strict= is not of 3.9
+            stage.epoch = passes
 
     def rest(self, samples: Iterator[Any]) -> Iterator[Any]:
         """What of the epoch's ``samples`` had not been yielded. Raises ``ValueError`` where there are fewer than that."""
@@ -272,9 +283,8 @@ def _sized(stage: Any) -> str:
         given = [*getattr(stage, "args", ()), *getattr(stage, "kw", {}).values()]
     else:
         given = [getattr(stage, name, None) for name in ("bufsize", "initial", "seed")]  # webdataset's detshuffle
-    # These drew otherwise once: what such a state says does not hold any more.
-    drawn = "by visit" if kind_of(stage) == "part" else "by pass" if isinstance(stage, filters.detshuffle) else ""
-    return " ".join([_name(stage), *(str(value) for value in given if isinstance(value, (int, float))), *filter(None, [drawn])])
+    drawn = ["by visit"] if kind_of(stage) == "part" else []  # it drew by shard once: what such a state says was left out was not
+    return " ".join([_name(stage), *(str(value) for value in given if isinstance(value, (int, float))), *drawn])
 
 
 def _name(stage: Any) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Union
 
 from webdataset import compat, shardlists
 from webdataset.filters import batched
+from webdataset.filters import detshuffle as stock_detshuffle
 from webdataset.handlers import reraise_exception
 from webdataset.pipeline import DataPipeline
 
@@ -68,7 +69,7 @@ class WebDataset(compat.WebDataset):
       the size of a buffer behind the split. None, False and 0 leave the list's order.
     - ``cache_size``, ``cache_dir``: bytes and folder of 1.x's own copies, for ``__local_path__`` only; leave them out, the sidecar has one.
     - ``url_to_name``: not used; it names webdataset's own copies.
-    - ``detshuffle``: not used; ``shardshuffle`` is deterministic.
+    - ``detshuffle``: webdataset's own deterministic buffer behind the split, of ``shardshuffle`` shards.
     - ``nodesplitter``: a rank's share, such as ``wds.split_by_node``; without it more than one rank is an error; ``iter`` reads all on
       each.
     - ``workersplitter``: a worker's share; None leaves every worker all of the rank's shards.
@@ -166,13 +167,14 @@ class WebDataset(compat.WebDataset):
         workers, split = asked.workersplitter, None
         if workers is shardlists.split_by_worker:
             workers = split = None if asked.draws else WorkerSplit()
+        shuffle = stock_detshuffle(asked.shuffle_buffer, seed=self.seed) if asked.shuffle_buffer else None
         fair = FairShare(split, shards, empty_check=asked.empty_check)
-        return [shards, *(stage for stage in (nodes, workers) if stage), tars, fair]
+        return [shards, *(stage for stage in (nodes, workers, shuffle) if stage), tars, fair]
 
     def _tell(self, asked: Arguments) -> None:
         if asked.asks_cache and file_cache(asked) is None:
             tell_unused()
-        if (asked.shuffles or asked.draws) and self.world.rank == 0 and not in_worker():
+        if (asked.shuffles or asked.draws or asked.shuffle_buffer) and self.world.rank == 0 and not in_worker():
             given = "" if asked.seed is not None else ", the default"
             notice_once(f"seed-{self.seed}", f"shards are shuffled with seed={self.seed}{given}; the order is a function of seed and epoch")
 
@@ -228,6 +230,7 @@ class WebDataset(compat.WebDataset):
             self._resumed = resumed
         else:
             self._epochs.set(resumed.epoch)
+            resumed.redraw(self._drawing)
 
     def taken(self) -> Taken:
         """What the iteration gave in this process since it was asked last, for loaders that keep its state: which samples, by the numbers
@@ -286,15 +289,22 @@ class WebDataset(compat.WebDataset):
         epoch = self._epochs.begin(None if resumed is None else resumed.begins)
         if resumed is not None and resumed.epoch != epoch:
             resumed = None
+        if resumed is not None:
+            resumed.redraw(self._drawing)
         most = self.nsamples if self.repetitions != 1 and self.nsamples > 0 else None
         untold: Optional[str] = untold_class(type(self), WebDataset)
         if not untold:
             untold = None if self._replays else untold_of(self._shards is not None, self.pipeline)
-        self._place = StreamPosition(epoch, self._made_of(), most, resumed, untold)
+        self._place = StreamPosition(epoch, self._made_of(), self._drawing, most, resumed, untold)
         samples = self._passes(epoch, self._place, most, resumed if resumed is not None and resumed.exact else None)
         if most is not None:
             samples = islice(samples, max(0, most - self._place.passed))
         return samples if resumed is None else resumed.rest(samples)
+
+    @property
+    def _drawing(self) -> list[Any]:
+        """webdataset's stages that count their passes by themselves."""
+        return [stage for stage in self.pipeline if isinstance(stage, stock_detshuffle)]
 
     def _put_together(self, cursor: Cursor, again: PassAgain) -> Iterator[Any]:
         """``iterator1``, where each stage that held samples can have them again."""

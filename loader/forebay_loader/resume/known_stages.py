@@ -99,8 +99,9 @@ def share_of(stages: Iterable[Any]) -> float:
 
 def _drawing(stage: Any, given: dict[str, Any], cursor: Cursor) -> Optional[random.Random]:
     """What draws for ``stage``, taken out of ``given``; None where that is the user's own."""
-    if isinstance(stage, filters.detshuffle):  # its own count of passes begins anew in each worker
-        return random.Random(f"{stage.seed}/{cursor.key}")  # noqa: S311  # an order, no secret
+    if isinstance(stage, filters.detshuffle):
+        stage.epoch += 1  # as it does
+        return random.Random(stage.seed + stage.epoch)  # noqa: S311  # an order, no secret
     own, seed = given.pop("rng", None), given.pop("seed", None)
     if own is not None:
         return None

@@ -32,10 +32,17 @@ def test_shardshuffle(value: Any, shuffles: bool) -> None:
 
 
 def test_draws_leave_nothing_to_shuffle() -> None:
-    """resampled, by either name, wins over the shuffle."""
+    """resampled, by either name, wins over both shuffles."""
     for how in ({"resampled": True}, {"mode": "resampled"}):
-        made = asked(shardshuffle=True, **how)
-        assert (made.draws, made.shuffles) == (True, False)
+        made = asked(shardshuffle=True, detshuffle=True, **how)
+        assert (made.draws, made.shuffles, made.shuffle_buffer) == (True, False, 0)
+
+
+@pytest.mark.parametrize(("value", "size"), [(True, 100), (7, 7), (None, 0), (0, 0)])
+def test_detshuffle(value: Any, size: int) -> None:
+    """webdataset's own buffer, of the size it would have, instead of a permutation."""
+    made = asked(shardshuffle=value, detshuffle=True)
+    assert (made.shuffles, made.shuffle_buffer) == (False, size)
 
 
 def test_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,6 +133,16 @@ def keys(data: Any) -> list[str]:
     return [sample["__key__"] for sample in data]
 
 
+@pytest.mark.parametrize("size", [3, 7, 100, True])
+def test_detshuffle_is_webdatasets(shards: list[str], size: Any) -> None:
+    """detshuffle=True: webdataset's order, pass after pass."""
+    seed = {"seed": 5} if LATER else {}
+    ours = fb.WebDataset(shards, shardshuffle=size, detshuffle=True, seed=5 if LATER else None)
+    theirs = wds.WebDataset(shards, shardshuffle=size, detshuffle=True, **seed)
+    for _ in range(3):
+        assert keys(ours) == keys(theirs)
+
+
 def test_explicit_stages_are_webdatasets(shards: list[str]) -> None:
     """A pipeline of explicit stages keeps its order, shuffles included."""
 

@@ -160,7 +160,8 @@ DAMAGED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "half a generator": (with_buffer(rng=packed([1, 2])), "'rng' has 2 words"),
     "no generator": (with_buffer(rng=None), "'rng' holds no base64 text"),
     "another stage's": (with_buffer(kind="slice"), "buffer 1 is of a 'slice', and the stage here is a 'shuffle'"),
-    "made of nothing": (lambda state: {**state, "made_of": None}, "'made_of', cannot be read"),
+    "made of nothing": (lambda state: {**state, "made_of": None}, "'made_of' and 'drawn', cannot be read"),
+    "drawn in words": (lambda state: {**state, "drawn": "x"}, "'made_of' and 'drawn', cannot be read"),
     "other shards begun": (lambda state: {**state, "shards": packed([0, 3, 2])}, "shard 2 of its pass was number 3"),
 }
 

@@ -47,6 +47,7 @@ SOURCES: dict[str, dict[str, Any]] = {
     "shuffled": {"shardshuffle": True},
     "as listed": {"shardshuffle": False},
     "drawn without end": {"resampled": True},
+    "webdataset's buffer of shards": {"shardshuffle": 3, "detshuffle": True},
     "some files": {"shardshuffle": True, "select_files": lambda name: "2." not in name},
 }
 PIPELINES: dict[str, Callable[[Any], Any]] = {

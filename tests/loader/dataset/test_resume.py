@@ -43,7 +43,7 @@ def shuffled(**how: Any) -> Any:
 PIPELINES: dict[str, Made] = {
     "shards shuffled": lambda: shuffled().to_tuple("__key__"),
     "samples shuffled": lambda: shuffled().shuffle(20, initial=10).to_tuple("__key__"),
-    "deterministic buffers": lambda: shuffled().compose(wds.detshuffle(20)).to_tuple("__key__"),
+    "deterministic buffers": lambda: shuffled(shardshuffle=4, detshuffle=True).compose(wds.detshuffle(20)).to_tuple("__key__"),
     "several passes an epoch": lambda: shuffled().shuffle(10).to_tuple("__key__").with_epoch(SAMPLES + 7),
     "drawn without end": lambda: shuffled(resampled=True).shuffle(10).to_tuple("__key__").with_epoch(30),
 }
@@ -78,7 +78,7 @@ def uninterrupted(name: str, workers: int, persistent: bool = False) -> list[lis
     return epochs(loader(PIPELINES[name](), workers, persistent=persistent), 3)
 
 
-# In workers that stay several passes may be begun for one epoch; the others know epochs alone.
+# In workers that stay, `detshuffle` counts its passes on, and several passes may be begun for one epoch; the others know epochs alone.
 STAYING = sorted(PIPELINES, key=lambda name: name not in ("several passes an epoch", "deterministic buffers"))
 STAYING = STAYING[: ordinarily(2, of=len(PIPELINES), what="pipelines resumed in workers that stay")]
 _IN_BOTH = ("samples shuffled", "several passes an epoch")  # of those in workers, whose forks take long; the others are in one version
