@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import urllib.error
-from contextlib import suppress
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -98,37 +95,6 @@ async def test_a_set_is_removed_whole_or_not_at_all(tmp_path: Path, origin: Scri
                 assert (await asyncio.to_thread(read, sidecar.proxied(origin.url(f"/{file.name}")), file)).whole
         await filled(sidecar, sets[3:])
         assert set(await asyncio.to_thread(sidecar.shards)) == {origin.url(f"/{name}.tar") for name in ("00", "06", "07")}
-
-
-@pytest.mark.parametrize("removed", [0, 2])
-async def test_a_sidecar_killed_while_sets_are_removed(tmp_path: Path, origin: ScriptedOrigin, files: list[Path], removed: int) -> None:
-    """After so many of four: started again, each set is there with all its shards, or gone; what is here of it is served as it was."""
-    sets = patterns(origin)
-    flags = [text for name in sets[:2] for text in ("--set", name)]
-    with running(tmp_path, "--cache-size", "64MB", *flags, allow=[origin.base], program=small_segments(SEGMENT)) as sidecar:
-        for name in sets[2:]:  # declared by a person, for as long as the sidecar runs
-            assert (await asyncio.to_thread(forebay, tmp_path, "warm", name, "--url", sidecar.url, "--quiet")).returncode == 0
-        await filled(sidecar, sets)
-        codes: list[int] = []
-
-        def remove() -> None:
-            with suppress(OSError, HTTPException):  # it is killed
-                for name in sets:
-                    codes.append(post(sidecar, "/v1/sets/remove", json.dumps({"set": name}).encode())[0])
-
-        removing = threading.Thread(target=remove)
-        removing.start()
-        try:
-            await asyncio.to_thread(wait_until, lambda: len(codes) >= removed)
-        finally:
-            sidecar.kill()  # which ends its requests
-            removing.join()
-        assert set(codes) <= {204}
-    with running(tmp_path, "--cache-size", "64MB", *flags, allow=[origin.base], program=small_segments(SEGMENT)) as sidecar:
-        await filled(sidecar, sets[:2])  # --set names these at every start; the others were a person's word to the one that was killed
-        for file in files:
-            assert (await asyncio.to_thread(read, sidecar.proxied(origin.url(f"/{file.name}")), file)).whole
-        assert sidecar.metric("forebay_origin_bytes_total") == 0
 
 
 async def test_origins_are_allowed_all_or_none(tmp_path: Path, origin: ScriptedOrigin, files: list[Path]) -> None:
