@@ -8,14 +8,15 @@ The checksum is of all behind it. What a killed writer, a full disk or a bad one
 from __future__ import annotations
 
 import json
-from typing import Any, Iterator, List, Sequence, Tuple
+from typing import Any, Iterator, List, Optional, Protocol, Sequence, Tuple
 
 import numpy
 import xxhash
 
 from forebay_loader.memos.kept_value import KeptValue
 
-__all__ = ["KEY_BYTES", "EntryDamaged", "checksum_of", "key_in", "packed", "unpacked"]
+__all__ = ["KEY_BYTES", "EntryDamaged", "MemoStore", "checksum_of", "key_in", "packed", "unpacked"]
+
 
 KEY_BYTES = 24
 _MAGIC = b"FBMEMO1\n"
@@ -99,3 +100,22 @@ def _following(end: int, sizes: Sequence[int]) -> Iterator[Tuple[int, int]]:
         first = -(-end // _ALIGNED) * _ALIGNED
         yield first, size
         end = first + size
+
+
+class MemoStore(Protocol):
+    """Entries by their keys, for any number of processes at once; ``put`` and ``drop`` of one process are called by one thread.
+
+    All raise ``OSError`` where the disk fails, and what they leave is readable, whenever the process is killed.
+    """
+
+    def get(self, key: bytes) -> Optional[KeptValue]:
+        """What is kept under ``key``, in arrays of its own; None without it. Raises ``EntryDamaged``."""
+
+    def put(self, entries: Sequence[bytes]) -> None:
+        """Keep packed entries. Raises ``StoreFull``; then some of them may be there."""
+
+    def drop(self, keys: Sequence[bytes]) -> None:
+        """Forget entries, those that are not there too."""
+
+    def close(self) -> None:
+        """Give back what is open."""

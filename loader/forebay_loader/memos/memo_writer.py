@@ -13,9 +13,8 @@ from typing import Deque, Dict, List, Optional, Tuple
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import warn_node
-from forebay_loader.memos.entry import key_in
+from forebay_loader.memos.entry import MemoStore, key_in
 from forebay_loader.memos.errors import StoreFull
-from forebay_loader.memos.stores.memo_store import MemoStore
 
 __all__ = ["ByteQueue", "MemoWriter"]
 

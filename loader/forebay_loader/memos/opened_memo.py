@@ -10,11 +10,10 @@ from typing import Dict, List, Optional
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import warn_node
-from forebay_loader.memos.entry import EntryDamaged, packed
+from forebay_loader.memos.entry import EntryDamaged, MemoStore, packed
 from forebay_loader.memos.kept_value import KeptValue
 from forebay_loader.memos.memo_writer import MemoWriter
 from forebay_loader.memos.stores.choice import opened_store
-from forebay_loader.memos.stores.memo_store import MemoStore
 
 __all__ = ["MemoPlace", "OpenedMemo"]
 

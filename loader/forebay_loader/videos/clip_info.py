@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Optional
 
-__all__ = ["ClipInfo"]
+__all__ = ["ClipAddress", "ClipInfo"]
 
 
 @dataclass(frozen=True)
@@ -70,3 +70,19 @@ class ClipInfo:
             return 0.0
         near = float(Fraction(self.frames / shown_s).limit_denominator(1001))
         return near if math.isclose(near, self.frames / shown_s, rel_tol=1e-9) else self.frames / shown_s
+
+
+@dataclass(frozen=True)
+class ClipAddress:
+    """The object ``url``; or, where ``suffix`` is not "", that member of sample ``number`` of the shard ``url``.
+
+    - ``etag``: the version that is meant.
+    - ``name``, ``shard``: what errors say; neither holds a token.
+    """
+
+    url: str
+    etag: str
+    name: str
+    shard: str = ""
+    number: int = 0
+    suffix: str = ""

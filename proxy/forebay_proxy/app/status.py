@@ -165,7 +165,7 @@ class StatusReport:
         self._answered = 0
         self._info: ServiceInfo | None = None
         self._settings: dict[str, dict[str, Any]] = {}
-        self._fd_path: Callable[[], Path | None] = lambda: None
+        self._fd_path: Callable[[], Path | None] | None = None
         telemetry.metrics.watch(self.usage)
 
     def introduce(self, info: ServiceInfo, settings: Settings, fd_path: Callable[[], Path | None]) -> None:
@@ -241,7 +241,7 @@ class StatusReport:
             "started_at": self._started_at,
             "uptime_s": self._clock() - self._began_s,
             "tasks": len(asyncio.all_tasks()),
-            "fd_socket": None if (fd_path := self._fd_path()) is None else str(fd_path),
+            "fd_socket": None if self._fd_path is None or (fd_path := self._fd_path()) is None else str(fd_path),
             "cache_dir": str(info.cache_dir) if info else None,
             "fingerprint": info.fingerprint if info else None,
             "cache": {

@@ -21,6 +21,7 @@ from forebay_proxy.wire.protocol.version import VERSION
 
 __all__ = ["cli", "main"]
 
+_ALIASES = {"prefetch": "warm"}  # the word users of other caches try first
 # In the order a person meets them: where each is, and one line about it, whole on a terminal of 80 columns.
 _VERBS = {
     "try": ("shards.try_shards:try_shards", "Read a few of your shards directly and through Forebay."),
@@ -54,18 +55,19 @@ class _Verbs(click.Group):
         return list(_VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in _VERBS and cmd_name not in self.commands:
-            place, short_help = _VERBS[cmd_name]
+        name = _ALIASES.get(cmd_name, cmd_name)
+        if name in _VERBS and name not in self.commands:
+            place, short_help = _VERBS[name]
             module, _, verb = place.partition(":")
             self.add_command(getattr(importlib.import_module(f"forebay_proxy.cli.{module}"), verb))
-            self.commands[cmd_name].short_help = short_help
-        return super().get_command(ctx, cmd_name)
+            self.commands[name].short_help = short_help
+        return super().get_command(ctx, name)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            if not (close := difflib.get_close_matches(args[0], _VERBS, n=1)):
+            if not (close := difflib.get_close_matches(args[0], [*_VERBS, *_ALIASES], n=1)):
                 raise
             raise click.UsageError(f"{error.message.rstrip('.')}; did you mean {close[0]!r}?", ctx) from error
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 import stat
 import tempfile
@@ -17,9 +18,74 @@ from pathlib import Path
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.quantities import CacheLimit, ShareOfDisk, TotalBytes, format_size
-from forebay_proxy.node import mounts
 
-__all__ = ["CacheLocation", "Capacity", "Disk", "Machine", "choose", "decide_capacity", "held_bytes", "measure", "prepare"]
+__all__ = [
+    "CacheLocation",
+    "Capacity",
+    "Disk",
+    "Machine",
+    "choose",
+    "decide_capacity",
+    "file_system_type",
+    "held_bytes",
+    "in_container",
+    "is_memory",
+    "is_network",
+    "measure",
+    "prepare",
+    "read_mounts",
+]
+
+
+# Where locks, sparse files or latency cannot be relied on: the bytes live on another machine.
+_NETWORK = frozenset({
+    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "cvmfs", "daos", "fhgfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
+    "orangefs", "panfs", "pvfs2", "quobyte", "smb3", "smbfs", "vastnfs", "wekafs",
+})  # fmt: skip
+# FUSE mounts say who serves them after the dot; these are local, any other is taken for remote.
+_LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs", "fuse.mergerfs", "fuse.bindfs", "fuse.unionfs", "fuseblk", "fuse.lxcfs", "fuse.squashfuse"})
+_MEMORY = frozenset({"tmpfs", "ramfs", "hugetlbfs"})
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+def read_mounts() -> str:
+    """The mount table of this process, "" where there is none (not Linux)."""
+    try:
+        return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""
+
+
+def file_system_type(path: Path, mountinfo: str) -> str:
+    """Type of the file system that holds ``path`` (absolute, links resolved; it need not exist), "" when the table does not say."""
+    best, found = -1, ""
+    for line in mountinfo.splitlines():
+        left, dash, right = line.partition(" - ")
+        if not dash:
+            continue
+        point = Path(_OCTAL.sub(lambda match: chr(int(match[1], 8)), left.split(" ")[4]))
+        # A later line for the same point covers the earlier one.
+        if len(point.parts) >= best and path.is_relative_to(point):
+            best, found = len(point.parts), right.split(" ")[0]
+    return found
+
+
+def is_network(kind: str) -> bool:
+    """Whether a file system of this type lives on another machine."""
+    return kind in _NETWORK or (kind.startswith("fuse") and kind not in _LOCAL_FUSE)
+
+
+def is_memory(kind: str) -> bool:
+    """Whether a file system of this type takes main memory."""
+    return kind in _MEMORY
+
+
+def in_container(environ: Mapping[str, str], root: Path = Path("/")) -> bool:
+    """Whether free disk space here is a node's and not this process's to take."""
+    if environ.get("KUBERNETES_SERVICE_HOST") or environ.get("container"):
+        return True
+    return any(os.path.exists(root / marker) for marker in (".dockerenv", "run/.containerenv", "run/systemd/container"))
+
 
 _DEFAULT_SHARE = 0.75  # of what is free: the rest of the node writes too
 _DEFAULT_MOST = 500 * 10**9  # a working set beyond this is a decision a person should take
@@ -40,10 +106,10 @@ class Machine:
 
     @classmethod
     def here(cls, environ: Mapping[str, str]) -> Machine:
-        return cls(mounts.read_mounts(), mounts.in_container(environ), socket.gethostname().partition(".")[0] or "localhost", os.getuid())
+        return cls(read_mounts(), in_container(environ), socket.gethostname().partition(".")[0] or "localhost", os.getuid())
 
     def file_system_type(self, path: Path) -> str:
-        return mounts.file_system_type(Path(os.path.realpath(path)), self.mountinfo)
+        return file_system_type(Path(os.path.realpath(path)), self.mountinfo)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +177,10 @@ def _unfit(parent: str, variable: str, machine: Machine) -> str:
     if not os.path.isdir(parent):
         return "is not there" if not os.path.lexists(parent) else "is no directory"
     kind = machine.file_system_type(Path(parent))
-    if mounts.is_network(kind):
+    if is_network(kind):
         return f"is on a network file system ({kind})"
     # Slurm's directory was given to this job, so memory is fine there; a TMPDIR in memory was not meant for hundreds of gigabytes.
-    return f"is in memory ({kind})" if variable != "SLURM_TMPDIR" and mounts.is_memory(kind) else ""
+    return f"is in memory ({kind})" if variable != "SLURM_TMPDIR" and is_memory(kind) else ""
 
 
 def _default_place(path: Path, reason: str) -> CacheLocation:
@@ -126,7 +192,7 @@ def prepare(place: CacheLocation, settings: Settings, machine: Machine) -> Cache
     _check_link(place.path, machine.uid)
     path = Path(os.path.realpath(place.path))
     kind = machine.file_system_type(path)
-    if mounts.is_network(kind) and not settings.allow_network_fs:
+    if is_network(kind) and not settings.allow_network_fs:
         raise ConfigError(
             f"cache directory {path} is on a network file system ({kind})",
             next_step="choose a local disk with --cache-dir, or say --allow-network-fs",
@@ -134,7 +200,7 @@ def prepare(place: CacheLocation, settings: Settings, machine: Machine) -> Cache
     _create(path)
     _check_owner(path, machine.uid)
     warnings = _check_writable(path)
-    if mounts.is_memory(kind):
+    if is_memory(kind):
         warnings += (f"cache directory {path} is in memory ({kind}): what it holds counts as used memory",)
     return CacheLocation(path, place.explicit, place.notices, warnings)
 

@@ -19,7 +19,7 @@ import diskcache
 from forebay_proxy.core.errors import ConfigError, DiskFailed
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SegmentLayout
-from forebay_proxy.node.mounts import file_system_type, is_network, read_mounts
+from forebay_proxy.node.cache_location import file_system_type, is_network, read_mounts
 from forebay_proxy.store.directory import Directory, Look, boot_id
 from forebay_proxy.store.file_table import ShardFiles
 from forebay_proxy.store.files import fallocate, page_cache

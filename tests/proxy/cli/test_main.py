@@ -38,6 +38,11 @@ def test_settings_stand_apart_in_run() -> None:
     assert "--help" not in settings
 
 
+def test_prefetch_is_warm() -> None:
+    """The word users of other caches try first works too."""
+    assert "Fetch shards" in invoke("prefetch", "--help").output
+
+
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [

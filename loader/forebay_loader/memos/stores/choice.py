@@ -6,7 +6,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from forebay_loader.memos.stores.memo_store import MemoStore  # with it numpy, which not everybody has
+    from forebay_loader.memos.entry import MemoStore  # with it numpy, which not everybody has
 
 import json
 import os

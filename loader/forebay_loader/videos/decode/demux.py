@@ -269,8 +269,8 @@ def _check_clock(pts: Any, key: Any, packets: Any) -> None:
 
 
 def _in_pieces(pts: Any, key: Any, shown: Any) -> Any:
-    """The packets in the order in which FFmpeg shows them: piece for piece of an edit list, each by its times. These may reach a picture into
-    the next piece, whose first picture then gets the same time in ``pts``. A piece begins with a keyframe whose clock goes back.
+    """The packets in the order in which FFmpeg shows them: piece for piece of an edit list, each by its times. These may reach a picture
+    into the next piece, whose first picture then gets the same time in ``pts``. A piece begins with a keyframe whose clock goes back.
     """
     before = numpy.full(len(pts), pts.min(), numpy.int64)
     before[shown] = pts[shown]

@@ -6,8 +6,7 @@ from typing import Optional
 
 from forebay_loader.base.errors import ShardChanged
 from forebay_loader.samples.indexed_shard import IndexedShard
-from forebay_loader.videos.clip_info import ClipInfo
-from forebay_loader.videos.metadata.clip_address import ClipAddress
+from forebay_loader.videos.clip_info import ClipAddress, ClipInfo
 from forebay_loader.videos.metadata.motion import LOOK, measured
 from forebay_loader.videos.sources.clip_bytes import ClipBytes, MemberClip, ObjectClip
 from forebay_loader.videos.sources.clip_source import ClipSource

@@ -19,8 +19,7 @@ from typing import Any, Callable, Iterator, List, Optional, Union
 
 from forebay_loader.base.errors import LoaderError, ShardChanged
 from forebay_loader.samples.indexed_shard import IndexedShard
-from forebay_loader.videos.clip_info import ClipInfo
-from forebay_loader.videos.metadata.clip_address import ClipAddress
+from forebay_loader.videos.clip_info import ClipAddress, ClipInfo
 from forebay_loader.videos.metadata.record import ClipRecord, packed, unpacked
 
 __all__ = ["DecoderDeaths", "DecoderDied", "DecoderProcesses", "serve"]

@@ -13,8 +13,7 @@ from typing import Any, Callable, Collection, Deque, Generic, Iterable, Iterator
 from forebay_loader.base.errors import LoaderError
 from forebay_loader.samples.indexed_shard import IndexedShard
 from forebay_loader.samples.shard_name import shard_name
-from forebay_loader.videos.clip_info import ClipInfo
-from forebay_loader.videos.metadata.clip_address import ClipAddress
+from forebay_loader.videos.clip_info import ClipAddress, ClipInfo
 from forebay_loader.videos.metadata.clip_table import ClipTable
 from forebay_loader.videos.metadata.decoder_processes import DecoderDeaths, DecoderDied
 from forebay_loader.videos.metadata.record import ClipRecord, clip_name

@@ -1,4 +1,4 @@
-"""What a command's environment says so that its shards come through a sidecar; ``forebay env`` prints it for a shell's ``eval``."""
+"""What a command's environment says so that its shards come through a sidecar, for ``run`` and ``env``; and which way a URL goes then."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ import click
 
 from forebay_proxy.cli.client import locate
 from forebay_proxy.cli.options import url_option
-from forebay_proxy.cli.output import is_terminal, notice, say
+from forebay_proxy.cli.output import is_terminal, notice, say, show_table
 from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.core.logs import scrubbed
 from forebay_proxy.core.quantities import format_size
-from forebay_proxy.wire.commands.gopen_rules import gopen_rewrite
+from forebay_proxy.wire.commands.gopen_rules import gopen_rewrite, rewritten
+from forebay_proxy.wire.commands.sources import Source, parse_source, why_left
 from forebay_proxy.wire.protocol.step_runs import run_step, told_apart
+from forebay_proxy.wire.urls.patterns import InvalidPattern, parse_pattern
+from forebay_proxy.wire.urls.quoting import InvalidShardUrl
+from forebay_proxy.wire.urls.shard_url import proxy_url
 
-__all__ = ["env", "fresh_job", "is_secured", "job_variables", "rewrite_variables", "traps"]
+__all__ = ["env", "fresh_job", "is_secured", "job_variables", "rewrite_variables", "traps", "ways_in"]
 
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -79,15 +84,87 @@ def _with_hosts(value: str, hosts: tuple[str, ...]) -> str:
     return value if "*" in present else ",".join([*present, *(host for host in hosts if host not in present)])
 
 
+_UNLESS_SECURED = "; refused by WebDataset where the program sets webdataset.utils.enforce_security"
+
+
+def ways_in(text: str, base: str, environ: Mapping[str, str]) -> list[tuple[str, ...]]:
+    """(way in, what happens) for ``text`` as a person writes it, with a sidecar at ``base``; of a brace pattern, for its first URL."""
+    try:
+        pattern = parse_pattern(text)  # WebDataset expands before it opens: no rule ever sees a brace
+    except InvalidPattern as error:
+        return _ways("it", *2 * (f"refused by WebDataset: {error}",))
+    if pattern.count == 0:
+        return _ways("it", *2 * ("nothing: the pattern stands for no URL",))
+    first, rules = pattern.at(0), rewrite_variables(base, environ)["GOPEN_REWRITE"]
+    of_what = "it" if pattern.count == 1 else f"the first of {pattern.count}"
+    secured = is_secured(environ)
+    return _ways(of_what, _by_rewriting(first, base, rules, secured=secured), _in_code(first, base, secured=secured))
+
+
+def _ways(of_what: str, by_rule: str, in_code: str) -> list[tuple[str, ...]]:
+    return [
+        ("way in", f"what becomes of {of_what}"),
+        ('eval "$(forebay env)"', by_rule),
+        ("forebay run, forebay_loader", in_code),  # a Python that heeds no PYTHONPATH goes by the rules under run, too
+    ]
+
+
+def _by_rewriting(text: str, base: str, rules: str, *, secured: bool) -> str:
+    if secured:
+        return "refused by WebDataset: WDS_SECURE is set, and under it GOPEN_REWRITE ends every opening"
+    changed = rewritten(rules, text)
+    if changed == text:
+        return "left to WebDataset: no rewrite rule matches"
+    if not changed.startswith(base + "/"):
+        return f"rewritten by a rule of your own: {_shown(changed)}"
+    source = _understood(text)
+    lost = "; its headers do not travel this way" if isinstance(source, Source) and source.headers else ""
+    return f"through Forebay: {_shown(changed, base)}{lost}{_UNLESS_SECURED}"
+
+
+def _in_code(text: str, base: str, *, secured: bool) -> str:
+    if secured and text.startswith("pipe:"):
+        return "refused by WebDataset: WDS_SECURE is set, and under it no command is run or read"
+    source = _understood(text)
+    if source is None:
+        return f"left to WebDataset: {why_left(text) or 'not a URL or a command that Forebay knows'}"
+    if isinstance(source, str):
+        return f"refused: {source}"
+    if source.url.scheme == "file" and not text.startswith("pipe:"):
+        return "read directly, past Forebay: for a NAS write 'pipe:cat /path', and start the sidecar with a --file-root above it"
+    rooted = "; only below a --file-root of the sidecar's" if source.url.scheme == "file" else ""
+    return f"through Forebay: {_shown(proxy_url(base, source.url), base)}" + ("; its headers travel with it" if source.headers else rooted)
+
+
+def _shown(url: str, base: str = "") -> str:
+    """``url`` without a query that may sign it; the options of our own s3 targets hold no secret."""
+    if base and url.startswith(f"{base}/s3/"):
+        return url
+    plain = scrubbed(url)
+    return plain if plain == url else f"{plain}?…"
+
+
+def _understood(text: str) -> Source | str | None:
+    """The source; None if the URL is left alone; or the fault of the URL, in words."""
+    try:
+        return parse_source(text)
+    except InvalidShardUrl as error:
+        return str(error)
+
+
 @click.command()
+@click.option(
+    "--check", metavar="URL", help="Instead: show which way URL (or a 'pipe:' command) goes; 'forebay check' asks its origin too."
+)
 @url_option
-def env(url: str | None) -> int:
+def env(check: str | None, url: str | None) -> int:
     """Print GOPEN_REWRITE and NO_PROXY, so that an unchanged WebDataset reads through the running sidecar.
 
     \b
     Examples:
       eval "$(forebay env)"          sh, bash, zsh
       forebay env | source           fish
+      forebay env --check 'pipe:aws s3 cp s3://bucket/shard-000000.tar -'
 
     On a terminal it says in three lines what it would set; else stdout holds nothing but lines for eval. Exit code 2 when no sidecar is
     running. Limits of this way in: no request headers travel, no plan is announced, one curl process a shard, and WebDataset refuses all of
@@ -96,6 +173,9 @@ def env(url: str | None) -> int:
     """
     sidecar = locate(url, os.environ)
     base = sidecar.address if sidecar.address.startswith("http") else str(sidecar.status()["url"])
+    if check is not None:
+        show_table(ways_in(check, base, os.environ))
+        return 0
     for text in traps(os.environ):
         notice(text)
     variables = rewrite_variables(base, os.environ)

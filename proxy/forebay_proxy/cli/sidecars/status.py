@@ -1,13 +1,16 @@
-"""``forebay status``: how the sidecar is."""
+"""``forebay status``: how the sidecar is, once or until interrupted."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import click
+from rich.live import Live
+from rich.text import Text
 
 from forebay_proxy.cli.client import locate
 from forebay_proxy.cli.options import json_option, url_option
@@ -224,24 +227,35 @@ _ROWS_SHOWN = 20  # a screen; a pipe and --json have them all
 
 @click.command()
 @json_option
+@click.option("--watch", is_flag=True, help="Show it again every interval until Ctrl-C.")
+@click.option(
+    "--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True, metavar="SECONDS", help="How often, with --watch."
+)
 @url_option
-def status(as_json: bool, url: str | None) -> int:
+def status(as_json: bool, watch: bool, interval: float, url: str | None) -> int:
     """Show how the running sidecar is: what training and readers wait for, room, hits, origins, the last errors, and which reader reads
     which shard.
 
     \b
     Examples:
       forebay status
-      watch forebay status
+      forebay status --watch
       forebay status --json | jq .cache
     """
-    found = locate(url, os.environ).status()
-    if as_json:
-        say_json(found)
-    else:
-        for line in _lines(found):
-            say(line)
-    return 0
+    sidecar = locate(url, os.environ)
+    with Live(screen=True, auto_refresh=False) if watch and is_terminal() and not as_json else nullcontext() as live:
+        while True:
+            found = sidecar.status()
+            if as_json:
+                say_json(found)
+            elif live is not None:
+                live.update(Text("\n".join(_lines(found)), no_wrap=True, overflow="ellipsis"), refresh=True)
+            else:
+                for line in _lines(found):
+                    say(line)
+            if not watch:
+                return 0
+            time.sleep(interval)
 
 
 def _lines(found: dict[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ import pytest
 from support.clip_infos import steady
 
 from forebay_loader.base.errors import LoaderError
-from forebay_loader.videos.metadata.clip_address import ClipAddress
+from forebay_loader.videos.clip_info import ClipAddress
 from forebay_loader.videos.metadata.decoder_processes import DecoderDeaths, DecoderDied, DecoderProcesses
 from forebay_loader.videos.metadata.record import ClipRecord, packed
 

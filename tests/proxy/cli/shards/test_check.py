@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_proxy.cli.shards.check import ways_in
+from forebay_proxy.cli.run.env import ways_in
 
 BASE = "http://127.0.0.1:7070"
 

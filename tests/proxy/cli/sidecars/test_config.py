@@ -6,6 +6,7 @@ import json
 
 import pytest
 from support.cli import invoke
+from support.fake_sidecar import FakeSidecar
 
 from forebay_proxy.config.settings import Settings
 
@@ -52,3 +53,16 @@ def test_a_pattern_is_shown_without_what_opens_it() -> None:
     for more in ((), ("--json",)):
         done = invoke("config", "show", "--set", "https://h.example/{0..9}.tar?token=hunter2", *more)
         assert (done.exit_code, "https://h.example/{0..9}.tar" in done.stdout, "hunter2" in done.output) == (0, True, False)
+
+
+def test_those_of_the_running_sidecar_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values and sources are its own; what differs is shown."""
+    with FakeSidecar() as sidecar:
+        sidecar.status["settings"] = {
+            "cache_size": {"value": "1 GB", "source": "flag"},
+            "host": {"value": "127.0.0.1", "source": "default"},
+        }
+        monkeypatch.setenv("FOREBAY_URL", sidecar.url)
+        shown = [line.split() for line in invoke("config", "show", "--running", "--cache-size", "2GB").stdout.splitlines()]
+    assert ["cache_size", "1", "GB", "flag", "2000000000"] in shown
+    assert ["host", "127.0.0.1", "default"] in shown

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from support.cli import invoke
+from support.cli import environment, invoke
 from support.fake_sidecar import FakeSidecar
 
 pytestmark = pytest.mark.another_python
@@ -96,6 +100,20 @@ def test_a_dead_one_is_one_line_and_exit_2() -> None:
     result = invoke("status", "--url", "http://127.0.0.1:1")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "forebay: no sidecar answers at http://127.0.0.1:1: connection refused; start one with 'forebay serve'\n"
+
+
+def test_watch_shows_it_again_until_ctrl_c(sidecar: FakeSidecar, tmp_path: Path) -> None:
+    """One JSON line an interval; SIGINT ends it without a traceback."""
+    argv = [sys.executable, "-m", "forebay_proxy", "status", "--watch", "--json", "--interval", "0.1"]
+    environ = environment(tmp_path, PYTHONUNBUFFERED="1")
+    with subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(3):
+            assert json.loads(process.stdout.readline())["state"] == "ready"
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate()
+    assert process.returncode == 130
+    assert stderr.strip() == ""
 
 
 def test_ranks_are_shown_with_why_they_wait(sidecar: FakeSidecar) -> None:
