@@ -281,6 +281,17 @@ def test_a_question_whose_reader_went_is_asked_for_another() -> None:
     assert request is not None or scheduled.ahead.next() is not None
 
 
+def test_another_plan_keeps_the_window() -> None:
+    """How far ahead the reader needs was learnt before."""
+    scheduled = Scheduled()
+    scheduled.plans.replace(reader(), LONG)
+    narrow = scheduled.ahead.readers.window_bytes(reader())
+    scheduled.ahead.waited(reader())
+    wide = scheduled.ahead.readers.window_bytes(reader())
+    scheduled.plans.replace(reader(), LONG[::-1])
+    assert narrow < wide == scheduled.ahead.readers.window_bytes(reader())
+
+
 def test_a_withdrawn_plan_is_forgotten() -> None:
     """Nothing more is wished for it, and its share of the windows is the others'."""
     scheduled = Scheduled()
