@@ -72,8 +72,8 @@ async def test_a_set_is_removed_whole_or_not_at_all(tmp_path: Path, origin: Scri
         code, problem = await asyncio.to_thread(post, sidecar, "/v1/sets/remove", json.dumps({"set": "s3://other/{0..1}.tar"}).encode())
         assert (code, problem["next_step"]) == (404, "'forebay status' lists them")
         for bad in (b"", b"{", b"[]", b'{"set": ""}', b'{"set": 7}', json.dumps({"set": sets[0], "all": True}).encode()):
-            code, problem = await asyncio.to_thread(post, sidecar, "/v1/sets/remove", bad)
-            assert (code, problem["detail"].startswith("the body ")) == (400, True), bad
+            code, _ = await asyncio.to_thread(post, sidecar, "/v1/sets/remove", bad)
+            assert code == 400, bad
         request = raw("/v1/sets/remove", json.dumps({"set": sets[0]}).encode())
         await left_inside(sidecar, request)
         assert set(declared(sidecar)) == set(sets)
