@@ -13,7 +13,7 @@ interpreter's lock, but a wait takes no processor, and what its two ends take (l
 thread's own clock, and so in the difference.
 
 With ``--null`` nothing is metered in either; with ``--added-us N`` what is on computes so much longer: so the estimate itself is checked.
-The training is tests/support/switched_trainer.py, in a process of its own.
+The training is benchmarks/switched_trainer.py, in a process of its own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from figures import Figure, as_json, at_most, lines  # noqa: E402
 from stalls import warm_set  # noqa: E402
 from support.sidecar import environment  # noqa: E402
 
-TRAINER = ROOT / "tests" / "support" / "switched_trainer.py"
+TRAINER = ROOT / "benchmarks" / "switched_trainer.py"
 MOST_COST = 1.5  # percent
 FOURS = {"step": 300, "ready": 300, "alone": 100}
 RESAMPLES = 2000

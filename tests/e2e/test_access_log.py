@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +14,7 @@ from support.readers import make_shard, put_shards, read
 from support.scripted_origin import ScriptedOrigin
 from support.sidecar import Sidecar, forebay, running, small_segments, wait_until
 
-from forebay_loader.stream.descriptor_request import open_descriptor
-from forebay_loader.stream.shard_descriptor import Descriptor
-from forebay_loader.transport.fd_client import CONNECTIONS
-from forebay_loader.transport.fd_endpoint import DOORS
 from forebay_proxy.simulate.recordings import read_recording
-from forebay_proxy.wire.commands.sources import parse_source
 
 SEGMENT = 1 << 16
 COUNT, SIZE = 8, 3 * SEGMENT + 1024
@@ -31,17 +24,6 @@ ORDERS = {"train/0/0/1.1": [3, 0, 7, 1, 3], "train/0/1/1.1": [2, 6, 4, 5, 0]}
 @pytest.fixture
 def files(tmp_path: Path, origin: ScriptedOrigin) -> list[Path]:
     return put_shards(tmp_path, origin, COUNT, SIZE)
-
-
-@contextmanager
-def fresh_door() -> Iterator[None]:
-    """What this process remembers of another test's door is forgotten, and of this one's afterwards."""
-    DOORS.forget()
-    try:
-        yield
-    finally:
-        DOORS.forget()
-        CONNECTIONS.clear()
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -83,57 +65,6 @@ async def test_a_run_is_written_down_and_replayed(tmp_path: Path, origin: Script
     assert (value["kind"], value["lengths"]) == ("access log", "as recorded")
     assert {policy["read_bytes"] for policy in value["policies"]} == {10 * SIZE}
     assert next(policy["origin_bytes"] for policy in value["policies"] if policy["policy"] == "ours") == fetched == COUNT * SIZE
-
-
-def _opened(url: str, reader: str) -> Descriptor:
-    source = parse_source(url)
-    assert source is not None
-    found = open_descriptor(source, reader)
-    assert found is not None
-    return found
-
-
-async def test_what_was_read_by_descriptor_is_replayed_too(
-    place: Path, tmp_path: Path, origin: ScriptedOrigin, files: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each opening leaves its line when its lease ends, the last ones when the sidecar does: who, in which epoch, whole shards, hits."""
-    log = tmp_path / "access.log"
-    monkeypatch.setenv("FOREBAY_SOCKET", str(place / "s"))
-    orders = {"train/0/0/1.1": [3, 0, 3, 1], "train/0/1/1.1": [2, 3]}
-    urls = [origin.url(f"/{number:02d}.tar") for number in range(4)]
-
-    def follow(sidecar: Sidecar) -> list[Descriptor]:
-        sidecar.ask("/v1/warm", json.dumps({"shards": urls}).encode(), "POST")
-        for reader, order in orders.items():
-            plan = {"epoch": 4, "shards": [urls[number] for number in order]}
-            sidecar.ask(f"/v1/plans/{reader}", json.dumps(plan).encode(), "PUT")
-        one, other = orders
-        for number in orders[one][:-1]:
-            with _opened(urls[number], one) as found:
-                assert found.read() == files[number].read_bytes()
-        kept = [_opened(urls[number], other) for number in orders[other]]
-        kept.append(_opened(urls[orders[one][-1]], one))
-        wait_until(lambda: sidecar.metric("forebay_access_log_lines_total", result="written") == 3)
-        return kept
-
-    flags = ("--cache-size", "64MB", "--socket", str(place / "s"), "--access-log", str(log))
-    with fresh_door(), running(tmp_path, *flags, allow=[origin.base]) as sidecar:
-        kept = await asyncio.to_thread(follow, sidecar)
-    for found in kept:
-        found.close()
-    lines = lines_of(log)
-    facts = {(line["method"], line["status"], line["result"], line["bytes"], line["hit_bytes"], line["length"]) for line in lines}
-    assert facts == {("GET", 200, "hit", SIZE, SIZE, SIZE)}
-    assert {(line["epoch"], line["range"], line["cut"], line["waited_s"]) for line in lines} == {(4, None, None, 0)}
-    assert all(line["seconds"] > line["first_byte_s"] > 0 for line in lines)
-    recording = read_recording(log.read_text())
-    assert {str(reader): [shard.name for shard in epochs[0].shards] for reader, epochs in recording.orders.items()} == {
-        reader: [urls[number] for number in order] for reader, order in orders.items()
-    }
-    assert {reader.worker: [epoch.number for epoch in epochs] for reader, epochs in recording.orders.items()} == {"0": [4], "1": [4]}
-    told = forebay(tmp_path, "plan", "--replay", str(log), "--cache-size", "64MB", "--json")
-    assert told.returncode == 0, told.stderr
-    assert {policy["read_bytes"] for policy in json.loads(told.stdout)["policies"]} == {6 * SIZE}
 
 
 async def test_parts_errors_and_leavers(tmp_path: Path, origin: ScriptedOrigin, files: list[Path]) -> None:

@@ -86,14 +86,6 @@ def test_urls(sidecar: Sidecar, origin: FakeServer, target: str, statuses: set[i
     assert says in json.dumps(problem)
 
 
-@pytest.mark.parametrize("text", ["bytes=9-3", "bytes=a-b", "bytes", "bytes=", "bytes=-"])
-def test_a_range_that_is_none(sidecar: Sidecar, origin: FakeServer, text: str) -> None:
-    """Malformed: 400 with an example of a right one, nothing fetched."""
-    status, problem = sent(sidecar, "GET", f"/http/127.0.0.1:{origin.port}/a.tar", {"Range": text})
-    assert status == 400
-    assert "bytes=" in json.dumps(problem)
-
-
 @pytest.mark.fetches
 @pytest.mark.parametrize("text", ["lines=1-2", "bytes=0-1,5-6"])
 def test_a_range_we_do_not_know(sidecar: Sidecar, origin: FakeServer, text: str) -> None:
@@ -125,10 +117,3 @@ def test_plan_bodies(sidecar: Sidecar, origin: FakeServer, body: bytes, says: st
         status, problem = sent(sidecar, method, READER, {"Content-Type": "application/json"}, body)
         assert status == 400
         assert says in json.dumps(problem)
-
-
-def test_writing(sidecar: Sidecar, origin: FakeServer) -> None:
-    """PUT of a shard: 405 with what is allowed and an explanation."""
-    status, problem = sent(sidecar, "PUT", f"/http/127.0.0.1:{origin.port}/a.tar", {}, b"new")
-    assert status == 405
-    assert "reads" in json.dumps(problem)

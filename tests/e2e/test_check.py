@@ -106,16 +106,6 @@ async def test_a_refusal_is_told_with_its_next_step(
     assert "do this" in done.stdout
 
 
-async def test_a_secret_header_travels_and_is_not_shown(tmp_path: Path, origin: ScriptedOrigin, sidecar: Sidecar) -> None:
-    """Of a command only the header's name is told."""
-    origin.put("/a.tar", tar_shard(0))
-    done = await check(tmp_path, sidecar, f"pipe:curl -s -H 'Authorization: Bearer S3CRET' {origin.url('/a.tar')}")
-    assert done.returncode == 0, done.stderr
-    assert "sent along" in done.stdout
-    assert "S3CRET" not in done.stdout + done.stderr
-    assert dict(origin.seen("/a.tar")[0].headers)["authorization"] == "Bearer S3CRET"
-
-
 @pytest.mark.parametrize("text", ["pipe:my-tool a.tar", "/data/a.tar", "hf://buckets/org/b/a.tar", "ais://b/a.tar"])
 async def test_what_forebay_does_not_read_is_told_as_that(tmp_path: Path, sidecar: Sidecar, text: str) -> None:
     """Each way in leaves it to WebDataset, and nobody is asked; the exit code is that of a question answered."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import os
 import signal
 import subprocess
 import sys
@@ -73,19 +72,6 @@ def test_with_nobody_there_it_ends_at_once(place: Path, number: signal.Signals) 
         assert "Traceback" not in sidecar.log_text()
 
 
-def test_under_nohup_a_hang_up_ends_nothing(place: Path) -> None:
-    """What the caller had ignored stays ignored."""
-    ignoring = [
-        sys.executable,
-        "-c",
-        "import os,signal,sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])",
-    ]
-    with running(place, "--cache-size", "100MB", wrapper=ignoring) as sidecar:
-        signalled(sidecar, signal.SIGHUP)
-        for _ in range(20):
-            assert sidecar.ask("/readyz")
-
-
 async def test_a_reader_in_the_middle_gets_the_rest(place: Path, origin: ScriptedOrigin, shard: Path) -> None:
     """Meanwhile nobody new is let in: 503 and the way to go on, also on a connection that is kept alive; nobody finds it any more."""
     gate = asyncio.Event()
@@ -128,35 +114,6 @@ async def test_a_reader_that_does_not_end_is_cut(place: Path, origin: ScriptedOr
         assert sidecar.shards()[origin.url("/a.tar")]["segments"] >= 1  # the short last one may have come too
 
 
-async def test_a_second_signal_cuts_at_once(place: Path, origin: ScriptedOrigin, shard: Path) -> None:
-    """Still a clean end."""
-    gate = asyncio.Event()
-    with running(place, "--cache-size", "500MB", "--drain-timeout-s", "60", allow=[origin.base]) as sidecar:
-        reading = await halfway(sidecar, origin, shard, gate)
-        signalled(sidecar)
-        await asyncio.to_thread(wait_until, lambda: "draining" in sidecar.log_text())
-        signalled(sidecar, signal.SIGINT)
-        code, seconds = await ended(sidecar)
-        got = await reading
-    assert (got.whole, code) == (False, ExitCode.DONE)
-    assert seconds < AT_ONCE_S
-    assert "cut after a second signal" in sidecar.log_text()
-
-
-async def test_what_waits_for_its_first_byte_is_told(place: Path, origin: ScriptedOrigin, shard: Path) -> None:
-    """The origin has not answered yet: 503 instead of a cut, and no grace for anybody."""
-    origin.put("/a.tar", shard.read_bytes(), gate=asyncio.Event())
-    with running(place, "--cache-size", "500MB", "--drain-timeout-s", "60", allow=[origin.base]) as sidecar:
-        reading = asyncio.create_task(asyncio.to_thread(read, sidecar.proxied(origin.url("/a.tar"))))
-        await origin.until(lambda: bool(origin.seen("/a.tar")))
-        signalled(sidecar)
-        code, seconds = await ended(sidecar)
-        got = await reading
-    assert (got.status, code) == (503, ExitCode.DONE)
-    assert b"shutting down" in got.body
-    assert seconds < AT_ONCE_S
-
-
 async def test_what_nobody_reads_ends_at_once(place: Path, origin: ScriptedOrigin, shard: Path) -> None:
     """A prefetch, a warm-up and a reader that has left, all of them at an origin that hangs."""
     for name in ("a", "b", "c"):  # a segment each: an origin that is new to the sidecar is asked for few at a time
@@ -171,20 +128,6 @@ async def test_what_nobody_reads_ends_at_once(place: Path, origin: ScriptedOrigi
         words = await asyncio.to_thread(warming.communicate, timeout=30)
     assert (code, warming.returncode) == (ExitCode.DONE, ExitCode.CANNOT_BEGIN), words
     assert seconds < AT_ONCE_S
-
-
-def test_an_unheard_announcement_ends_nothing(place: Path) -> None:
-    """``forebay serve | head -1`` serves on."""
-    log = (place / "sidecar.log").open("wb")
-    reads, writes = os.pipe()
-    os.close(reads)
-    command = [*FOREBAY, "serve", "--port", "0", "--cache-dir", str(place / "cache"), "--cache-size", "100MB"]
-    with log, subprocess.Popen(command, stdout=writes, stderr=log, env=environment(place)) as process:
-        os.close(writes)
-        wait_until((place / "run" / "forebay.json").exists)
-        wait_until(lambda: "nobody hears" in (place / "sidecar.log").read_text())
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(240) == ExitCode.DONE
 
 
 async def test_a_successor_waits_for_the_directory(place: Path, origin: ScriptedOrigin, shard: Path) -> None:

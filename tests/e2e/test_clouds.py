@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
-import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -77,39 +76,6 @@ async def test_a_shard_of_a_hub(place: Path, hub: Hub) -> None:
         assert secret not in everything
 
 
-async def test_links_that_end_within_a_shard(place: Path, hub: Hub) -> None:
-    """The rest comes over a new one; the reader notices nothing."""
-    data = (place / "a").read_bytes()
-    with running(place, *CACHE, allow=[hub.base, hub.cdn.base], environ=hub_environ(hub)) as sidecar:
-        await got(sidecar, f"hf://{REPO}/a.tar", span=(0, 99))
-        hub.cdn.end_links()
-        assert await got(sidecar, f"hf://{REPO}/a.tar") == (200, True, data)
-        assert sidecar.metric("forebay_cache_integrity_failures_total") == 0
-    assert len(hub.requests) == 2
-
-
-async def test_a_shard_that_changes_on_the_hub(place: Path, hub: Hub) -> None:
-    """Found in the middle of one: never a mix. The next reader has the new one whole."""
-    new = make_shard(place / "b", SIZE, 2).read_bytes()
-    with running(place, *CACHE, allow=[hub.base, hub.cdn.base], environ=hub_environ(hub)) as sidecar:
-        await got(sidecar, f"hf://{REPO}/a.tar", span=(0, 99))
-        hub.put(REPO, "a.tar", new)
-        hub.cdn.end_links()
-        _, whole, body = await got(sidecar, f"hf://{REPO}/a.tar")
-        assert body == new if whole else (place / "a").read_bytes().startswith(body)
-        assert await got(sidecar, f"hf://{REPO}/a.tar") == (200, True, new)
-
-
-async def test_without_a_token_the_answer_says_what_to_do(place: Path, hub: Hub) -> None:
-    """401 as the hub said it, with the variable to set."""
-    with running(place, *CACHE, allow=[hub.base], environ={"HF_ENDPOINT": hub.base}) as sidecar:
-        status, _, body = await got(sidecar, f"hf://{REPO}/a.tar")
-    problem = json.loads(body)
-    assert status == 401
-    assert "RepoNotFound" in problem["detail"]
-    assert "HF_TOKEN" in problem["next_step"]
-
-
 async def test_a_commit_is_not_asked_about_again(place: Path, hub: Hub) -> None:
     """Its name cannot mean other bytes: after a restart it is served without a word to the hub."""
     commit = hub.put(REPO, "b.tar", make_shard(place / "b", SEGMENT_BYTES + 5, 2).read_bytes())
@@ -145,15 +111,3 @@ async def test_a_compressed_object_comes_as_stored(place: Path, gcs: Gcs) -> Non
         answer = await asyncio.to_thread(read, sidecar.proxied("gs://bucket/z.tar"))
     assert (answer.whole, answer.headers["content-encoding"]) == (True, "gzip")
     assert answer.body == packed
-
-
-async def test_an_emulator_and_a_private_object(place: Path, gcs: Gcs) -> None:
-    """STORAGE_EMULATOR_HOST is asked without credentials; what needs some says how to have them."""
-    gcs.put("bucket/open.tar", b"x" * 1000, public=True)
-    environ = {"STORAGE_EMULATOR_HOST": gcs.base.removeprefix("http://")}
-    with running(place, *CACHE, allow=[gcs.base], environ=environ) as sidecar:
-        assert await got(sidecar, "gs://bucket/open.tar") == (200, True, b"x" * 1000)
-        status, _, body = await got(sidecar, "gs://bucket/a.tar")
-    assert status == 403
-    assert "gcloud auth application-default login" in json.loads(body)["next_step"]
-    assert all("authorization" not in request.headers for request in gcs.requests)

@@ -58,28 +58,3 @@ async def test_the_rules_of_access_hold(tmp_path: Path, origin: ScriptedOrigin, 
         await asyncio.to_thread(wait_until, lambda: "declared set" in sidecar.log_text() and "could not be fetched" in sidecar.log_text())
         assert sidecar.status()["cache"]["stored_bytes"] == 0
         assert origin.requests == []
-
-
-def test_what_is_no_pattern_ends_the_start(tmp_path: Path) -> None:
-    """One line, the flag and what would be right, exit code 2."""
-    ended = forebay(tmp_path, "serve", "--set", "imagenet", "--port", "0", "--cache-dir", str(tmp_path / "cache"), "--cache-size", "64MB")
-    assert ended.returncode == 2
-    assert "--set" in ended.stderr
-    assert "imagenet" in ended.stderr
-
-
-async def test_a_login_page_is_told_of_and_not_kept(tmp_path: Path, origin: ScriptedOrigin, files: list[Path]) -> None:
-    """In ``/v1/status``, ``status`` and once in the log, with what to do; the other shards come."""
-    origin.put("/03.tar", b"<!DOCTYPE html><html>log in</html>")
-    with running(
-        tmp_path, "--cache-size", "64MB", "--set", pattern(origin), allow=[origin.base], program=small_segments(SEGMENT)
-    ) as sidecar:
-        await asyncio.to_thread(wait_until, lambda: sidecar.status()["sets"][0]["failures"])
-        await asyncio.to_thread(wait_until, lambda: sidecar.status()["sets"][0]["complete"] == COUNT - 1)
-        (failure,) = sidecar.status()["sets"][0]["failures"]
-        assert (failure["count"], failure["shard"]) == (1, origin.url("/03.tar"))
-        assert origin.url("/03.tar") not in sidecar.shards()
-        says = f"{origin.url('/03.tar')} cannot be fetched: {failure['cause']}; {failure['next_step']}"
-        ended = await asyncio.to_thread(forebay, tmp_path, "status", "--url", sidecar.url)
-        assert says in ended.stdout, ended
-        assert sidecar.log_text().count("not a tar archive") == 1

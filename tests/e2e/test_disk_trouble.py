@@ -16,7 +16,7 @@ import pytest
 from support import nginx as servers
 from support.nginx import Nginx
 from support.readers import make_shard, many, read
-from support.sidecar import FOREBAY, Sidecar, environment, forebay, running, wait_until
+from support.sidecar import Sidecar, running, wait_until
 
 from forebay_proxy.core.segments import SEGMENT_BYTES
 
@@ -64,32 +64,6 @@ def read_all(sidecar: Sidecar, origin: Nginx, place: Path, times: int = 2) -> No
     assert sum(got.count for got in answers) == times * sum(SIZES)
 
 
-@pytest.mark.parametrize(
-    ("prepare", "says"),
-    [
-        ('mount -o remount,ro "$0"', "Read-only file system"),
-        ('chmod 777 "$0"', "can be written by others"),
-        ('chown 1 "$0"', "belongs to uid 1"),
-    ],
-)
-def test_a_directory_that_will_not_do(place: Path, prepare: str, says: str) -> None:
-    """Read-only, open to others, somebody else's: exit code 2 and one line that says so."""
-    command = [
-        *on_small_disk(place, "20m", prepare),
-        *FOREBAY,
-        "serve",
-        "--port",
-        "0",
-        "--socket",
-        "off",
-        "--cache-dir",
-        str(place / "cache"),
-    ]
-    done = subprocess.run(command, env=environment(place), capture_output=True, text=True, timeout=240, check=False)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert says in done.stderr
-
-
 def test_a_disk_that_is_full_at_the_start(place: Path, origin: Nginx) -> None:
     """It starts, says that it stores nothing, and serves."""
     wrapper = on_small_disk(place, "16m", 'head -c 100m /dev/zero > "$0/filler" 2>/dev/null')
@@ -119,38 +93,6 @@ def test_a_disk_that_fills_while_shards_are_read(place: Path, origin: Nginx) -> 
         (inside(sidecar) / "filler").unlink()
         stored = read_until_stored(sidecar, origin, place)
     print(f"{seen[0] / 1e6:.0f} MB taken by another; {tight}; stored again: {stored}")
-
-
-def test_what_takes_the_room_is_told_once_and_while_it_lasts(place: Path, origin: Nginx) -> None:
-    """Others fill the disk, and requests pass by: sentences in ``/v1/status`` and ``status`` while it lasts, one line of the log."""
-    wrapper = on_small_disk(place, "64m")
-    with running(place, "--cache-size", "200MB", allow=[origin.base()], wrapper=wrapper) as sidecar:
-
-        def troubles(words: str) -> list[str]:
-            return [text for text in sidecar.status()["troubles"] if words in text]
-
-        assert sidecar.status()["troubles"] == []
-        assert fill(inside(sidecar) / "filler") > 0
-        (filled,) = wait_until(lambda: troubles("other programs fill the cache's disk: of "))
-        assert "make room there, or move the cache (--cache-dir)" in filled
-        read_all(sidecar, origin, place)
-        wait_until(lambda: troubles("requests of the last minute were not stored: "))
-        said = forebay(place, "status", "--url", sidecar.url).stdout
-        assert sum(line.startswith("trouble ") for line in said.splitlines()) == 2, said
-        (inside(sidecar) / "filler").unlink()
-        wait_until(lambda: not troubles("other programs fill the cache's disk: of "))
-        log = sidecar.log_text()
-    for words in ("other programs fill the cache's disk: of", "the cache's disk has room again"):
-        assert log.count(words) == 1, (words, log)
-
-
-def test_a_directory_that_vanishes(place: Path, origin: Nginx) -> None:
-    """Everything in it removed under the sidecar's feet: bytes stay right."""
-    with running(place, "--cache-size", "200MB", allow=[origin.base()]) as sidecar:
-        read_all(sidecar, origin, place, times=1)
-        for path in (sidecar.cache_dir / "shards").iterdir():
-            path.unlink()
-        read_all(sidecar, origin, place)
 
 
 def fill(path: Path) -> int:

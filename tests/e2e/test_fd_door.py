@@ -160,42 +160,6 @@ def test_leased_shards_stay_under_pressure(place: Path, shards: Path, monkeypatc
     assert counters()["door_failed"] == 0
 
 
-def test_a_restart_gives_the_door_back(place: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In good order: a held file does not keep the sidecar from ending, its successor passes descriptors of the same files."""
-    monkeypatch.setenv("FOREBAY_SOCKET", str(place / "s"))
-    with running(place, *flags(place)) as first:
-        fetched(first, shards, 0)
-        held = by_descriptor(shards, 0)
-        assert first.terminate() == 0
-    assert not (place / "s.fd").exists()
-    assert open_descriptor(source(shards, 0), READER) is None
-    with running(place, *flags(place)) as second:
-        DOORS.forget()
-        with by_descriptor(shards, 0) as again:
-            assert again.at(0, again.size) == held.at(0, held.size) == (shards / "0.tar").read_bytes()
-        held.close()
-        no_leases(second)
-
-
-def test_thousands_of_openings_leave_no_descriptor(place: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On either side."""
-    monkeypatch.setenv("FOREBAY_SOCKET", str(place / "s"))
-    with running(place, *flags(place)) as sidecar:
-        fetched(sidecar, shards, 0, 1)
-
-        def opened() -> tuple[int, int]:
-            return len(os.listdir(f"/proc/{sidecar.process.pid}/fd")), len(os.listdir("/proc/self/fd"))
-
-        by_descriptor(shards, 0).close()
-        no_leases(sidecar)
-        theirs, ours = opened()
-        for number in range(2000):
-            by_descriptor(shards, number % 2).close()
-        no_leases(sidecar)
-        wait_until(lambda: opened()[0] <= theirs)  # it may not have seen yet that the last question's connection has closed
-        assert opened()[1] == ours
-
-
 def test_another_user_is_refused(place: Path, shards: Path) -> None:
     """By the socket's mode; and where somebody opened that, by the kernel's word."""
     if os.getuid():
@@ -291,21 +255,6 @@ def test_a_lease_of_the_main_process_ends_though_workers_live_on(place: Path, sh
             training.stdin.flush()
             assert {url: total for url, total, _ in json.loads(training.stdout.readline())} == sums
         assert training.returncode == 0
-
-
-def test_a_lease_keeps_an_idle_sidecar(place: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has a descriptor reads, though nothing is heard of it; the sidecar goes when the lease has gone."""
-    monkeypatch.setenv("FOREBAY_SOCKET", str(place / "s"))
-    sidecar = start(place, *flags(place), environ={"FOREBAY_IDLE_EXIT_S": "3"})
-    try:
-        fetched(sidecar, shards, 0)
-        held = by_descriptor(shards, 0)
-        with pytest.raises(subprocess.TimeoutExpired):
-            sidecar.process.wait(8)
-        held.close()
-        assert sidecar.process.wait(240) == 0
-    finally:
-        sidecar.terminate()
 
 
 def test_a_run_directory_with_a_long_name(place: Path) -> None:

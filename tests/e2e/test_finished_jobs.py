@@ -68,17 +68,3 @@ async def test_a_jobs_bytes_leave_first_once_it_is_over(tmp_path: Path, origin: 
         here = list(sidecar.shards())
         assert not [url for url in here if "/a-" in url]
         assert max(found[1:]) <= 1.05 * (COUNT - len(here)) + 1, (found, len(here))
-
-
-async def test_a_job_that_goes_on_keeps_what_it_has(tmp_path: Path, origin: ScriptedOrigin, sets: dict[str, list[str]]) -> None:
-    """Another one that reads beside it has the rest."""
-
-    def read(sidecar: Sidecar) -> list[str]:
-        with closing(Trainer(sidecar, "first")) as first, closing(Trainer(sidecar, "second")) as second:
-            for _ in range(2):
-                first.epoch(sets["a"])
-            second.epoch(sets["b"])
-            return [url for url in sidecar.shards() if "/a-" in url]
-
-    with running(tmp_path, "--cache-size", str(CACHE_BYTES), allow=[origin.base], program=small_segments(SEGMENT)) as sidecar:
-        assert len(await asyncio.to_thread(read, sidecar)) > COUNT // 4

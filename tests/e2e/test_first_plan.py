@@ -33,25 +33,14 @@ IMPORT = "import forebay_loader as fb"
 OPENCLIP = """wds.DataPipeline(
         wds.SimpleShardList(sys.argv[1]), wds.detshuffle(1), wds.split_by_node, wds.split_by_worker, wds.tarfile_to_samples()
     )"""
-QUEUE = f"""{IMPORT}
-
-def handed_out(urls):
-    for url in urls:
-        with open("handed-out", "a") as file:
-            print(url, file=file)
-        yield url
-"""
-LAZY = """wds.DataPipeline(
-        lambda: handed_out(wds.shardlists.expand_urls(sys.argv[1])), fb.tarfile_to_samples()
-    )"""
 
 
-def hold_back(origin: ScriptedOrigin, held: int) -> asyncio.Event:
-    """All shards; the bodies of the first ``held`` come when the event is set."""
+def hold_back(origin: ScriptedOrigin) -> asyncio.Event:
+    """All shards; the bodies of the first two come when the event is set."""
     gate = asyncio.Event()
     for shard in range(SHARDS):
         body = tar_shard(shard, SAMPLES, SAMPLE_BYTES)
-        origin.put(f"/train-{shard:03d}.tar", body, etag=f'"{shard}"', body_gate=gate if shard < held else None)
+        origin.put(f"/train-{shard:03d}.tar", body, etag=f'"{shard}"', body_gate=gate if shard < 2 else None)
     return gate
 
 
@@ -74,7 +63,7 @@ async def test_the_rest_is_fetched_while_the_first_is_awaited(
     place: Path, origin: ScriptedOrigin, dataset: str, prelude: str, ran: bool
 ) -> None:
     """No worker has a byte of its first shard: both plans are known, and all the other shards are here whole."""
-    gate = hold_back(origin, held=2)
+    gate = hold_back(origin)
     urls = [origin.url(f"/train-{shard:03d}.tar") for shard in range(SHARDS)]
     script, url = write_script(place, dataset, prelude), origin.url("/" + PATTERN)
     with running(place, "--cache-size", "200MB", allow=[origin.base]) as sidecar:
@@ -97,20 +86,3 @@ async def test_the_rest_is_fetched_while_the_first_is_awaited(
     assert whole_epoch(epoch_of(output))
     assert len(origin.requests) == SHARDS, "each shard once"
     assert deviations == 0
-
-
-async def test_a_source_that_hands_out_work_is_asked_for_one(place: Path, origin: ScriptedOrigin) -> None:
-    """A queue in front of the same stage: while the first shard is awaited nothing more was taken from it, and nothing is announced."""
-    gate = hold_back(origin, held=1)
-    script = write_script(place, LAZY, QUEUE)
-    with running(place, "--cache-size", "200MB", allow=[origin.base]) as sidecar:
-        process = begin_training(place, script, origin.url("/" + PATTERN), "1", FOREBAY_URL=sidecar.url)
-        try:
-            await asyncio.wait_for(origin.until(lambda: len(origin.requests) > 0), 120)
-            taken, announced = (place / "handed-out").read_text().splitlines(), plans(sidecar)
-        finally:
-            gate.set()
-            output, errors = await asyncio.to_thread(process.communicate, timeout=240)
-    assert process.returncode == 7, errors
-    assert (taken, announced) == ([origin.url("/train-000.tar")], {})
-    assert whole_epoch(epoch_of(output))

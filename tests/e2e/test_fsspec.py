@@ -104,12 +104,6 @@ def test_it_reads_the_same_and_through_the_sidecar(placed: Place, reads: list[di
 
 
 @needs_clients
-def test_duckdb_reads_over_fsspec(reads: list[dict[str, Read]]) -> None:
-    """A table by the scheme's file system."""
-    assert reads[1]["duckdb"].found == [[5000, sum(number * number for number in range(5000))]]
-
-
-@needs_clients
 def test_s3_by_its_path_needs_no_s3_library(place: Path, moto: S3Server) -> None:  # noqa: F811
     """``forebay://s3/bucket/key`` and ``forebay::s3://bucket/key``: with the sidecar's keys, and a bucket's listing by s3fs."""
     (place / "files").mkdir()

@@ -107,22 +107,6 @@ def test_the_environment_alone(place: Path, rados_gateway: S3Server, bucket: str
 
 
 @pytest.mark.once
-def test_a_profile_the_operator_named(place: Path, rados_gateway: S3Server, bucket: str, enabled: pytest.MonkeyPatch) -> None:
-    """Keys and endpoint from the profile's files; another profile is refused by name, with the flag that allows it."""
-    (place / "config").write_text(f"[profile lab]\nregion = us-east-1\nendpoint_url = {rados_gateway.url}\n")
-    keys = f"aws_access_key_id = {rados_gateway.access_key}\naws_secret_access_key = {rados_gateway.secret_key}\n"
-    (place / "credentials").write_text(f"[lab]\n{keys}\n[private]\n{keys}")
-    files = {"AWS_CONFIG_FILE": str(place / "config"), "AWS_SHARED_CREDENTIALS_FILE": str(place / "credentials")}
-    flags = ("--cache-size", "100MB", "--allow-profile", "lab")
-    with running(place, *flags, allow=[rados_gateway.url], environ=files) as sidecar:
-        reads_as(sidecar, enabled)
-        urls = [f"pipe:aws --profile lab s3 cp s3://{bucket}/{key} -" for key in KEYS]
-        assert epoch(urls) == expected(len(KEYS), SAMPLES, SIZE)
-        with pytest.raises(fb.ShardReadError, match="--allow-profile private"):
-            epoch([url.replace("lab", "private") for url in urls])
-
-
-@pytest.mark.once
 def test_a_version(place: Path, rados_gateway: S3Server, bucket: str, enabled: pytest.MonkeyPatch) -> None:
     """s3api with --version-id and s3://…?versionId= read the old object; without it the new one."""
     with rados_gateway.client() as boto:
@@ -135,28 +119,6 @@ def test_a_version(place: Path, rados_gateway: S3Server, bucket: str, enabled: p
         assert {key[:3] for key in epoch([f"s3://{bucket}/kept.tar"])} == {"008"}
         assert {key[:3] for key in epoch([api])} == {"007"}
         assert len(sidecar.shards()) == 2
-
-
-@pytest.mark.once
-def test_unsigned_is_refused(place: Path, rados_gateway: S3Server, bucket: str, enabled: pytest.MonkeyPatch) -> None:
-    """--no-sign-request of a private object: the gateway's 403, named; our keys are not used behind anybody's back."""
-    url = f"pipe:aws s3 cp s3://{bucket}/{KEYS[0]} - --no-sign-request --endpoint-url {rados_gateway.url}"
-    with running(place, "--cache-size", "100MB", allow=[rados_gateway.url], environ=credentials(rados_gateway)) as sidecar:
-        reads_as(sidecar, enabled)
-        with pytest.raises(fb.ShardReadError, match="403"):
-            epoch([url])
-        assert sidecar.shards() == {}
-
-
-@pytest.mark.once
-def test_keys_go_nowhere_the_operator_did_not_name(place: Path, rados_gateway: S3Server, bucket: str, enabled: pytest.MonkeyPatch) -> None:
-    """The same command, but no --allow-origin for the endpoint: refused before anything is sent, saying which flag would allow it."""
-    url = POSITIONS[0].format(endpoint=rados_gateway.url, path=f"{bucket}/{KEYS[0]}")
-    with running(place, "--cache-size", "100MB", environ=credentials(rados_gateway)) as sidecar:
-        reads_as(sidecar, enabled)
-        with pytest.raises(fb.ShardReadError, match="--allow-origin"):
-            epoch([url])
-        assert sidecar.metric("forebay_origin_requests_total") == 0
 
 
 @pytest.mark.once

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -62,29 +61,6 @@ def test_a_set_larger_than_the_cache(place: Path, shards: Path, sidecar: Sidecar
     assert sidecar.metric("forebay_origin_bytes_total") == pytest.approx(total, rel=0.02)
     assert index(place, shards, sidecar).returncode == 0
     assert sidecar.metric("forebay_origin_bytes_total") == pytest.approx(total, rel=0.02)
-
-
-def test_a_shard_that_cannot_be_held(place: Path, shards: Path, sidecar: Sidecar) -> None:
-    """It alone has none, whatever it kept others from; what comes after it is counted."""
-    make(shards / "5.tar", 15, (CACHE + (4 << 20)) // 15)
-    done = index(place, shards, sidecar)
-    assert done.returncode == 1
-    assert "11 shards" in done.stdout
-    assert "1 of 12 shards have no index" in done.stderr
-    assert "5.tar" in done.stderr
-    assert "6.tar" not in done.stderr
-    assert re.search(r"5\.tar: it has 16\.\d MB, and the whole cache has room for \d+\.\d MB; give the sidecar a --cache-size", done.stderr)
-    assert "may leave" not in done.stderr
-
-
-def test_shards_that_fit_one_at_a_time(place: Path, shards: Path, sidecar: Sidecar) -> None:
-    """Parts of several would keep each other out for ever; also beside a small one, whose place is too small for the rest of any."""
-    for number in range(1, 5):
-        make(shards / f"{number}.tar", 10 + number, 7_000_000 // (10 + number))
-    make(shards / "0.tar", 10, 70_000)
-    done = index(place, shards, sidecar, count=5)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads((place / "sizes.json").read_text()) == expected(5)
 
 
 def test_replaced_shards_are_counted_again(place: Path, shards: Path, sidecar: Sidecar) -> None:

@@ -56,44 +56,6 @@ async def test_a_byte_turned_on_the_way_is_found_and_heals(place: Path, header: 
     assert log.count("the origin's digest is") == 2  # what was found, and the reader that was cut off for it
 
 
-@pytest.mark.needs("nginx")
-async def test_a_digest_that_is_wrong_at_the_origin_is_an_error_that_says_what_to_do(place: Path) -> None:
-    """A shard of one segment: 502 after two fetches, with both digests; the switch reads it unchecked."""
-    (place / "files").mkdir()
-    shard = make_shard(place / "files" / "a.tar", 100_000, 1)
-    wrong = f'add_header Repr-Digest "sha-256=:{base64.b64encode(bytes(32)).decode()}:";'
-    with servers.nginx(place / "nginx", place / "files", named=wrong) as origin:
-        with running(place, *ROOM, allow=[origin.base("named")]) as sidecar:
-            got = await asyncio.to_thread(read, sidecar.proxied(origin.url("a.tar", "named")))
-            asked = len(origin.log("named"))
-            again = await asyncio.to_thread(read, sidecar.proxied(origin.url("a.tar", "named")))
-            assert len(origin.log("named")) == asked == 2
-        with running(place, *ROOM, "--no-origin-digests", allow=[origin.base("named")]) as sidecar:
-            unchecked = await asyncio.to_thread(read, sidecar.proxied(origin.url("a.tar", "named")), shard)
-    problem = json.loads(got.body)
-    assert (got.status, again.status) == (502, 502)
-    for words in ("sha-256", "00" * 32, hashlib.sha256(shard.read_bytes()).hexdigest()):
-        assert words in problem["detail"]
-    assert "--no-origin-digests" in problem["next_step"]
-    assert (unchecked.status, unchecked.count, unchecked.whole) == (200, 100_000, True)
-
-
-@pytest.mark.needs("nginx")
-async def test_content_md5_counts_for_a_whole_body_only(place: Path) -> None:
-    """On a range nobody knows of what it is; an origin without ranges sends it with the whole."""
-    (place / "files").mkdir()
-    shard = make_shard(place / "files" / "a.tar", SIZE, 1)
-    named = f'add_header Content-MD5 "{b64(shard, "md5")}";'
-    with (
-        servers.nginx(place / "nginx", place / "files", ranges=named, whole=f"{named} {servers.NO_RANGE}") as origin,
-        running(place, *ROOM, allow=[origin.base("ranges"), origin.base("whole")]) as sidecar,
-    ):
-        for name, agrees in (("ranges", 0), ("whole", 1)):
-            got = await asyncio.to_thread(read, sidecar.proxied(origin.url("a.tar", name)), shard)
-            assert (got.whole, got.count) == (True, SIZE)
-            assert checks(sidecar) == {"agrees": agrees, "differs": 0, "unchecked": 0}
-
-
 @pytest.mark.parametrize("algorithm", ["CRC64NVME", "SHA256"])
 async def test_s3_names_a_checksum_when_asked(place: Path, moto: S3Server, algorithm: str) -> None:  # noqa: F811
     """One HEAD a shard version, with a signed header; the ranges carry none."""
@@ -107,35 +69,6 @@ async def test_s3_names_a_checksum_when_asked(place: Path, moto: S3Server, algor
         assert checks(sidecar) == {"agrees": 1, "differs": 0, "unchecked": 0}
         heads = sidecar.metric("forebay_origin_requests_total", method="HEAD")
     assert heads == 1
-
-
-async def test_an_s3_object_without_a_checksum_is_read_as_ever(place: Path, moto: S3Server) -> None:  # noqa: F811
-    """Nothing to compare, nothing counted, nobody waits."""
-    shard = make_shard(place / "a.tar", SIZE, 1)
-    with moto.client() as client:
-        client.create_bucket(Bucket="plain")
-        client.put_object(Bucket="plain", Key="a.tar", Body=shard.read_bytes())
-    with running(place, *ROOM, allow=[moto.url], environ=moto.environ) as sidecar:
-        got = await asyncio.to_thread(read, sidecar.proxied("s3://plain/a.tar"), shard)
-        assert (got.whole, got.count) == (True, SIZE)
-        assert checks(sidecar) == {"agrees": 0, "differs": 0, "unchecked": 0}
-
-
-async def test_a_byte_turned_between_s3_and_us(place: Path, moto: S3Server) -> None:  # noqa: F811
-    """A signature says nothing about the body; the checksum does."""
-    shard = make_shard(place / "a.tar", 200_000, 1)
-    with moto.client() as client:
-        client.create_bucket(Bucket="turned")
-        client.put_object(Bucket="turned", Key="a.tar", Body=shard.read_bytes(), ChecksumAlgorithm="CRC32C")
-        named = client.head_object(Bucket="turned", Key="a.tar", ChecksumMode="ENABLED")["ChecksumCRC32C"]
-    async with ScriptedOrigin() as origin:
-        turned = TurnedByte(100_000)
-        origin.put("/turned/a.tar", shard.read_bytes(), headers=(("x-amz-checksum-crc32c", named),), always=turned)
-        environ = {**moto.environ, "AWS_ENDPOINT_URL": origin.base}
-        with running(place, *ROOM, allow=[origin.base], environ=environ) as sidecar:
-            got = await asyncio.to_thread(read, sidecar.proxied("s3://turned/a.tar"), shard)
-            assert (got.whole, got.count, turned.turned) == (True, 200_000, 1)
-            assert checks(sidecar) == {"agrees": 1, "differs": 1, "unchecked": 0}
 
 
 async def test_the_loader_never_joins_two_fetches(place: Path) -> None:

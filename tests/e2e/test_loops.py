@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.netns import lonely_network
 from support.nginx import nginx
-from support.sidecar import forebay, running
+from support.sidecar import running
 from support.tinyproxy import tinyproxy
 
 SIZE = ("--cache-size", "100MB")
@@ -107,32 +107,3 @@ def test_an_upstream_proxy_that_points_back_is_noticed(tmp_path: Path) -> None:
         found = problem(sidecar.proxied("http://10.7.7.7:8000/a.tar"))
         assert found["status"] == 508
         assert len(proxy.asked()) == 1
-
-
-def test_its_own_address_is_never_an_origin(tmp_path: Path) -> None:
-    """Listening on every interface with the flag that names it: still itself under each name, and never asked."""
-    here = free_ports(1)[0]
-    hosts = {"me.example": "10.7.7.7"}
-    names = ["127.0.0.1", "127.0.0.2", "localhost", "10.7.7.7", "me.example", "[::ffff:10.7.7.7]"]
-    with lonely_network("10.7.7.7", "fd00::7", hosts=hosts):
-        allowed = [f"http://{name}:{here}" for name in names]
-        token = {"FOREBAY_TOKEN": "t" * 32}
-        with running(
-            tmp_path, *SIZE, "--port", str(here), "--host", "0.0.0.0", "--strict-origins", allow=allowed, environ=token
-        ) as sidecar:  # fmt: skip
-            for origin in allowed:
-                found = problem(sidecar.proxied(f"{origin}/http/data.example/a.tar"), **{"Forebay-Token": "t" * 32})
-                assert (found["status"], "this Forebay itself" in str(found["detail"])) == (403, True), found
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("SSL_CERT_FILE", "/nowhere/ca.pem"), ("AWS_CA_BUNDLE", "/nowhere/ca.pem"), ("HTTPS_PROXY", "socks5://me:hunter2@p")],
-)
-def test_an_environment_that_cannot_be_used_ends_the_start(tmp_path: Path, name: str, value: str) -> None:
-    """Exit 2 and one line that names the variable, without the password in it."""
-    ended = forebay(tmp_path, "serve", "--port", "0", "--cache-dir", str(tmp_path / "cache"), *SIZE, **{name: value})
-    assert ended.returncode == 2, ended.stderr
-    assert name in ended.stderr
-    assert "hunter2" not in ended.stderr
-    assert not (tmp_path / "cache").exists()

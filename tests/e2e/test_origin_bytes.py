@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-from far_set import SEGMENT_BYTES, FarSet, stamp
+from far_set import SEGMENT_BYTES, FarSet
 from plan_bytes import MOST_OVER, Case, measured, recorded_case
 from support.lengths import ordinarily
 
@@ -27,15 +27,3 @@ def test_an_epoch_fetches_what_the_cache_does_not_hold() -> None:
     assert outcome.fetched >= outcome.set_bytes - outcome.capacity_bytes, "fewer than any policy can: something was not counted"
     assert outcome.fetched <= outcome.bound * (1 + MOST_OVER) + 2 * SEGMENT_BYTES * case.readers
     assert outcome.fetched < 0.8 * outcome.lru
-
-
-def test_any_slice_of_a_far_shard_is_that_of_the_whole() -> None:
-    """Stamps at both ends of each segment, whatever is asked for."""
-    number = next(number for number in range(SHARDS.count) if SHARDS.segments(number) == 2)
-    length = SHARDS.lengths[number]
-    whole = b"".join(SHARDS.part(number, 0, length))
-    assert len(whole) == length
-    assert whole[SEGMENT_BYTES - 16 : SEGMENT_BYTES + 16] == stamp(number, 0) + stamp(number, 1)
-    assert whole[-16:] == stamp(number, 1)
-    for first, end in ((0, 7), (5, 40), (SEGMENT_BYTES - 9, SEGMENT_BYTES + 5), (length - 20, length - 3)):
-        assert b"".join(SHARDS.part(number, first, end)) == whole[first:end]

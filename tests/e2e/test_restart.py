@@ -12,7 +12,7 @@ import pytest
 from support.kills import checksums
 from support.readers import make_shard, read
 from support.scripted_origin import ScriptedOrigin
-from support.sidecar import forebay, running, start, wait_until
+from support.sidecar import running, wait_until
 
 from forebay_proxy.core.segments import SEGMENT_BYTES
 
@@ -78,41 +78,3 @@ async def test_what_is_not_ours_stays(place: Path, origin: ScriptedOrigin, shard
         assert sidecar.shards() == {}
     assert [stranger.read_text() for stranger in strangers] == ["precious"] * 2
     assert all(stranger.name in notices for stranger in strangers), notices
-
-
-def test_a_directory_has_one_owner(place: Path) -> None:
-    """A second serve on it exits 2 and says who has it; the first goes on. After a kill -9 it is free."""
-    with running(place, "--cache-size", "100MB") as sidecar:
-        second = forebay(place, "serve", "--port", "0", "--socket", "off", "--cache-dir", str(place / "cache"))
-        assert (second.returncode, second.stderr.count("\n")) == (2, 1), second.stderr
-        assert f"owned by pid {sidecar.process.pid}, serving {sidecar.url}" in second.stderr
-        assert sidecar.ask("/readyz")
-        sidecar.kill()
-    with running(place, "--cache-size", "100MB") as again:
-        assert again.ask("/readyz")
-
-
-def test_a_named_port_that_is_taken(place: Path) -> None:
-    """A port that was named and is taken: exit 2, one line with it."""
-    first = start(place, "--cache-size", "100MB", "--port", "0", cache="one")
-    try:
-        other = forebay(place, "serve", "--port", str(first.port), "--cache-dir", str(place / "two"))
-        assert (other.returncode, other.stderr.count("\n")) == (2, 1), other.stderr
-        assert str(first.port) in other.stderr
-    finally:
-        assert first.terminate() == 0
-
-
-def test_the_default_port_moves_on(place: Path) -> None:
-    """7070 is a wish: taken by us or by anybody else, the next free one is used, and the run file says which."""
-    one = start(place, "--cache-size", "100MB", cache="one", default_port=True)
-    two = None
-    try:
-        two = start(place, "--cache-size", "100MB", cache="two", default_port=True)
-        assert 7070 <= one.port < two.port
-        status = [json.loads(forebay(place, "status", "--json", "--url", each.url).stdout) for each in (one, two)]
-        assert [found["cache_dir"] for found in status] == [str(place / "one"), str(place / "two")]
-    finally:
-        for each in (one, two):
-            if each is not None:
-                assert each.terminate() == 0

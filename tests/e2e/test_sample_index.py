@@ -10,14 +10,13 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
 
 import pytest
 from support.sidecar import Sidecar, forebay, running, small_segments, wait_until
 from support.tarmaking import written
 
 from forebay_loader.base.counters import counters
-from forebay_loader.base.errors import ProxyUnreachable, ShardChanged, ShardReadError
+from forebay_loader.base.errors import ShardChanged
 from forebay_loader.samples import tar
 from forebay_loader.samples.index_client import counts_of, index_of, source_in
 from forebay_loader.samples.index_samples import indexed_samples
@@ -190,17 +189,6 @@ def test_selected_samples_are_webdatasets(sidecar: Sidecar, shards: Path) -> Non
             assert list(shard.samples()) == expected
 
 
-def test_capitals_are_not_selected_by_index(sidecar: Sidecar, shards: Path) -> None:
-    """The index has suffixes in lower case, and a selection may go by the name as it is written."""
-    (shards / "4.tar").write_bytes(written([("a.JPG", b"x")]))
-    fetched(sidecar, shards, 4)
-    (url,) = urls(shards, 4)
-    with IndexedShard(url) as shard:
-        assert shard[0]["jpg"] == b"x"
-    with pytest.raises(ShardReadError, match="capitals"):
-        IndexedShard(url, select_files=lambda name: name.endswith(".JPG"))
-
-
 def test_a_range_of_a_shard_that_changed_is_refused(sidecar: Sidecar, shards: Path) -> None:
     """Ranges name the version of the index."""
     fetched(sidecar, shards, 0)
@@ -289,36 +277,6 @@ def test_a_mapped_shard_is_read_by_its_index(sidecar: Sidecar, shards: Path, mon
     assert sidecar.status()["errors"] == errors
 
 
-def test_what_has_no_index_says_why(sidecar: Sidecar, shards: Path) -> None:
-    """A shard that is not all here, one that is compressed, one that is absent, no sidecar."""
-    with pytest.raises(ShardReadError, match=r"No sample index yet.*0 of its .* segments.*forebay index"):
-        IndexedShard(urls(shards, 3)[0])
-    sidecar.ask(f"/file{shards}/gz.tar")
-    wait_until(lambda: sidecar.shards()[f"file://{shards}/gz.tar"]["complete"])
-    with pytest.raises(ShardReadError, match=r"not a plain tar .gzip."):
-        IndexedShards([f"file://{shards}/gz.tar"])
-    with pytest.raises(ShardReadError, match="not found"):
-        IndexedShard(f"file://{shards}/absent.tar")
-    sidecar.terminate()
-    with pytest.raises(ProxyUnreachable):
-        IndexedShard(urls(shards, 0)[0])
-    assert counts_of(urls(shards, 0)) is None
-    assert counters()["fallback_total"] == 0
-
-
-def test_nobody_can_put_an_index(sidecar: Sidecar, shards: Path) -> None:
-    """405: it is the sidecar's own."""
-    fetched(sidecar, shards, 0)
-    with pytest.raises(HTTPError) as caught:
-        sidecar.ask(f"/v1/index/file{shards}/0.tar", b"poison", "PUT")
-    with caught.value as refused:
-        assert (refused.code, refused.headers["Allow"]) == (405, "GET, HEAD")
-    with pytest.raises(HTTPError) as caught:
-        sidecar.ask("/v1/index/nowhere/0.tar")
-    with caught.value as refused:
-        assert refused.code == 400
-
-
 def test_the_verb_counts_a_set(sidecar: Sidecar, shards: Path, place: Path) -> None:
     """Shards are fetched for it once, sizes.json is as OpenCLIP reads it; the second time nothing is fetched."""
     done = forebay(place, "index", f"file://{shards}/{{0..3}}.tar", "--url", sidecar.url)
@@ -364,17 +322,3 @@ def test_sizes_are_written_part_by_part(sidecar: Sidecar, shards: Path, place: P
     done = forebay(place, "index", *urls(shards, 0, 1), "--url", sidecar.url)
     assert (done.returncode, json.loads(sizes.read_text())) == (1, {"0.tar": 5, "9.tar": 17})
     assert f"it says 5 samples for 0.tar, and its index has {SAMPLES}; is it of another set" in done.stderr
-
-
-def test_a_restart_keeps_the_indexes(place: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed, and started again: read from the disk, not made again."""
-    flags = ("--cache-size", "100MB", "--file-root", str(shards), "--socket", str(place / "s"))
-    monkeypatch.setenv("FOREBAY_SOCKET", str(place / "s"))
-    with running(place, *flags) as first:
-        fetched(first, shards, 0)
-        assert counts_of(urls(shards, 0)) == [SAMPLES]
-        wait_until(lambda: list((place / "cache" / "samples").iterdir()))
-        first.kill()
-    with running(place, *flags) as second:
-        assert counts_of(urls(shards, 0)) == [SAMPLES]
-        assert second.metric("forebay_sample_indexes_total", result="built") == 0

@@ -1,9 +1,8 @@
-"""Many readers of one shard: one fetch, streamed to all while it runs, whoever leaves and however slowly somebody reads."""
+"""Many readers of one shard: one fetch, streamed to all while it runs."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.readers import Got, make_shard, read
 from support.scripted_origin import ScriptedOrigin
-from support.sidecar import Sidecar, running, wait_until
+from support.sidecar import running
 
 from forebay_proxy.core.segments import FIRST_BREADTH
 
@@ -49,25 +48,6 @@ def fetched_once(origin: ScriptedOrigin, size: int) -> None:
         assert first == position, ranges_asked(origin)
         position = min(last + 1, size)
     assert position == size
-
-
-async def test_63_of_64_readers_leave(place: Path, origin: ScriptedOrigin, shard: Path) -> None:
-    """Each origin byte is fetched once, and the reader who stays gets all of them."""
-    gate, rng = asyncio.Event(), random.Random(5)
-    put(origin, shard, body_gate=gate, bytes_per_s=40e6)
-    with running(place, "--cache-size", "1GB", allow=[origin.base]) as sidecar:
-        url = sidecar.proxied(origin.url("/a.tar"))
-        jobs = [partial(read, url, shard)] + [partial(read, url, shard, stop_after=rng.randrange(1, SIZE)) for _ in range(63)]
-        reading = asyncio.ensure_future(in_threads(jobs))
-        await asyncio.to_thread(wait_for_readers, sidecar, 64)
-        gate.set()
-        stayed, *left = await reading
-        errors = sidecar.status()["errors"]
-    assert (stayed.whole, stayed.count) == (True, SIZE)
-    assert not any(got.whole for got in left)
-    assert errors == 0
-    fetched_once(origin, SIZE)
-    print(f"64 readers, {len(origin.requests)} origin requests, the last one left at {max(got.count for got in left)} of {SIZE}")
 
 
 async def test_a_second_reader_streams_what_is_there(place: Path, origin: ScriptedOrigin, shard: Path) -> None:
@@ -107,52 +87,14 @@ async def test_a_throttled_origin_is_streamed_as_it_comes(place: Path, origin: S
     print([f"first byte {got.first_byte_s * 1e3:.0f} ms, last {got.last_byte_s * 1e3:.0f} ms" for got in answers])
 
 
-async def test_a_slow_reader_slows_only_itself(place: Path, origin: ScriptedOrigin, shard: Path) -> None:
-    """One reader stops after its first bytes; another one of the same cold shard reads all of it meanwhile, then the first goes on."""
-    put(origin, shard)
-    with running(place, "--cache-size", "1GB", allow=[origin.base]) as sidecar:
-        url = sidecar.proxied(origin.url("/a.tar"))
-        paused = Counting(hold_at=1)
-        slow = asyncio.ensure_future(asyncio.to_thread(read, url, shard, seen=paused.note))
-        await asyncio.to_thread(paused.reached.wait, 30)
-        quick = await asyncio.to_thread(read, url, shard)
-        assert (quick.whole, quick.count) == (True, SIZE)
-        assert not slow.done()
-        paused.go_on.set()
-        got = await slow
-    assert (got.whole, got.count) == (True, SIZE)
-    fetched_once(origin, SIZE)
-
-
-async def test_a_shard_without_length_that_ends_with_a_segment(place: Path, origin: ScriptedOrigin) -> None:
-    """The end is found without asking for what lies behind it; early and late readers and ranges agree about it."""
-    shard = make_shard(place / "b.tar", 16 * MIB, 2)
-    put(origin, shard, ranges=False, framing="chunked", bytes_per_s=40e6)
-    with running(place, "--cache-size", "1GB", allow=[origin.base]) as sidecar:
-        url = sidecar.proxied(origin.url("/a.tar"))
-        answers = await in_threads([partial(read, url, shard)] * 8)
-        late = await asyncio.to_thread(read, url, shard, span=(8 * MIB, 16 * MIB - 1))
-    assert all(got.whole and got.count == 16 * MIB for got in answers)
-    assert (late.status, late.count) == (206, 8 * MIB)
-    assert len(origin.requests) == 1
-
-
 class Counting:
-    """Knows how far a reader has come. ``reached`` is set at 2 MiB, or where it is held until ``go_on``."""
+    """Knows how far a reader has come. ``reached`` is set at 2 MiB."""
 
-    def __init__(self, hold_at: int | None = None) -> None:
+    def __init__(self) -> None:
         self.count = 0
-        self.reached, self.go_on = threading.Event(), threading.Event()
-        self._hold_at = hold_at
+        self.reached = threading.Event()
 
     def note(self, count: int) -> None:
         self.count = count
-        if count >= (self._hold_at or 2 * MIB) and not self.reached.is_set():
+        if count >= 2 * MIB:
             self.reached.set()
-            if self._hold_at is not None:
-                self.go_on.wait(60)
-
-
-def wait_for_readers(sidecar: Sidecar, count: int) -> None:
-    """Until so many readers are inside the shard, waiting for its origin."""
-    wait_until(lambda: len(sidecar.status()["readers"]) >= count)

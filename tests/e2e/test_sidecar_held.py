@@ -94,8 +94,3 @@ def test_two_cells_share_one_sidecar_and_it_ends_after_them(tmp_path: Path, orig
     found, state, ratio = told["status"]
     assert (found, state) == (True, "ready")
     assert ratio > 0.5
-
-
-def test_a_killed_kernel_leaves_no_sidecar_behind(tmp_path: Path, origin: str) -> None:
-    """The kernel of the machine lets go of the hold for it."""
-    assert cells(tmp_path, origin, 1, "killed")[0] == -9

@@ -82,15 +82,6 @@ async def test_a_credential_travels(tmp_path: Path, rooms: Path, origin: Scripte
     assert "S3CRET" not in done.stdout + done.stderr
 
 
-async def test_a_folder_is_read(tmp_path: Path, rooms: Path) -> None:
-    """Who names a file means it: its folder may be read by this sidecar."""
-    for number in range(2):
-        (tmp_path / f"a-{number}.tar").write_bytes(tar_shard(number))
-    done = await attempt(tmp_path, f"pipe:cat {tmp_path}/a-{{0..1}}.tar")
-    assert done.returncode == 0, done.stderr
-    assert "2 shards" in done.stdout
-
-
 async def test_other_bytes_are_told(tmp_path: Path, rooms: Path, origin: ScriptedOrigin) -> None:
     """A shard that changed between the readings is no success."""
     origin.put("/a.tar", tar_shard(1), etag='"new"')

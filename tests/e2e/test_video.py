@@ -19,7 +19,6 @@ from support.lengths import ordinarily
 from support.other_python import clean_environment, other_python
 from support.sidecar import Sidecar, running, small_segments, wait_until
 from support.tarmaking import numbered_clips
-from support.warm_python import warm_workers
 
 import forebay_loader as fb
 from forebay_loader.base.errors import ShardChanged
@@ -98,32 +97,6 @@ def test_the_code_of_others_runs_unchanged(place: Path, tmp_path_factory: pytest
         assert one["info"] == {"video_fps": 24.0, "audio_fps": 48_000}
         assert not STEP_S or one["busy"] > 0.9
         assert {"forebay.video", "forebay.video.index", "forebay.video.decode", "forebay.video.audio"} <= set(one["profiled"])
-
-
-def test_random_access_with_a_loaders_own_shuffle(sidecar: Sidecar, shards: Path) -> None:
-    """Every sample once, its frames and its label together, from workers that are forked, spawned, and stay."""
-    paths = [shards / f"{number:03}.tar" for number in range(3)]
-    fetched(sidecar, *paths)
-    clips = fb.IndexedShards([f"file://{path}" for path in paths], video=fb.video("uniform(4)", size=48, audio=16_000))
-    assert (len(clips), clips[5]["frames"].shape, clips[5]["audio"].shape) == (9, (4, 48, 64, 3), (1, clips[5]["audio"].shape[1]))
-    there = numpy.stack([pictures_of(rendered(frames=24, audio="aac"))[0]])
-    whole = fb.IndexedShards(clips.urls, video=fb.video("clip(0.0, 1)"))
-    assert numpy.array_equal(whole[7]["frames"], there)
-    for how in ({"multiprocessing_context": "fork"}, {"multiprocessing_context": "spawn"}):
-        loader = torch.utils.data.DataLoader(
-            clips, batch_size=None, shuffle=True, num_workers=2, persistent_workers=True, collate_fn=labelled, **how
-        )
-        with warm_workers():  # which import nothing of ours: what they need travels
-            for _ in range(2):
-                assert sorted(loader) == list(range(9))
-        del loader
-    clips.close()
-    whole.close()
-
-
-def labelled(sample: dict[str, Any]) -> int:
-    assert sample["frames"].shape == (4, 48, 64, 3)
-    return int(json.loads(sample["json"])["number"])
 
 
 class Clips(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]

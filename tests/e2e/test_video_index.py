@@ -123,18 +123,6 @@ def decoder_of(command: int) -> int:
     return below[0] if below else 0
 
 
-def test_clips_alone_need_no_count(sidecar: Sidecar, films: Path, place: Path) -> None:
-    """No shard, no sizes. One in its place is looked at again, though it has the same length."""
-    arguments = ("index", f"file://{films}/alone.webm", "--url", sidecar.url, "--video", "a.clips")
-    done = forebay(place, *arguments)
-    assert (done.returncode, done.stdout) == (0, "1 clip scanned; a.clips written\n"), done.stderr
-    assert not (place / "sizes.json").exists()
-    os.utime(films / "alone.webm", (1, 1))
-    for scanned in (1, 0):
-        last = json.loads(forebay(place, *arguments, "--json").stdout.splitlines()[-1])
-        assert (last["scanned"], last["known"]) == (scanned, 1 - scanned)
-
-
 def test_a_shard_that_left_before_its_turn_is_scanned_all_the_same(sidecar: Sidecar, films: Path, place: Path) -> None:
     """Counted shards leave for the others, perhaps before the scan comes to them: their clips are fetched once more, and all are known."""
     shards = f"file://{films}/{{0..1}}.tar"
@@ -144,15 +132,6 @@ def test_a_shard_that_left_before_its_turn_is_scanned_all_the_same(sidecar: Side
     done = forebay(place, "index", shards, "--url", sidecar.url, "--video", "a.clips")
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[-1] == "5 clips scanned, 1 cannot be read; a.clips written"
-
-
-def test_another_file_at_its_place_stops_it(sidecar: Sidecar, films: Path, place: Path) -> None:
-    """And stays."""
-    (place / "a.clips").write_bytes(b"my thesis")
-    done = forebay(place, "index", f"file://{films}/0.tar", "--url", sidecar.url, "--video", "a.clips")
-    assert done.returncode != 0
-    assert "the scan of clips stopped: a.clips is no table of clips" in done.stderr
-    assert (place / "a.clips").read_bytes() == b"my thesis"
 
 
 def test_killed_on_its_way_it_goes_on(sidecar: Sidecar, films: Path, place: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +15,6 @@ import pytest
 from support.sidecar import Sidecar, environment, running
 from support.tars import tar_shard
 from support.warm_python import python_program
-
-import forebay_loader as fb
-from forebay_loader.base.notices import log as loader_log
-from forebay_loader.stream.wait_notices import SAID
 
 pytestmark = [pytest.mark.timeout(120)]
 
@@ -101,38 +96,3 @@ def test_a_wait_is_told_with_its_cause(mute: bool, cause: str, place: Path) -> N
     [line] = [line for line in said if "waiting for" in line]
     assert line.startswith(f"shard {base}/0.tar: waiting for ")
     assert line.endswith(cause.format(base=base) + "\n")
-
-
-class _Up(logging.Handler):
-    """Makes the origin work once the wait was told."""
-
-    def __init__(self, up: Event) -> None:
-        super().__init__()
-        self.up = up
-        self.said: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
-        self.up.set()
-
-
-def test_a_wait_by_number_is_told_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is read by number is asked for in ranges, and has no other way than the sidecar."""
-    SAID.forget()
-    with origin() as (base, up), running(place, "--cache-size", "100MB", allow=[base]) as sidecar:
-        monkeypatch.setenv("FOREBAY_URL", sidecar.url)
-        up.set()
-        url = f"{base}/0.tar"
-        assert sidecar.ask(sidecar.proxied(url).removeprefix(sidecar.url)) == BODY
-        shards = fb.IndexedShards([url])
-        sidecar.ask("/v1/evict", b'{"all": true}', "POST")
-        up.clear()
-        handler = _Up(up)
-        loader_log.addHandler(handler)
-        try:
-            assert shards[1]["bin"] in BODY
-        finally:
-            loader_log.removeHandler(handler)
-    [said] = handler.said
-    assert said.startswith(f"shard {url}: waiting for ")
-    assert said.endswith(f"{base}: the origin answered 503; it is asked again")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shlex
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -15,7 +12,7 @@ from pathlib import Path
 import pytest
 from support import nginx as servers
 from support.nginx import Nginx
-from support.sidecar import Sidecar, forebay, running, start, wait_until
+from support.sidecar import Sidecar, running, start, wait_until
 from support.training import (
     DATASET,
     PATTERN,
@@ -128,30 +125,6 @@ def test_in_code(place: Path, origin: Nginx, dataset: str, prelude: str) -> None
     assert shards_of(origin, before) == EACH_ONCE
 
 
-@pytest.mark.once
-def test_killed_under_a_data_loader(place: Path, origin: Nginx) -> None:
-    """kill -9 of the sidecar while two workers read, started again at its address: same samples, same bytes."""
-    script = write_script(place, DATASET, IMPORT)
-    sidecar = start(place, "--cache-size", "200MB", allow=[origin.base()])
-    again: Sidecar | None = None
-    try:
-        process = begin_training(place, script, origin.url(PATTERN), "2", FOREBAY_URL=sidecar.url)
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(10)]
-        sidecar.kill()
-        again = start(place, "--cache-size", "200MB", "--port", str(sidecar.port), allow=[origin.base()], default_port=True)
-        assert process.stderr is not None
-        with process.stdout, process.stderr:  # communicate() would lose the lines that readline() read ahead
-            rest, errors = process.stdout.read(), process.stderr.read()
-        process.wait(240)
-    finally:
-        sidecar.kill()
-        if again is not None:
-            again.terminate()
-    assert process.returncode == 7, errors
-    assert whole_epoch(epoch_of("".join(lines) + rest))
-
-
 LIMITS = "limits=fb.Limits(resume_s=0.5)"
 
 
@@ -186,41 +159,3 @@ def test_killed_for_good_under_a_data_loader(place: Path, origin: Nginx, dataset
     assert process.returncode == 7, errors
     assert whole_epoch(epoch_of("".join(lines) + rest))
     assert errors.count("going on without the sidecar") == 1, errors
-
-
-@pytest.mark.once
-def test_exit_codes_and_a_dead_address(place: Path) -> None:
-    """A signal is 128 + n; a dead FOREBAY_URL is one line and the command runs; --required does not run it and exits 2."""
-    dead = {"FOREBAY_URL": "http://127.0.0.1:1"}
-    done = forebay(place, "run", "--", "echo", "ran", **dead)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (0, "ran\n", 1), done.stderr
-    assert "FOREBAY_URL" in done.stderr
-    done = forebay(place, "run", "--required", "--", "echo", "ran", **dead)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
-    with running(place, "--cache-size", "100MB") as sidecar:
-        named = {"FOREBAY_URL": sidecar.url}
-        assert forebay(place, "run", "--", "sh", "-c", "exit 7", **named).returncode == 7
-        assert forebay(place, "run", "--", "sh", "-c", "kill -TERM $$", **named).returncode == 128 + signal.SIGTERM
-        process = popen(place, ["forebay", "run", "--", "sh", "-c", "trap 'exit 9' TERM; echo up; while :; do sleep 0.1; done"], **named)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=240)
-        assert process.returncode == 9, "the signal was passed on, and the command's own code came back"
-    assert forebay(place, "env").returncode == 2, "no sidecar, nothing to print"
-
-
-@pytest.mark.once
-def test_env_says_only_what_a_shell_may_eval(place: Path) -> None:
-    """stdout: assignments, no matter what is set already; a rule of one's own stays in front."""
-    with running(place, "--cache-size", "100MB"):
-        mine = "http://mine/=http://theirs/"
-        done = forebay(place, "env", GOPEN_REWRITE=mine)
-        script = 'eval "$1"; printf "%s\\n" "$GOPEN_REWRITE" "$NO_PROXY" "$no_proxy"'
-        process = popen(place, ["sh", "-c", script, "sh", done.stdout])
-        output, errors = process.communicate(timeout=240)
-    assert (done.returncode, process.returncode, errors) == (0, 0, "")
-    rewrite, *no_proxy = output.splitlines()
-    assert rewrite.startswith(mine + ";")
-    assert all("127.0.0.1" in hosts.split(",") for hosts in no_proxy)
-    assert json.dumps(os.environ.get("GOPEN_REWRITE")) == "null"

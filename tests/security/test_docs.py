@@ -11,7 +11,6 @@ from forebay_proxy.config.fields import env_name
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.policy.plans import reader_plan
 from forebay_proxy.server.http import connection, framing
-from forebay_proxy.server.net import access
 from forebay_proxy.wire.urls.quoting import MAX_URL_BYTES
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +37,7 @@ def test_every_number_is_the_codes() -> None:
     """Bounds on the page are the bounds that hold."""
     said = {
         f"{reader_plan.MOST_READERS:,} readers": PROSE, f"{reader_plan.MOST_SHARDS:,} shards": PROSE,
-        f"{access.MOST_CONNECTIONS:,}": PROSE,
+        f"{connection.MOST_CONNECTIONS:,}": PROSE,
         f"{MAX_URL_BYTES // 1024} KiB": PROSE, f"{connection.MAX_FIELD_BYTES // 1024} KiB": PROSE,
         f"{connection.MAX_FIELDS} of them": PROSE,
         f"nothing for {reader.REST_S:g} s": PROSE, f"closed {connection.IDLE_S:g} s after": PROSE,

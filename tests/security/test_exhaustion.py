@@ -57,9 +57,14 @@ def server_of(world: World) -> ConnectionServer:
 # Slow on purpose
 
 
-async def test_a_header_that_never_ends_is_cut(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes that keep dripping do not move the end of its time."""
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "IDLE_S", 1.0)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_header_that_never_ends_is_cut(world: World) -> None:
+    """Bytes that keep dripping do not move the end of its time."""
     async with line(world.port) as slow:
         await slow.send(START)
         dripping, cut = asyncio.create_task(drip(slow)), asyncio.create_task(slow.ended(120))
@@ -78,9 +83,9 @@ async def drip(slow: object) -> None:
         pass
 
 
-async def test_half_a_second_request_is_cut_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("impatient")
+async def test_half_a_second_request_is_cut_too(world: World) -> None:
     """A connection that has been served once earns no more patience."""
-    monkeypatch.setattr(connection, "IDLE_S", 1.0)
     async with line(world.port) as slow:
         await slow.send(request("GET", SHARD, close=False))
         assert (await slow.answer())[0] == 200
@@ -88,9 +93,9 @@ async def test_half_a_second_request_is_cut_too(world: World, monkeypatch: pytes
         refused("exhaustion: half a second request", held=await slow.ended() == b"")
 
 
-async def test_a_part_of_a_header_behind_a_request_is_cut_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("impatient")
+async def test_a_part_of_a_header_behind_a_request_is_cut_too(world: World) -> None:
     """Sent in one packet with it, or while it is being answered, and nothing more after that."""
-    monkeypatch.setattr(connection, "IDLE_S", 1.0)
     body = b'{"shards": ["s3://b/0.tar"]}'
     for ahead in (request("GET", SHARD, close=False), request("POST", "/v1/evict", body=body, close=False)):
         async with line(world.port) as slow:
@@ -107,19 +112,19 @@ async def test_a_part_of_a_header_behind_a_request_is_cut_too(world: World, monk
         refused("exhaustion: a part of a header behind an answer", held=(await slow.ended()).endswith(b"0\r\n\r\n"))
 
 
-async def test_a_connection_between_requests_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("impatient")
+async def test_a_connection_between_requests_is_left_alone(world: World) -> None:
     """Keep-alive is what makes small shards quick: its time begins anew with each answer."""
-    monkeypatch.setattr(connection, "IDLE_S", 2.0)
     async with line(world.port) as idle:
         for _ in range(8):
             await idle.send(request("GET", SHARD, close=False))
             assert (await idle.answer())[0] == 200
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(0.2)
 
 
-async def test_a_connection_that_asks_nothing_is_closed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("impatient")
+async def test_a_connection_that_asks_nothing_is_closed(world: World) -> None:
     """It holds a place for nobody; before its first request and behind an answer."""
-    monkeypatch.setattr(connection, "IDLE_S", 1.0)
     async with line(world.port) as idle:
         refused("exhaustion: a connection that asks nothing", held=await idle.ended() == b"")
     async with line(world.port) as idle:
@@ -128,9 +133,9 @@ async def test_a_connection_that_asks_nothing_is_closed(world: World, monkeypatc
         refused("exhaustion: a connection that asks no more", held=await idle.ended() == b"")
 
 
-async def test_a_long_answer_is_not_idleness(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("impatient")
+async def test_a_long_answer_is_not_idleness(world: World) -> None:
     """However long the origin takes; and the connection serves the next request."""
-    monkeypatch.setattr(connection, "IDLE_S", 1.0)
     shard = world.cache.contents["s3://b/held.tar"] = FakeShard(b"x" * 10, held_at=0)
     async with line(world.port) as busy:
         await busy.send(request("GET", "/s3/b/held.tar", close=False))
@@ -143,9 +148,9 @@ async def test_a_long_answer_is_not_idleness(world: World, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("way", ["reads", "announces"])
-async def test_a_jobs_connection_may_rest(world: World, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+@pytest.mark.usefixtures("impatient")
+async def test_a_jobs_connection_may_rest(world: World, way: str) -> None:
     """A trainer writes a checkpoint for half an hour: while its connections are open, what it reads is kept."""
-    monkeypatch.setattr(connection, "IDLE_S", 1.0)
     plan = request("PUT", "/v1/plans/j/0/0/0", body=b'{"shards": ["s3://b/0.tar"]}', close=False)
     read = request("GET", SHARD, {"Forebay-Reader": "j/0/0/0"}, close=False)
     async with line(world.port) as resting:

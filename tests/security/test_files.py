@@ -60,26 +60,6 @@ def test_everything_written_is_ours_alone_whatever_the_umask(tmp_path: Path, uma
         refused(f"files: open to others under umask {umask}", held=loose == [])
 
 
-@pytest.mark.parametrize("mode", [0o770, 0o777, 0o707, 0o1777, 0o2775])
-def test_a_cache_directory_others_may_write_to_is_refused(tmp_path: Path, mode: int) -> None:
-    """They could plant wrong bytes."""
-    path = tmp_path / "c"
-    path.mkdir()
-    path.chmod(mode)
-    refused(
-        f"files: a cache directory with mode {mode:o}", held=is_refused(lambda: prepare(CacheLocation(path, True), Settings(), machine()))
-    )
-
-
-@needs_root
-def test_a_cache_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
-    """Also one that was made before we came."""
-    path = tmp_path / "forebay-0"
-    path.mkdir(mode=0o700)
-    os.chown(path, NOBODY, NOBODY)
-    refused("files: a cache directory of another user", held=is_refused(lambda: prepare(CacheLocation(path, False), Settings(), machine())))
-
-
 @needs_root
 @pytest.mark.parametrize("explicit", [True, False])
 def test_a_link_of_somebody_else_leads_the_cache_nowhere(tmp_path: Path, explicit: bool) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_proxy.core.logs import SafeFormatter, frames_of, scrubbed
+from forebay_proxy.core.logs import SafeFormatter, scrubbed
 
 SECRET = "S3CRET"
 
@@ -114,10 +114,3 @@ def test_the_sdk_keeps_quiet_at_debug() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True, env={"PYTHONPATH": ":".join(sys.path)}
     )
     assert re.fullmatch(r"forebay: \d{4}-\d\d-\d\d [\d:,]+ DEBUG ours\n", done.stderr)
-
-
-def test_a_cause_told_once() -> None:
-    """Frames of the cause come before those of what it led to."""
-    outer = KeyError(SECRET)
-    outer.__cause__ = raised(ValueError(SECRET))
-    assert frames_of(raised(outer)).index("ValueError") < frames_of(raised(outer)).index("KeyError")

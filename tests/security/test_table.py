@@ -94,7 +94,6 @@ TABLE = (
         "200 for a 206, short body, wrong range",
         "status, range, length and version are checked on each answer",
         (
-            f"{ORIGINS}/test_http.py::test_a_lie_about_the_range_is_an_error",
             f"{ORIGINS}/test_http.py::test_a_body_that_breaks_off_is_an_error",
             f"{ORIGINS}/test_response.py", "tests/faults/test_fault_reads.py",
         ),

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from support.house import SEGMENT, World, building, data_of, stored
 
-from forebay_proxy.background import disk_monitor
 from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.core.facts.cache import DiskChanged, DiskOperationFailed
 from forebay_proxy.policy.eviction import headroom
@@ -37,18 +36,6 @@ def seeing(world: World, monkeypatch: pytest.MonkeyPatch, look: Look | DiskFaile
         return look
 
     monkeypatch.setattr(world.store, "look", found)
-
-
-async def test_a_look_sees_the_real_disk(tmp_path: Path) -> None:
-    """Nothing is wrong, and nothing changes."""
-    async with building(tmp_path / "c", segments=4) as world:
-        await world.disk_monitor.look()
-        seen = world.disk_monitor.seen
-        assert seen is not None
-        assert seen.in_place
-        assert 0 < (seen.free_bytes or 0) < seen.size_bytes
-        assert world.ledger.capacity_bytes == 4 * SEGMENT
-        assert not world.of(DiskChanged)
 
 
 async def test_what_others_take_is_worked_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,16 +220,3 @@ async def test_working_off_that_hangs_stops_no_look(tmp_path: Path, monkeypatch:
         await world.disk_monitor.look()
         await world.quiet()
         assert passes == 2
-
-
-async def test_it_looks_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once a second, until cancelled."""
-    monkeypatch.setattr(disk_monitor, "LOOK_S", 0.01)
-    async with building(tmp_path / "c") as world:
-        running = asyncio.create_task(world.disk_monitor.run())
-        async with asyncio.timeout(60):
-            while world.disk_monitor.seen is None:
-                await asyncio.sleep(0.005)
-        running.cancel()
-        result: list[Any] = await asyncio.gather(running, return_exceptions=True)
-        assert isinstance(result[0], asyncio.CancelledError)

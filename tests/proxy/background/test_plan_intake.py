@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from array import array
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.requests import PlanChanged
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.wire.protocol.plan import PlanBody
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 
 
 async def test_what_changes_is_taken_told_and_looked_at() -> None:
@@ -99,19 +97,6 @@ async def test_a_client_that_hangs_up_leaves_nothing() -> None:
         await taking
     plans.storage.tidy()
     assert (len(plans.all()[0]), len(plans.storage.mentions), len(intake._queues)) == (3, 3, 0)
-
-
-async def test_indices_are_taken_with_the_headers_of_their_host() -> None:
-    """As a list is; a text that is no URL is refused with its place, and nothing is taken."""
-    intake, plans = intake_of()
-    headers = (("Authorization", "Bearer t"),)
-    await intake.announce(reader(), PlanBody([], set="https://o/{0..9}.tar", indices=array("I", [7, 3])), headers)
-    plan = plans.all()[0]
-    assert [plans.shard_at(plan, index).name for index in (0, 1)] == ["https://o/7.tar", "https://o/3.tar"]
-    assert plans.shard_at(plan, 0).credential.headers == headers
-    with pytest.raises(InvalidShardUrl, match="entry 1"):
-        await intake.announce(reader(1), PlanBody([], set="{s3,ftp}://b/{0..9}.tar", indices=array("I", [7, 13])))
-    assert plans.all() == [plan]
 
 
 async def test_many_plans_at_once_take_a_turn_of_the_loop_together() -> None:

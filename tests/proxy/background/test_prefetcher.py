@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 
 from forebay_proxy.background import prefetcher as prefetch
-from forebay_proxy.background.plan_intake import PlanIntake
 from forebay_proxy.cache.resident.facts import ReaderResumed
 from forebay_proxy.cache.resident.space import Slice
 from forebay_proxy.core.digests import Digest
@@ -20,7 +17,6 @@ from forebay_proxy.core.errors import CacheFull, DigestDiffers, DiskFailed
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.transfer.limiter import DEMAND
-from forebay_proxy.wire.protocol.plan import PlanBody
 
 NAMES = [f"https://o/set/{number}.tar" for number in range(12)]
 SHARDS = [shard_of(name) for name in NAMES]
@@ -38,59 +34,6 @@ def fill(world: World, segments: int = 2) -> None:
 
 def complete(world: World) -> list[str]:
     return sorted(entry.name for entry in world.room.entries.values() if entry.segments.complete)
-
-
-async def test_what_is_planned_comes_before_it_is_asked_for(tmp_path: Path) -> None:
-    """The reader then waits for nothing."""
-    async with building(tmp_path / "c", prefetch=True) as world:
-        fill(world)
-        await PlanIntake(world.plans, world.prefetcher, world.events).announce(reader(), PlanBody(NAMES[:3]))
-        await until(lambda: len(complete(world)) == 3)
-        for seed, name in enumerate(NAMES[:3]):
-            async with world.opened(name, reader()) as reading:
-                assert await world.taken(reading, 2 * SEGMENT) == data_of(2 * SEGMENT, seed)
-                assert reading.tally.waited_s == 0.0
-        assert world.origin.heads() == 0
-        assert all(world.origin.sent_twice(name) == 0 for name in NAMES)
-
-
-async def test_the_nearest_need_is_asked_for_first(tmp_path: Path) -> None:
-    """Two readers take turns."""
-    async with building(tmp_path / "c", prefetch=True, connections=2) as world:
-        fill(world, 1)
-        world.plans.replace(reader(0), SHARDS[:3])
-        world.plans.replace(reader(1), SHARDS[6:9])
-        world.prefetcher.wake()
-        await until(lambda: len(complete(world)) == 6)
-        order = [asked.name for asked in world.origin.log]
-        assert set(order[:2]) == {NAMES[0], NAMES[6]}
-        assert set(order[4:]) == {NAMES[2], NAMES[8]}
-
-
-async def test_a_window_ends_the_look_ahead(tmp_path: Path) -> None:
-    """Half the cache for all readers; beyond it nothing is asked."""
-    async with building(tmp_path / "c", segments=6, prefetch=True) as world:
-        fill(world, 1)
-        world.plans.replace(reader(), SHARDS)
-        await until(lambda: len(complete(world)) == 3)
-        await asyncio.sleep(0.01)
-        await world.quiet()
-        assert complete(world) == sorted(NAMES[:3])
-        assert world.prefetcher.scheduler.ahead_bytes(world.plans.all()[0].reader) == 3 * SEGMENT
-
-
-async def test_demand_is_never_starved(tmp_path: Path) -> None:
-    """A quarter of the slots is kept for it, whatever is planned."""
-    async with building(tmp_path / "c", prefetch=True, connections=8) as world:
-        fill(world)
-        for number in range(8):
-            world.plans.replace(reader(number), SHARDS[number : number + 1])
-        gates = [world.origin.remotes[name].hold() for name in NAMES[:8]]
-        world.prefetcher.wake()
-        await gates[0].reached.wait()
-        await until(lambda: world.origin.open == 6)
-        assert await world.get(NAMES[9], reader(9)) == data_of(2 * SEGMENT, 9)
-        world.origin.release()
 
 
 async def test_a_reader_that_boards_a_prefetch_makes_it_demand(tmp_path: Path) -> None:
@@ -135,31 +78,6 @@ async def test_what_fails_ahead_is_left_to_its_reader(tmp_path: Path) -> None:
         assert await world.get(NAMES[0], reader()) == data_of(10)
 
 
-async def test_a_withdrawn_plan_is_fetched_no_further(tmp_path: Path) -> None:
-    """Its window goes too."""
-    async with building(tmp_path / "c", prefetch=True) as world:
-        fill(world)
-        intake = PlanIntake(world.plans, world.prefetcher, world.events)
-        await intake.announce(reader(), PlanBody(NAMES[:1]))
-        await until(lambda: len(complete(world)) == 1)
-        assert await intake.retract(reader())
-        await until(lambda: repr(world.prefetcher) == "<Prefetcher 0 readers, 0 flights, 0 openings>")
-
-
-async def test_a_wait_lengthens_the_window_unless_the_disk_is_full(tmp_path: Path) -> None:
-    """Bytes win over lead."""
-    async with building(tmp_path / "c", segments=10**6) as world:
-        world.plans.replace(reader(), SHARDS)
-        ahead = world.prefetcher.scheduler
-        before = ahead.readers.window_bytes(reader())
-        world.events.emit(ReaderResumed(reader()))
-        assert ahead.readers.window_bytes(reader()) == 2 * before
-        assert ahead.next() is not None
-        ahead.refused(reader())
-        world.events.emit(ReaderResumed(reader()))
-        assert ahead.readers.window_bytes(reader()) == before
-
-
 async def test_a_stream_is_opened_ahead_and_lands_by_that(tmp_path: Path) -> None:
     """There is nothing more to ask of an origin without Range."""
     async with building(tmp_path / "c", prefetch=True) as world:
@@ -182,28 +100,6 @@ async def test_a_failing_disk_stops_prefetch(tmp_path: Path) -> None:
         await asyncio.sleep(0.01)
         await world.quiet()
         assert world.ledger.stored_bytes == 0
-
-
-async def test_what_fails_ahead_takes_no_place_in_the_window(tmp_path: Path) -> None:
-    """Four missing shards in front of a window of three segments: those behind them come all the same."""
-    async with building(tmp_path / "c", segments=6, prefetch=True) as world:
-        for seed, name in enumerate(NAMES[4:7]):
-            world.origin.put(name, data_of(SEGMENT, seed))
-        world.plans.replace(reader(), SHARDS[:7])
-        world.prefetcher.wake()
-        await until(lambda: complete(world) == sorted(NAMES[4:7]))
-        assert world.prefetcher.scheduler.readers.window_bytes(reader()) <= 3 * SEGMENT
-
-
-async def test_stepping_over_failures_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An origin that has lost everything is not asked for everything."""
-    monkeypatch.setattr(prefetch, "MOST_FAILED", 2)
-    async with building(tmp_path / "c", segments=6, prefetch=True) as world:
-        world.plans.replace(reader(), SHARDS)
-        for _ in range(20):
-            world.prefetcher.wake()
-            await asyncio.sleep(0.002)
-        assert len(world.origin.log) == 4  # while no length is known; then there are two that failed, and more
 
 
 async def test_what_failed_is_tried_again_without_being_asked(tmp_path: Path) -> None:
@@ -292,21 +188,6 @@ async def test_a_dead_readers_window_is_given_back(tmp_path: Path) -> None:
         await until(has_grown)
         assert world.prefetcher.scheduler.readers.window_bytes(reader(0)) == 0
         assert world.room.read_ahead.unread_bytes == 8 * SEGMENT
-
-
-async def test_an_origin_that_hangs_holds_up_its_own_shards_only(tmp_path: Path) -> None:
-    """Its few places are taken, and the others' shards come: also those of the same reader."""
-    async with building(tmp_path / "c", prefetch=True) as world:
-        slow = [f"https://slow/set/{number}.tar" for number in range(40)]
-        for name in slow:
-            world.origin.put(name, data_of(SEGMENT))
-            world.origin.remotes[name].hold()
-        fill(world)
-        mixed = [shard for pair in zip(map(shard_of, slow), SHARDS, strict=False) for shard in pair]
-        world.plans.replace(reader(0), [shard_of(name) for name in slow])
-        world.plans.replace(reader(1), mixed)
-        await until(lambda: len(complete(world)) == len(NAMES))
-        world.origin.release()
 
 
 async def test_a_flight_that_fails_leaves_its_shard_alone_for_a_while(tmp_path: Path) -> None:
@@ -534,44 +415,3 @@ async def test_what_its_file_refuses_is_not_fetched_again_at_once(tmp_path: Path
         world.clock.advance(prefetch.CROWDED_S + 1)
         world.prefetcher.look_again()
         await until(lambda: NAMES[0] in complete(world))
-
-
-moves = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 30)) | st.just(None), max_size=40)
-
-
-def test_a_name_is_left_alone_until_its_time_is_over() -> None:
-    """And told then, once."""
-    alone = prefetch.NegativeCache()
-    alone.add("a", "o", 30.0)
-    alone.add("b", "o", 1.0)
-    assert (list(alone.over(0.9)), "b" in alone) == ([], True)
-    assert (list(alone.over(1.0)), "b" in alone) == (["b"], False)
-    assert list(alone.over(29.0)) == []
-    assert list(alone.over(30.0)) == ["a"]
-
-
-def test_the_longer_time_holds() -> None:
-    """Whichever was said first."""
-    alone = prefetch.NegativeCache()
-    alone.add("a", "o", 30.0)
-    alone.add("a", "o", 1.0)
-    assert list(alone.over(2.0)) == []
-    alone.add("a", "o", 40.0)
-    assert list(alone.over(30.0)) == []
-    assert list(alone.over(40.0)) == ["a"]
-
-
-@given(moves)
-def test_an_origin_counts_its_names(steps: list[tuple[str, int] | None]) -> None:
-    """None of them twice, and none that is over."""
-    alone, now = prefetch.NegativeCache(), 0.0
-    model: dict[str, float] = {}
-    for step in steps:
-        now += 3.0
-        if step is not None:
-            alone.add(step[0], "o", now + step[1])
-            model[step[0]] = max(model.get(step[0], 0.0), now + step[1])
-        over = {name for name, until in model.items() if until <= now}
-        assert sorted(alone.over(now)) == sorted(over)
-        model = {name: until for name, until in model.items() if name not in over}
-        assert (alone.of_origin["o"], "o" in alone.of_origin) == (len(model), bool(model))

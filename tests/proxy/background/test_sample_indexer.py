@@ -385,16 +385,6 @@ async def test_without_room_it_is_given_and_not_kept(tmp_path: Path, monkeypatch
         assert (len(world.store.samples), results(world)) == (0, ["built", "built"])
 
 
-async def test_complete_shards_are_indexed_ahead(tmp_path: Path) -> None:
-    """Nobody has asked; who asks then is answered from the disk."""
-    async with indexing_in(tmp_path / "c", ahead=True) as (world, made):
-        await warmed(world)
-        await until(lambda: results(world) == ["built"])
-        await world.quiet()
-        assert len(await asked(made)) == 40
-        assert results(world) == ["built", "read"]
-
-
 async def test_the_index_ahead_begins_after_the_response(tmp_path: Path) -> None:
     """Not while a reader is inside the shard, though all of it is here; that of a shard nobody reads goes first meanwhile."""
     async with indexing_in(tmp_path / "c", ahead=True) as (world, made):

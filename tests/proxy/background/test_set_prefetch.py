@@ -11,11 +11,9 @@ import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 from support.tars import tar_shard
 
-from forebay_proxy.background.set_prefetch import FAILED_S, MOST_FAILED, NOT_TAR_S, SetPrefetch, check_sets
+from forebay_proxy.background.set_prefetch import FAILED_S, MOST_FAILED, NOT_TAR_S, SetPrefetch
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import Slice
-from forebay_proxy.core.errors import ConfigError
-from forebay_proxy.policy.eviction.admission import AdmissionPolicy
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.policy.plans.epochs import GROUP_LIFE_S
 from forebay_proxy.policy.plans.live_jobs import QUIET_S
@@ -70,23 +68,6 @@ async def test_a_set_comes_without_a_reader(tmp_path: Path) -> None:
                 await tick(world, sets)
             assert len(world.origin.log) == asked
         assert all(world.origin.sent_twice(name) == 0 for name in NAMES)
-
-
-async def test_without_a_set_nothing_stored_is_walked_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To see whether there is room, thousands of tiny shards are: by nobody who wants none."""
-    walks: list[int] = []
-    has_spare = AdmissionPolicy.has_spare
-    monkeypatch.setattr(AdmissionPolicy, "has_spare", lambda policy, size: walks.append(size) or has_spare(policy, size))
-    async with building(tmp_path / "c") as world:
-        fill(world)
-        async with fetching(world) as none:
-            for name in NAMES[:3]:
-                await world.get(name)
-                await tick(world, none)
-            assert walks == []
-        async with fetching(world, PATTERN):
-            await until(lambda: complete(world) == set(NAMES))
-        assert walks
 
 
 async def test_what_is_told_of_a_set(tmp_path: Path) -> None:
@@ -184,14 +165,6 @@ async def test_an_origin_that_has_lost_the_set_is_left_alone(tmp_path: Path) -> 
         asked = len(world.origin.log)
         await tick(world, sets, FAILED_S)
         assert len(world.origin.log) > asked
-
-
-@pytest.mark.parametrize("text", ["imagenet", "/data/{0..9}.tar", "s3://b/{0..9.tar"])
-def test_what_is_no_pattern_is_said_at_the_start(text: str) -> None:
-    """With the flag, and what would be right."""
-    with pytest.raises(ConfigError, match="--set") as caught:
-        check_sets([text])
-    assert "s3://bucket" in caught.value.next_step
 
 
 async def test_a_warmed_set_comes_from_its_first_reader_on(tmp_path: Path) -> None:
@@ -389,18 +362,6 @@ async def test_a_login_page_that_was_stored_before_does_not_stay(tmp_path: Path,
             await tick(world, sets)
             assert sets.status_rows()[0]["complete"] == 1
             assert len(sets.status_rows()[0]["failures"]) == 1  # type: ignore[arg-type]
-
-
-async def test_what_a_reader_has_stored_since_is_mended(tmp_path: Path) -> None:
-    """Nobody is told of a failure that is over."""
-    async with building(tmp_path / "c", segments=64) as world:
-        world.origin.put(NAMES[0], PAGE)
-        async with fetching(world, "https://o/set/{00..00}.tar", judges=True) as sets:
-            await until(lambda: bool(sets.status_rows()[0]["failures"]))
-            world.origin.put(NAMES[0], tar_shard(0), etag='"v2"')
-            assert await world.get(NAMES[0], reader()) == tar_shard(0)
-            await world.quiet()
-            assert sets.status_rows()[0]["failures"] == []
 
 
 async def test_the_rest_of_what_is_no_tar_does_not_come(tmp_path: Path) -> None:

@@ -130,14 +130,6 @@ async def test_samples_come_by_everywhere(tmp_path: Path) -> None:
         assert {fact.why for fact in world.of(SegmentVerified)} == {"sample"}
 
 
-async def test_an_empty_cache_has_nothing_to_sample(tmp_path: Path) -> None:
-    """And that is no error."""
-    async with building(tmp_path / "c") as world:
-        assert (
-            await IdleVerifier(world.room, world.segment_check, lambda: True, every_s=1, chance=random.Random(1)).sample() is Finding.GONE
-        )
-
-
 async def test_a_busy_moment_is_left_out(tmp_path: Path) -> None:
     """One look a period at most, and none while the disk has something to do."""
     async with building(tmp_path / "c") as world:

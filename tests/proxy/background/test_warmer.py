@@ -13,7 +13,6 @@ from support.tars import tar_shard
 
 from forebay_proxy.app.operations import Operations
 from forebay_proxy.background import warmer
-from forebay_proxy.core import tasks
 from forebay_proxy.core.quantities import format_size
 from forebay_proxy.telemetry.counters import Counters
 from forebay_proxy.telemetry.troubles import RecentErrors
@@ -43,16 +42,6 @@ async def test_all_of_it_is_stored(tmp_path: Path, how: dict[str, bool]) -> None
         assert results == {A: "present", B: "present"}
         assert await world.get(A, reader()) == data_of(9 * SEGMENT + 1)
         assert len(world.origin.asked()) == (11 if not how else 2)
-
-
-async def test_bytes_are_counted(tmp_path: Path) -> None:
-    """Those that this request brought."""
-    async with building(tmp_path / "c") as world:
-        world.origin.put(A, data_of(5 * SEGMENT))
-        await world.get(A, reader(), first=0, last=SEGMENT - 1)
-        await world.quiet()
-        _, end = await warmed(world, A)
-        assert end["bytes"] == 4 * SEGMENT
 
 
 async def test_what_fails_is_told_and_stops_nothing(tmp_path: Path) -> None:
@@ -120,17 +109,6 @@ async def test_who_stops_asking_stops_it(tmp_path: Path) -> None:
         assert not world.entry(A).segments.complete
 
 
-async def test_progress_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While nothing ends."""
-    monkeypatch.setattr(tasks, "PROGRESS_S", 0.01)
-    async with building(tmp_path / "c") as world:
-        gate = world.origin.put(A, data_of(10)).hold()
-        told = world.operations.warm([shard_of(A)])
-        assert await anext(told) == {"event": "progress", "done_shards": 0, "shards": 1, "done_bytes": 0}
-        gate.open()
-        assert [event["event"] async for event in told][-1] == "end"
-
-
 NAMES = [f"https://o/set/{number}.tar" for number in range(10)]
 
 
@@ -147,17 +125,6 @@ async def test_what_fits_is_whole_and_the_rest_is_not_begun(tmp_path: Path) -> N
         assert len(begun) <= len(whole) + warmer.ASKING_AT_ONCE
         assert results == {name: "stored" if name in whole else "no-room" for name in NAMES}
         assert (end["stored"], end["no_room"]) == (len(whole), 10 - len(whole))
-
-
-async def test_what_is_here_is_present_though_there_is_no_room(tmp_path: Path) -> None:
-    """The full cache holds it."""
-    async with building(tmp_path / "c", segments=4) as world:
-        for seed, name in enumerate(NAMES):
-            world.origin.put(name, data_of(SEGMENT, seed))
-        await warmed(world, *NAMES[:4])
-        results, _ = await warmed(world, *NAMES[4:], *NAMES[:4])
-        assert [results[name] for name in NAMES] == ["present"] * 4 + ["no-room"] * 6
-        assert not any(world.origin.asked(name) for name in NAMES[4:])
 
 
 async def test_what_cannot_be_completed_stops_nobody_else(tmp_path: Path) -> None:

@@ -26,12 +26,6 @@ pytestmark = pytest.mark.another_python
 
 READ = "import os, sys, urllib.request as r; sys.stdout.buffer.write(r.urlopen(os.environ['FOREBAY_URL'] + sys.argv[1]).read())"
 
-STORED = """
-import json, os, time, urllib.request as r
-while json.load(r.urlopen(os.environ["FOREBAY_URL"] + "/v1/status"))["cache"]["in_flight"]:
-    time.sleep(0.01)
-"""
-
 
 class Place:
     """A user of their own: run directory, cache directory, and an origin with one shard of 3 MB."""
@@ -90,16 +84,6 @@ def place(tmp_path: Path) -> Iterator[Place]:
             place.wait_until_gone(record.pid, record.start_time)
         server.shutdown()
         thread.join()
-
-
-@pytest.mark.each_python
-def test_run_starts_it_and_the_command_reads_through_it(place: Place) -> None:
-    """Bytes are the origin's; the second reading is a hit; the summary says both."""
-    script = f'python() {{ "{sys.executable}" -c "$@"; }}; python "$1" "$2"; python "$3"; python "$1" "$2"'
-    done = place.forebay("run", "--idle-exit-s", "30", "--", "sh", "-c", script, "sh", READ, place.proxy_path, STORED, real=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == place.data * 2
-    assert b"6.0 MB read, 3.0 MB hit (50 %), 3.0 MB from origins, 3.0 MB saved" in done.stderr
 
 
 @pytest.mark.each_python

@@ -71,20 +71,6 @@ def test_the_one_worth_computing(offered: list[str], chosen: str | None) -> None
     assert (found.algorithm if found else None) == chosen
 
 
-def test_without_awscrt_its_sums_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MD5 then serves for Google's two, and CRC-64 for nobody."""
-    monkeypatch.setattr(digest_module, "find_spec", lambda name: None)
-    digest_module._maker.cache_clear()
-    try:
-        assert not usable("crc32c")
-        assert first_usable([_digest("crc32c"), _digest("md5")]) == _digest("md5")
-        assert first_usable([_digest("crc64nvme")]) is None
-        assert usable("crc32")
-
-    finally:
-        digest_module._maker.cache_clear()
-
-
 def test_what_this_openssl_lacks_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A build without MD5, as some companies have it, still starts."""
 

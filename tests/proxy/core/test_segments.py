@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,12 +9,10 @@ from forebay_proxy.core.checksums import Checksums
 from forebay_proxy.core.segments import (
     BLOCK_BYTES,
     DEFAULT_LAYOUT,
-    FIRST_BREADTH,
     SEGMENT_BYTES,
     SegmentLayout,
     Segments,
     allocated,
-    read_ahead_breadth,
 )
 
 
@@ -102,20 +99,6 @@ def test_stored_bytes_are_those_of_each_segment(length: int, data: st.DataObject
     assert segments.stored_count == len(list(segments.stored()))
 
 
-def test_what_all_readers_have_behind_them() -> None:
-    """Stored and below the last of them, tails first; nothing while nobody holds anything."""
-    segments = Segments(DEFAULT_LAYOUT, 5 * SEGMENT_BYTES)
-    for index in (0, 1, 2, 4):
-        segments.land(index, 1)
-    assert not segments.has_passed
-    segments.lease(3)
-    assert list(segments.passed()) == [2, 1, 0]
-    assert list(segments.before_readers()) == [4]
-    segments.lease(1)
-    assert list(segments.passed()) == [0]
-    assert list(segments.before_readers()) == [4, 2]
-
-
 def test_a_lease_on_the_whole_keeps_everything() -> None:
     """Nothing of it may leave, whether readers have passed it or not; what leaves all the same is noticed."""
     segments = Segments(DEFAULT_LAYOUT, 3 * SEGMENT_BYTES, Checksums([1, 2, 3]))
@@ -126,39 +109,3 @@ def test_a_lease_on_the_whole_keeps_everything() -> None:
     assert (segments.is_held, segments.is_leased(0), segments.has_passed) == (True, True, False)
     segments.leave(0)
     assert segments.departures == 1
-
-
-@given(st.lists(st.tuples(st.sampled_from(["land", "leave", "lease"]), st.integers(0, 4))))
-def test_the_tail_is_the_first_to_leave(steps: list[tuple[str, int]]) -> None:
-    """Of a shard of five, as a share of it; of what all readers have behind them while there are any."""
-    segments = Segments(DEFAULT_LAYOUT, 5 * SEGMENT_BYTES)
-    for step, index in steps:
-        if step == "land":
-            segments.land(index, 1)
-        elif step == "leave":
-            segments.leave(index)
-        elif index in segments.leases:
-            segments.release(index)
-        else:
-            segments.lease(index)
-        first = next(segments.passed() if segments.leases else segments.may_leave(), 0)
-        assert segments.tail == first / 5
-
-
-def _never_asked() -> int:
-    raise AssertionError("nothing has to come")
-
-
-def test_what_is_all_here_is_leased_with_its_next_segment_only() -> None:
-    """And nobody asks how much may be in the air."""
-    whole = Segments(DEFAULT_LAYOUT, 3 * SEGMENT_BYTES, Checksums([1, 1, 1]))
-    assert [read_ahead_breadth(whole, read, _never_asked) for read in (0, 2)] == [FIRST_BREADTH] * 2
-
-
-@pytest.mark.parametrize(("most", "at_first", "later"), [(16, FIRST_BREADTH, 16), (1, 1, 1)])
-@pytest.mark.parametrize("is_whole", [True, False])
-def test_a_reader_has_read_a_segment_before_it_gets_more(most: int, at_first: int, later: int, *, is_whole: bool) -> None:
-    """Of what has to be fetched, and of what is here and must be verified."""
-    segments = Segments(DEFAULT_LAYOUT, 3 * SEGMENT_BYTES, Checksums([1, 1, int(is_whole)]))
-    segments.unverified = {0} if is_whole else set()
-    assert [read_ahead_breadth(segments, read, lambda: most) for read in (0, 1)] == [at_first, later]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,7 +23,6 @@ from forebay_proxy.core.errors import (
     OriginRefused,
     OriginTimeout,
     OriginUnavailable,
-    RangeNotSatisfiable,
     ShardChanged,
     ShardError,
     ShardForbidden,
@@ -37,7 +35,7 @@ from forebay_proxy.core.facts.requests import ClientRefused
 from forebay_proxy.core.request_loop import LoopGuard
 from forebay_proxy.core.shard import ByteRange, Pin, PinKind, Shard
 from forebay_proxy.origins.base import OriginBody
-from forebay_proxy.origins.http import RESOLVED_TTL_S, HttpOrigin
+from forebay_proxy.origins.http import HttpOrigin
 from forebay_proxy.origins.net.egress import Egress
 from forebay_proxy.origins.net.guard import Guard
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
@@ -177,28 +175,6 @@ async def test_a_chunked_range_still_has_its_promise(origin: ScriptedOrigin, cli
     await client.fails(TruncatedShard, shard_of(origin.url("/f")), ByteRange(0, 99))
 
 
-async def test_an_origin_without_range_gives_the_whole(origin: ScriptedOrigin, client: Client) -> None:
-    """The 200 to a range is passed on as what it is."""
-    origin.put("/n", ramp(5000), ranges=False)
-    body, data = await client.get(shard_of(origin.url("/n")), ByteRange(100, 199))
-    assert (body.first, body.ranged, data) == (0, False, ramp(5000))
-
-
-async def test_rclones_200_with_content_range_is_a_range(origin: ScriptedOrigin, client: Client) -> None:
-    """The status is wrong, the bytes are right."""
-    origin.put("/r", ramp(5000), range_status=200)
-    body, data = await client.get(shard_of(origin.url("/r")), ByteRange(100, 199))
-    assert (body.first, body.ranged, data) == (100, True, ramp(100, 100))
-
-
-async def test_gzip_nobody_asked_for_is_recorded_and_left_alone(origin: ScriptedOrigin, client: Client) -> None:
-    """Bytes as sent, with the encoding in the version."""
-    packed = gzip.compress(ramp(5000))
-    origin.put("/g", packed, headers=(("Content-Encoding", "gzip"),))
-    body, data = await client.get(shard_of(origin.url("/g")), ByteRange(0, len(packed) - 1))
-    assert (data, body.version.encoding, body.version.length) == (packed, "gzip", len(packed))
-
-
 # Pins
 
 
@@ -252,14 +228,6 @@ async def test_statuses_become_errors(origin: ScriptedOrigin, client: Client, st
     assert [(event.origin, event.method, event.code) for event in answered] == [(origin.base, "GET", status)]
     if kind is OriginLoops:
         assert (error.status, error.retryable) == (508, False)
-
-
-async def test_416_knows_the_length_and_is_no_failure(origin: ScriptedOrigin, client: Client) -> None:
-    """A range past the end tells where the end is."""
-    error = await client.fails(RangeNotSatisfiable, shard_of(origin.url("/a.tar")), ByteRange(100_000, 100_001))
-    assert isinstance(error, RangeNotSatisfiable)
-    assert error.length == 100_000
-    assert client.reasons() == []
 
 
 async def test_errors_hold_no_secret(origin: ScriptedOrigin, client: Client) -> None:
@@ -320,21 +288,6 @@ async def test_garbage_is_an_origin_error(origin: ScriptedOrigin, client: Client
         await client.get(shard_of(origin.url("/h")))
 
 
-async def test_a_lie_about_the_range_is_an_error(origin: ScriptedOrigin, client: Client) -> None:
-    """Bytes of another place are not taken."""
-    origin.put("/l", ramp(100_000), content_range="bytes 0-9/100000")
-    await client.fails(OriginError, shard_of(origin.url("/l")), ByteRange(10, 19))
-    assert client.reasons() == ["wrong"]
-
-
-async def test_silence_before_the_headers_times_out(origin: ScriptedOrigin) -> None:
-    """The idle timeout counts from the request on."""
-    origin.put("/q", ramp(10), gate=asyncio.Event())
-    async with client_of(origin, idle_timeout_s=0.1) as client:
-        await client.fails(OriginTimeout, shard_of(origin.url("/q")))
-        assert client.reasons() == ["timeout"]
-
-
 async def test_silence_within_the_body_times_out(origin: ScriptedOrigin) -> None:
     """What came before is delivered, then a 504 error."""
     origin.put("/q", ramp(100_000), body_gate=asyncio.Event(), gate_at=1000)
@@ -370,17 +323,6 @@ async def test_cancelling_in_the_body_closes_the_connection(origin: ScriptedOrig
         await task
     await origin.until(lambda: origin.open_connections == 0)
     assert client.reasons() == []
-
-
-async def test_cancelling_before_the_headers_closes_the_connection(origin: ScriptedOrigin, client: Client) -> None:
-    """Nor does one that was still waiting."""
-    origin.put("/q", ramp(10), gate=asyncio.Event())
-    task = asyncio.create_task(client.get(shard_of(origin.url("/q"))))
-    await origin.until(lambda: bool(origin.requests))
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await origin.until(lambda: origin.open_connections == 0)
 
 
 # HEAD
@@ -424,16 +366,6 @@ async def test_redirects_are_followed_and_remembered(origin: ScriptedOrigin, cli
     for first in (0, 10, 20):
         assert (await client.get(shard, ByteRange(first, first + 9)))[1] == ramp(10, first)
     assert [request.path for request in origin.requests] == ["/r", "/a.tar", "/a.tar", "/a.tar"]
-
-
-async def test_what_is_remembered_runs_out(origin: ScriptedOrigin, client: Client) -> None:
-    """After some minutes the shard's own URL is asked again."""
-    origin.redirect("/r", origin.url("/a.tar"))
-    shard = shard_of(origin.url("/r"))
-    await client.get(shard, ByteRange(0, 9))
-    client.now += RESOLVED_TTL_S + 1
-    await client.get(shard, ByteRange(0, 9))
-    assert [request.path for request in origin.requests] == ["/r", "/a.tar"] * 2
 
 
 async def test_a_dead_link_is_resolved_again_once(origin: ScriptedOrigin, client: Client) -> None:
@@ -510,14 +442,6 @@ async def test_a_redirect_that_leads_nowhere_is_an_error(origin: ScriptedOrigin,
     origin.redirect("/r", target, status=307)
     await client.fails(OriginError, shard_of(origin.url("/r")))
     assert len(origin.requests) == (6 if target == "/r" else 1)
-
-
-async def test_a_relative_redirect_keeps_credentials_on_the_host(origin: ScriptedOrigin, client: Client) -> None:
-    """Same host, same reader."""
-    origin.redirect("/d/r", "../a.tar", status=308)
-    shard = shard_of(origin.url("/d/r"), ("Authorization", "t"))
-    assert (await client.get(shard, ByteRange(0, 9)))[1] == ramp(10)
-    assert origin.requests[1].headers["authorization"] == "t"
 
 
 # Where it may go

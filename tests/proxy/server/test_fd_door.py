@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
+from support.house import SEGMENT, World, building, data_of, reader, until
 
 from forebay_proxy.core.errors import ConfigError
-from forebay_proxy.core.facts.requests import ClientRefused, DoorAnswered, LeaseEnded, RequestDone, RequestOutcome, Served, ShardOpened
+from forebay_proxy.core.facts.requests import ClientRefused, DoorAnswered, LeaseEnded, RequestDone, RequestOutcome, Served
 from forebay_proxy.server import fd_door
 from forebay_proxy.server.fd_door import FdServer
 from forebay_proxy.server.net.access import Access
@@ -394,14 +394,6 @@ async def test_a_client_that_talks_nonsense_is_cut_off(tmp_path: Path) -> None:
         assert found.bytes() == DATA
 
 
-async def test_a_plan_moves_on_by_an_opening(tmp_path: Path) -> None:
-    """A moment after the answer: who waits for a descriptor does not wait for the books."""
-    async with opened(tmp_path) as (world, _):
-        world.plans.replace(reader(), [shard_of(A)])
-        await asked(tmp_path, who=str(reader()))
-        await until(lambda: [fact.how for fact in world.of(ShardOpened)] == ["planned"])
-
-
 async def test_closing_ends_all_leases(tmp_path: Path) -> None:
     """The path is free, nobody is inside; what a client has it keeps."""
     async with opened(tmp_path) as (world, door):
@@ -433,14 +425,3 @@ async def test_no_door_where_a_lease_does_not_hold(tmp_path: Path) -> None:
             )
             door.open_beside(place, can_lend=can_lend)
             assert door.path is None
-
-
-async def test_a_fault_in_one_book_is_not_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What is written down later is written down one by one; the fault is told."""
-    async with opened(tmp_path) as (_, door):
-        kept: list[int] = []
-        door.later(lambda: kept.append(1))
-        door.later(lambda: kept.remove(9))
-        door.later(lambda: kept.append(2))
-        await until(lambda: kept == [1, 2])
-    assert "a fault in Forebay itself: ValueError" in caplog.text

@@ -15,21 +15,6 @@ def estimate(dataset: float = 1000, cache: float = 500, origin: float = 0.5, rat
     return Estimate(PlannedRun(int(dataset * GB), int(cache * GB), origin * GB, rate * GB, workers))
 
 
-def test_hits_are_the_cache_less_what_lies_ahead() -> None:
-    """D - (C - W) from the origin, W two segments a reader."""
-    found = estimate()
-    assert found.hit_bytes == 500 * GB - 64 * 2 * SEGMENT_BYTES
-    assert found.origin_bytes == 1000 * GB - found.hit_bytes
-
-
-def test_an_epoch_takes_the_longer_of_trainer_and_line() -> None:
-    """max(D / r, (D - hits) / b); the first has no hits."""
-    assert estimate(origin=0.5).epoch_s == pytest.approx(1250.0)  # the trainer's
-    bound = estimate(origin=0.2)
-    assert bound.epoch_s == pytest.approx(bound.origin_bytes / (0.2 * GB))
-    assert bound.first_epoch_s == pytest.approx(5000.0)
-
-
 @pytest.mark.parametrize(("share", "hits"), [(0.25, 0.034), (0.5, 0.153), (0.75, 0.403), (0.9, 0.670)])
 def test_lru_hits_far_less(share: float, hits: float) -> None:
     """f + (1 - f) ln(1 - f): 3, 15, 40 and 67 percent."""
@@ -51,11 +36,6 @@ def test_an_origin_faster_than_the_trainer() -> None:
     assert verdict.startswith("no cache can make this faster: the origin (1.25 GB/s) is faster than the trainer (800 MB/s)")
     assert "saves the origin 499 GB an epoch" in verdict
     assert estimate(origin=1.25).sufficient_bytes == 0
-
-
-def test_a_cache_that_makes_up_for_the_origin() -> None:
-    """The line has the time of an epoch for what misses."""
-    assert estimate().verdict.startswith("the cache makes up for the origin")
 
 
 def test_origin_bound() -> None:

@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.house import reader
 
 from forebay_proxy.core.facts.origins import FlightBoarded, OriginBytes, SegmentFetched
@@ -28,13 +26,6 @@ def _request(outcome: RequestOutcome | None, sent: int = 0, *, hit: int = 0, cod
 
 
 NONE = {"hit": 0, "collapsed": 0, "partial": 0, "miss": 0, "bypass": 0, "relayed": 0}
-
-
-def test_everything_starts_at_zero() -> None:
-    """All keys are there before the first request."""
-    both = {"requests": NONE, "reader_wait_s": 0, "errors": 0, "no_tars": 0}
-    taken = {"sent": 0, "hit": 0, "opened": 0}
-    assert _counters() == {**both, "bytes": {**taken, "origin": 0, "saved": 0}, "jobs": {}, "anonymous": {**both, "bytes": taken}}
 
 
 def test_saved_is_what_the_origin_did_not_send() -> None:
@@ -86,14 +77,6 @@ def test_jobs_are_bounded() -> None:
     assert len(seen["jobs"]) == MAX_JOBS
     assert "job0" not in seen["jobs"]
     assert max(map(len, seen["jobs"])) == 256
-
-
-@given(st.lists(st.tuples(st.sampled_from(RequestOutcome), st.integers(0, 1000), st.sampled_from(["a", "b", "c"]))))
-def test_jobs_add_up_to_the_total(requests: list[tuple[RequestOutcome, int, str]]) -> None:
-    """Where every reader has a name, the shares are the whole."""
-    seen = _counters(*(_request(outcome, sent, job=job) for outcome, sent, job in requests))
-    assert seen["bytes"]["sent"] == sum(job["bytes"]["sent"] for job in seen["jobs"].values()) == sum(sent for _, sent, _ in requests)
-    assert sum(seen["requests"].values()) == len(requests)
 
 
 def test_who_names_no_reader_is_told_apart() -> None:

@@ -13,7 +13,6 @@ import pytest
 from support.fake_origin import FakeOrigin, Gate, Remote
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 
-from forebay_proxy.cache.integrity.segment_check import Finding
 from forebay_proxy.core import digests as digest_module
 from forebay_proxy.core.digests import Digest, hasher_of
 from forebay_proxy.core.errors import DigestDiffers
@@ -267,24 +266,6 @@ async def test_a_rotten_disk_is_not_the_origins_fault(tmp_path: Path, monkeypatc
         assert "differs" not in results(world)
         assert [fact.stage for fact in world.of(IntegrityFailed)] == ["read"]
         assert await world.get(A) == data
-
-
-async def test_a_look_in_vain_has_not_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A segment that was hashed while another left is hashed once more, and counts once."""
-    async with building(tmp_path / "c") as world:
-        put(world, data := data_of(3 * SEGMENT))
-        look, vain = world.segment_check.verify, list[int]()
-
-        async def in_vain(entry, index, why, **how):  # type: ignore[no-untyped-def]
-            finding = await look(entry, index, why, **how)
-            if index not in vain:
-                vain.append(index)
-                return Finding.GONE
-            return finding
-
-        monkeypatch.setattr(world.segment_check, "verify", in_vain)
-        assert await world.get(A) == data
-        assert (vain, results(world)) == ([0, 1, 2], ["agrees"])
 
 
 async def test_what_is_being_hashed_does_not_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

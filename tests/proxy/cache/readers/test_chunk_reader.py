@@ -18,7 +18,6 @@ from forebay_proxy.cache.readers.chunk_reader import (
     RepeatCheck,
     SegmentSource,
     foreseen_outcome,
-    source_in_flight,
     source_of_segment,
 )
 from forebay_proxy.cache.resident.digest_state import DigestState
@@ -137,15 +136,6 @@ async def test_what_must_not_be_read_is_not_sent(tmp_path: Path, why: str) -> No
         entry.in_use.fault = None
         if why == "leaving":
             entry.segments.sums[1] = checksum
-
-
-async def test_one_buffer_serves_all_chunks(tmp_path: Path) -> None:
-    """A chunk is used up when the next is asked for."""
-    async with building(tmp_path / "c") as world:
-        chunks = await stored(world)
-        first = await chunks.from_file(0, 0, 100, None)
-        await chunks.from_file(1, SEGMENT, SEGMENT + 100, None)
-        assert bytes(first) == DATA[SEGMENT : SEGMENT + 100]
 
 
 async def test_a_segment_that_leaves_meanwhile_is_not_given(tmp_path: Path) -> None:
@@ -268,71 +258,6 @@ def entry_of(*, ranged: bool = True, stored: tuple[int, ...] = ()) -> Entry:
     for index in stored:
         entry.segments.land(index, 1)
     return entry
-
-
-def body(position: int = 0, *, once: bool = False, kept_from: int = 0) -> Flight:
-    """A flight of the whole shard at ``position``, whose window begins at ``kept_from`` and that has written nothing."""
-    flight = Flight(0, WHOLE, 0.0, once=once)
-    flight.position = position
-    flight.window.start = kept_from
-    return flight
-
-
-def test_one_body_of_many_segments_is_gone_on_with() -> None:
-    """It is not asked for anew at each of them."""
-    assert source_in_flight(entry_of(ranged=False), SEGMENT, body()) is SegmentSource.SAME_FLIGHT
-
-
-def test_a_body_that_ended_beyond_the_position_is_read_to_there() -> None:
-    """And one that ended before it is left."""
-    entry, flight = entry_of(ranged=False), body(2 * SEGMENT)
-    flight.done = True
-    assert source_in_flight(entry, SEGMENT, flight) is SegmentSource.SAME_FLIGHT
-    assert source_in_flight(entry, 2 * SEGMENT, flight) is None
-
-
-def test_a_flight_of_one_segment_is_left_at_its_end() -> None:
-    """Where the origin gives parts, the next segment has a flight of its own."""
-    assert source_in_flight(entry_of(), SEGMENT, body()) is None
-
-
-def test_a_failed_body_is_left() -> None:
-    flight = body()
-    flight.error = OSError("cut")
-    assert source_in_flight(entry_of(ranged=False), SEGMENT, flight) is None
-
-
-def test_a_body_that_cannot_be_asked_for_twice_is_followed() -> None:
-    """Also by a reader whose bytes are stored, so that it waits for this one."""
-    entry = entry_of(ranged=False, stored=(0,))
-    entry.in_use.stream = body(SEGMENT, once=True)
-    assert source_in_flight(entry, 0, None) is SegmentSource.ONE_BODY
-
-
-def test_one_that_kept_nothing_of_the_start_is_asked_for_anew() -> None:
-    """A body of its own, from the start on; from the middle on there is none."""
-    entry = entry_of(ranged=False)
-    entry.in_use.stream = body(SEGMENT, once=True, kept_from=SEGMENT)
-    assert source_in_flight(entry, 0, None) is SegmentSource.PRIVATE
-    assert source_in_flight(entry, 1, None) is None
-
-
-@pytest.mark.parametrize("over", [True, False])
-def test_another_body_binds_nobody(over: bool) -> None:
-    """One that has ended, or that may be asked for again."""
-    entry = entry_of(ranged=False)
-    entry.in_use.stream = body(once=over)
-    entry.in_use.stream.done = over
-    assert source_in_flight(entry, 0, None) is None
-
-
-def test_a_stored_segment_is_read_from_the_file() -> None:
-    assert source_of_segment(entry_of(stored=(1,)), 1) is SegmentSource.STORE
-
-
-def test_a_missing_one_is_shared() -> None:
-    """With whoever asks for it too."""
-    assert source_of_segment(entry_of(stored=(1,)), 0) is SegmentSource.SHARED
 
 
 @pytest.mark.parametrize("stored", [(1,), ()])

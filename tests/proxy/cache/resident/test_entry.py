@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from support.house import shard_of
@@ -11,14 +10,11 @@ from support.house import shard_of
 from forebay_proxy.cache.resident.digest_state import DigestState, DigestVerdict
 from forebay_proxy.cache.resident.entry import (
     MOST_CREDENTIALS,
-    MOST_JOBS,
     PROOF_S,
     CredentialAccess,
     Entry,
-    VersionFile,
     VersionTrust,
     VersionUse,
-    fresh_key,
 )
 from forebay_proxy.core.checksums import Checksums
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
@@ -129,12 +125,6 @@ async def test_a_length_that_became_known_changes_only_the_length() -> None:
     assert (entry.version, entry.last_index) == (version_of(length=SEGMENT_BYTES + 1), 1)
 
 
-async def test_fresh_keys_are_nobody_elses() -> None:
-    """Not the version's own, and another each time."""
-    version = version_of()
-    assert len({fresh_key(SHARD, version, 1), fresh_key(SHARD, version, 2), store_key(NAME, version.identity)}) == 3
-
-
 @pytest.mark.parametrize("what", ["readers", "flying"])
 def test_whoever_is_inside_keeps_it_from_being_idle(what: str) -> None:
     """A reader, or a flight."""
@@ -162,29 +152,6 @@ async def test_a_body_streams_until_its_flight_ends() -> None:
     assert use.stream is not None
 
 
-def test_what_a_log_shows_of_its_use() -> None:
-    """How many are inside, and that it leaves."""
-    use = VersionUse()
-    use.readers, use.stale = 2, True
-    assert repr(use) == "<VersionUse 2 readers, 0 flying, 0 leaving, stale>"
-
-
-def test_a_job_that_was_told_need_not_ask_again() -> None:
-    """The others do, and the moment is the last one."""
-    trust = VersionTrust()
-    trust.checked("one", 5.0)
-    trust.checked("two", 6.0)
-    assert (trust.checked_jobs, trust.checked_at) == ({"one", "two"}, 6.0)
-
-
-def test_made_up_jobs_are_forgotten() -> None:
-    """All at once: each of them asks once more."""
-    trust = VersionTrust()
-    for number in range(MOST_JOBS + 1):
-        trust.checked(f"j{number}", 1.0)
-    assert trust.checked_jobs == {f"j{MOST_JOBS}"}
-
-
 def test_the_end_waits_for_the_digest_while_one_is_expected() -> None:
     """Not before the origin has named one, nor once it has come out."""
     trust = VersionTrust()
@@ -193,35 +160,6 @@ def test_the_end_waits_for_the_digest_while_one_is_expected() -> None:
     assert trust.digest_pending
     trust.digest_state.verdict = DigestVerdict.AGREES
     assert not trust.digest_pending
-
-
-def test_a_file_that_was_made_is_there_and_open() -> None:
-    """Both facts change together."""
-    stored, file = VersionFile(), object()
-    made: Any = file
-    stored.made(made)
-    assert stored.file is file
-    assert stored.filed
-
-
-def test_nothing_is_counted_of_a_removed_file() -> None:
-    """Neither for what was stored, nor for what was on its way; when its segments landed is what others clear."""
-    stored, file = VersionFile(), object()
-    made: Any = file
-    stored.made(made)
-    stored.charged_bytes = 100
-    stored.writing.add(3)
-    stored.removed()
-    assert (stored.file, stored.filed, stored.charged_bytes, stored.writing) == (None, False, 0, set())
-
-
-def test_what_a_log_shows_of_a_file() -> None:
-    """Whether it is open, what it holds, and whether it is claimed."""
-    stored = VersionFile()
-    assert repr(stored) == "<VersionFile none, 0 bytes, 0 being written>"
-    stored.filed = stored.claimed = True
-    stored.charged_bytes = 7
-    assert repr(stored) == "<VersionFile closed, 7 bytes, 0 being written, claimed>"
 
 
 # What the origin has shown to whom
@@ -265,16 +203,6 @@ def test_the_oldest_proof_makes_room() -> None:
     assert [access.may_read(f"p{number}", 1.0) for number in (0, 1, MOST_CREDENTIALS)] == [False, True, True]
     access.proved("late", PROOF_S)
     assert repr(access) == "<CredentialAccess 1 shown, 1 proved>"
-
-
-def test_fetches_of_made_up_credentials_are_bounded() -> None:
-    """Those beyond the bound prove themselves; no credential at all is always one of the known."""
-    access = CredentialAccess()
-    access.macs = {f"a{number}" for number in range(MOST_CREDENTIALS)}
-    access.admit("one more")
-    access.admit("")
-    assert not access.may_read("one more", 0.0)
-    assert access.may_read("", 0.0)
 
 
 def test_only_named_credentials_are_claimed() -> None:

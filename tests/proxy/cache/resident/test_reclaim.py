@@ -17,7 +17,6 @@ from forebay_proxy.store.files import file_io
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
-C = "https://o/set/c.tar"
 
 
 async def test_nobody_finds_what_is_leaving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,18 +121,6 @@ async def test_a_fault_of_ours_holds_up_nobody(tmp_path: Path, monkeypatch: pyte
         assert "for no reason that is known" in caplog.text
         async with asyncio.timeout(60):
             assert await world.get(A) == data
-
-
-async def test_a_fault_in_the_books_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does one before anything was tried."""
-    async with building(tmp_path / "c", retry_budget_s=0.0, checked=False) as world:
-        world.origin.put(A, data_of(SEGMENT)).fail(after=30_000)
-        with monkeypatch.context() as patch:
-            patch.setattr(world.room, "fit", lambda *_: 1 / 0)
-            with pytest.raises(ForebayError):
-                await world.get(A)
-            await world.quiet()
-        assert all(not entry.in_use.leaving for entry in world.room.entries.values())
 
 
 async def test_an_unfinished_segment_that_cannot_be_freed_is_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

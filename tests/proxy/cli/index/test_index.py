@@ -116,13 +116,6 @@ def test_a_small_one_beside_large_ones(seed: int) -> None:
     assert (index(sidecar).exit_code, sidecar.fetched.total() < 3 * 19) == (0, True)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_a_missing_one_beside_large_ones(seed: int) -> None:
-    """It alone has no index."""
-    sidecar = Small(urls(1, 9, 9), seed=seed, missing=frozenset({"https://h.example/0.tar"}))
-    assert counted(index(sidecar)) == set(list(sidecar.sizes)[1:])
-
-
 def test_an_index_that_is_not_made_yet_is_asked_for_again() -> None:
     """A disk that is slow for a moment must not fail a count of hours; one that stays so does."""
     sidecar = Small(urls(3, 3, 3))

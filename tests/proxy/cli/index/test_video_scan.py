@@ -114,26 +114,6 @@ def test_telling_a_dead_scan_is_an_error_too(program: Callable[[str], None]) -> 
         _tell_for_ever(scan)
 
 
-@pytest.mark.parametrize(
-    "line", ["[h264 @ 0x55] deprecated", "7", "null", '["end"]', '{"level": "info"}', '{"event": 7}', '{"event": "seen"}']
-)
-def test_what_a_library_prints_is_passed_over(program: Callable[[str], None], line: str) -> None:
-    """A line that is no JSON, or is no event of the scan, says nothing."""
-    program(f"print({line!r}); tell(event='end')")
-    scan, told = events()
-    with scan.begun():
-        scan.end()
-    assert [event["event"] for event in told] == ["end"]
-
-
-def test_an_event_without_its_fields_stops_the_count(program: Callable[[str], None]) -> None:
-    """What it says more is not waited for."""
-    program('print(\'{"event": "failed"}\', flush=True)\nfor line in sys.stdin: pass\ntime.sleep(600)')
-    scan, _ = events()
-    with pytest.raises(KeyError), scan.begun():
-        _tell_for_ever(scan)
-
-
 def test_much_said_keeps_nobody_waiting(program: Callable[[str], None]) -> None:
     """More than a pipe holds, while nobody here reads."""
     program("""

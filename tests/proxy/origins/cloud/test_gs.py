@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import logging
 import time
@@ -149,13 +148,6 @@ async def test_odd_keys_are_spelt_as_the_service_wants(gcs: Gcs, client: Client)
 # Tokens
 
 
-async def test_one_token_serves_all_segments(gcs: Gcs, client: Client) -> None:
-    """Sixteen requests at one time, one call for a token."""
-    await asyncio.gather(*(client.get(SHARD, ByteRange(first, first + 9)) for first in range(0, 160, 10)))
-    assert gcs.token_requests == 1
-    assert {request.headers["authorization"] for request in gcs.reads} == {"Bearer ya29.canary-0"}
-
-
 async def test_a_token_is_renewed_before_it_ends(gcs: Gcs, client: Client) -> None:
     """Some minutes ahead, not at the end and not each time."""
     for seconds, tokens in ((0, 1), (3000, 1), (500, 2), (10, 2)):
@@ -190,14 +182,6 @@ async def test_a_refused_token_is_read_anew_once(gcs: Gcs, client: Client) -> No
         await client.get()
     assert refused.value.status == 401
     assert len(gcs.reads) == 4, "ten seconds have not passed: one request, no token"
-
-
-async def test_all_who_are_refused_share_one_renewal(gcs: Gcs, client: Client) -> None:
-    """A token that ends under sixteen requests costs one call for another."""
-    await client.get()
-    gcs.end_tokens()
-    await asyncio.gather(*(client.get() for _ in range(16)))
-    assert gcs.token_requests == 2
 
 
 async def test_refused_credentials_say_what_to_do(gcs: Gcs, client: Client) -> None:

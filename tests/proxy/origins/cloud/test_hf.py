@@ -21,7 +21,6 @@ from forebay_proxy.core.errors import (
     OriginRefused,
     OriginUnavailable,
     ShardForbidden,
-    ShardNotFound,
 )
 from forebay_proxy.core.events import Event, Events
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
@@ -29,7 +28,6 @@ from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.origins.cloud.hf import HfOrigin, hub_endpoint, token_path
 from forebay_proxy.origins.http import HttpOrigin
 from forebay_proxy.origins.net.guard import Guard, Refused
-from forebay_proxy.origins.response import OriginResponse
 from forebay_proxy.wire.urls.hf_url import repo_file
 from forebay_proxy.wire.urls.quoting import InvalidShardUrl
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
@@ -128,19 +126,6 @@ async def test_an_ended_link_is_resolved_again_once_by_all_who_notice(hub: Hub, 
     firsts = range(0, 160, 10)
     got = await asyncio.gather(*(client.get(SHARD, ByteRange(first, first + 9), version.pin) for first in firsts))
     assert [data for _, data in got] == [DATA[first : first + 10] for first in firsts]
-    assert len(hub.requests) == 2
-
-
-async def test_one_who_notices_late_takes_the_new_link(hub: Hub, client: Client) -> None:
-    """A refusal that was on its way while another resolved costs the hub nothing."""
-    await client.opened()
-    old = await client.origin.prepare(SHARD)
-    hub.cdn.good_for_s += 60  # a new link is another URL
-    first, late = [await client.origin.again(SHARD, old, OriginResponse(403, {})) for _ in range(2)]
-    assert first is not None
-    assert late is not None
-    assert first.url == late.url != old.url
-    assert late.fresh, "asked again once, not for ever"
     assert len(hub.requests) == 2
 
 
@@ -294,14 +279,6 @@ async def test_a_token_that_cannot_be_a_header_is_not_sent(hub: Hub, caplog: pyt
     assert "hf bad" not in caplog.text
 
 
-async def test_the_token_can_be_kept_back(hub: Hub) -> None:
-    """HF_HUB_DISABLE_IMPLICIT_TOKEN, as huggingface_hub understands it."""
-    async with client_of(hub, HF_TOKEN="hf_good", HF_HUB_DISABLE_IMPLICIT_TOKEN="1") as client:
-        await client.get()
-        assert "hf_good" not in repr(client.origin._token)
-    assert "authorization" not in hub.requests[0].headers
-
-
 @pytest.mark.parametrize(
     ("environ", "path"),
     [
@@ -325,48 +302,6 @@ async def test_a_full_hub_is_obeyed(hub: Hub, client: Client) -> None:
     with pytest.raises(OriginUnavailable) as limited:
         await client.get()
     assert (limited.value.throttled, limited.value.retry_after_s) == (True, 7.0)
-
-
-async def test_those_who_wait_for_one_answer_share_its_failure(hub: Hub, client: Client) -> None:
-    """A hub that says no is not asked by each of them in turn."""
-    hub.limited = 1
-    results = await asyncio.gather(*(client.get() for _ in range(8)), return_exceptions=True)
-    assert all(isinstance(result, OriginUnavailable) for result in results)
-    assert len(hub.requests) == 1
-
-
-async def test_the_one_who_asks_may_leave(hub: Hub, client: Client) -> None:
-    """Those who waited for its answer ask themselves, and nothing is left behind."""
-    first = asyncio.create_task(client.get())
-    second = asyncio.create_task(client.get())
-    while not client.origin._resolving:
-        await asyncio.sleep(0)
-    first.cancel()
-    assert (await second)[1] == DATA[:10]
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    assert client.origin._resolving == {}
-
-
-async def test_one_who_waits_may_leave(hub: Hub, client: Client) -> None:
-    """Its leaving ends nobody else's asking."""
-    first = asyncio.create_task(client.get())
-    second = asyncio.create_task(client.get())
-    while not client.origin._resolving:
-        await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    second.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await second
-    assert (await first)[1] == DATA[:10]
-    assert len(hub.requests) == 1
-
-
-async def test_absence_is_the_hubs_word(client: Client) -> None:
-    """No file, no revision."""
-    for url in (f"hf://{REPO}/none.tar", f"hf://{REPO}@none/a.tar"):
-        with pytest.raises(ShardNotFound, match="NotFound"):
-            await client.get(shard_of(url))
 
 
 @pytest.mark.parametrize("url", ["hf://datasets/org/name", "hf://org/a.tar", "hf://buckets/org/name/a.tar", f"hf://{REPO}@/a.tar"])

@@ -65,15 +65,6 @@ def test_a_group_nobody_opens_is_dead_and_forgotten() -> None:
     assert len(passes.groups) == 0
 
 
-def test_the_last_opening_is_known_until_the_shard_is_forgotten() -> None:
-    """Whoever opened it."""
-    passes = EpochTracker()
-    passes.opened(A, "one", 5.0)
-    assert passes.last_opened(A.name) == 5.0
-    passes.forget(A.name)
-    assert passes.last_opened(A.name) is None
-
-
 # Readers of one job that are not in the same epoch
 
 
@@ -183,24 +174,6 @@ def test_a_sidecar_that_started_half_way_learns_the_rest() -> None:
     assert behind[-1] < 0.5 * behind[0], behind
 
 
-def test_a_job_that_begins_again_from_an_early_epoch() -> None:
-    """Its name is the same and what it read before is no matter: it reads everything anew."""
-    found = Epoch(0.0)
-    found.read("a", 7, [7])
-    found.read("b", 0, [0])
-    assert (found.epoch, found.has_read("a"), found.has_read("b")) == (0, False, True)
-
-
-def test_epochs_told_after_a_guessed_one() -> None:
-    """What was read before anybody told an epoch was the epoch before."""
-    found = Epoch(0.0)
-    found.read("a", None)
-    found.begin(1)
-    assert not found.has_read("a")
-    found.read("a", 1)
-    assert found.has_read("a")
-
-
 def test_the_epoch_before_counts_while_a_plan_is_of_it() -> None:
     """One reader of a job has opened a shard in epoch 3, another, still in 2, has yet to: unread, until that one's plan is over."""
     passes = EpochTracker()
@@ -240,15 +213,6 @@ def test_a_set_known_by_name_alone_is_what_was_opened_under_it() -> None:
     assert [unread(passes, shard.name, GROUP, 2.0) for shard in (A, B, C)] == [["job"], ["job"], []]
 
 
-def test_a_set_dies_with_its_last_opening() -> None:
-    """Six hours later, like a group."""
-    passes = EpochTracker()
-    passes.opened(A, "one", 0.0, PATTERN, 0)
-    assert unread(passes, B.name, GROUP, GROUP_LIFE_S + 1) is None
-    passes.groups.expire(GROUP_LIFE_S + 1)
-    assert len(passes.groups) == len(passes.sets) == 0
-
-
 def test_a_declared_set_is_unread_before_any_job() -> None:
     """From its first opening on only what jobs read counts."""
     passes = EpochTracker()
@@ -283,23 +247,6 @@ def test_a_larger_set_is_read_by_those_who_say_so() -> None:
     assert [unread(passes, shard.name, GROUP, 5.0) for shard in (A, C)] == [["small"], []]
 
 
-def test_an_opening_tells_of_sets_alone() -> None:
-    """Nobody fetches a group ahead: that it was opened is for nobody else to hear."""
-    passes = EpochTracker()
-    assert passes.opened(A, "job", 1.0) == ()
-    passes.declare_set(PATTERN, 1.0)
-    assert passes.opened(A, "job", 2.0) == (passes.sets.key(PATTERN),)
-
-
-def test_a_declared_set_hears_of_every_opening() -> None:
-    """Whatever smaller set the reader named: what was declared is fetched ahead until it is read."""
-    passes = EpochTracker()
-    key = passes.declare_set("https://o/set/{a,b,c,d}.tar", 0.0)
-    half = "https://o/set/{a,b}.tar"
-    passes.began(half, "job", 0, 0.0)
-    assert {*passes.opened(A, "job", 1.0, half, 0)} == {key, passes.sets.key(half)}
-
-
 def test_sets_by_long_names_do_not_pile_up() -> None:
     """A client that names a new set with each plan is forgotten, set by set; one that is read all the while stays."""
     passes = EpochTracker()
@@ -310,16 +257,6 @@ def test_sets_by_long_names_do_not_pile_up() -> None:
     assert len(passes.groups) <= MOST_SETS
     assert unread(passes, A.name, GROUP, 0.0) == []
     assert passes.groups._seen == 1
-
-
-def test_a_reader_ten_epochs_behind_is_no_error() -> None:
-    """While another of its job is ahead: what it opens was read long ago, as far as the newest epoch is concerned."""
-    passes = EpochTracker()
-    passes.began(PATTERN, "job", 20, 1.0)
-    passes.began(PATTERN, "job", 3, 1.0)
-    passes.opened(A, "job", 1.0, PATTERN, 20)
-    passes.opened(B, "job", 2.0, PATTERN, 3)
-    assert (unread(passes, A.name, GROUP, 2.0), unread(passes, B.name, GROUP, 2.0)) == ([], ["job"])
 
 
 def test_a_first_epoch_without_a_number_is_the_one_before() -> None:

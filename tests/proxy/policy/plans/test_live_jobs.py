@@ -17,7 +17,7 @@ from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.eviction.admission import AdmissionPolicy
 from forebay_proxy.policy.eviction.ledger import Ledger
 from forebay_proxy.policy.plans import live_jobs
-from forebay_proxy.policy.plans.live_jobs import ANONYMOUS, PAUSE_S, QUIET_S, Bursts, LiveJobs, Presence
+from forebay_proxy.policy.plans.live_jobs import QUIET_S, Bursts, LiveJobs, Presence
 from forebay_proxy.policy.plans.registry import NextUseChanged, PlanRegistry, Rank
 from forebay_proxy.simulate.replay import ReplayedShard, Slice
 from forebay_proxy.wire.protocol.plan import ReaderName
@@ -65,13 +65,13 @@ def test_a_job_is_over_when_it_is_held_no_more() -> None:
         assert not jobs.is_live("train", clock())
 
 
-def test_names_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_not_kept_for_ever() -> None:
     """A client may make them up."""
-    monkeypatch.setattr("forebay_proxy.policy.plans.live_jobs.MOST_JOBS", 4)
+    most = live_jobs.MOST_JOBS
     jobs = LiveJobs(FakeClock())
-    for number in range(8):
+    for number in range(2 * most):
         jobs.heard(str(number), 0.0)
-    assert [jobs.is_live(str(number), 0.0) for number in range(8)] == [False] * 4 + [True] * 4
+    assert [jobs.is_live(str(number), 0.0) for number in range(2 * most)] == [False] * most + [True] * most
 
 
 # What it is for
@@ -168,15 +168,6 @@ def test_a_finished_jobs_bytes_leave_before_what_a_live_job_reads(folder: str, t
     assert max(found[1:]) <= 1.05 * (COUNT - ROOM) + ahead, found
 
 
-def test_without_a_pause_the_anonymous_job_still_comes_to_it() -> None:
-    """Where nothing tells that another one has begun, two epochs later."""
-    for folder in ("same", "other"):
-        node = Node()
-        node.job(set_of("same", "a")[0], 2, None)
-        found = node.job(set_of(folder, "b")[0], 6, None)
-        assert max(found[4:]) <= 1.05 * (COUNT - ROOM), (folder, found)
-
-
 def live_job(node: Node) -> tuple[ReaderName, Callable[[], None]]:
     presence = Presence(node.plans.jobs)
     presence.asks("train")
@@ -256,38 +247,11 @@ def test_a_restart_forgets_what_was_read_and_throws_nothing_out() -> None:
     assert all(again.next_use(shard.name, shard.group).rank in (Rank.SOON, Rank.READ) for shard in kept)
 
 
-def test_the_anonymous_job_has_one_name_outside() -> None:
-    """However many there were, the last is what is shown."""
-    node = Node()
-    first, second = set_of("same", "a")[0], set_of("same", "b")[0]
-    node.job(first, 1, None)
-    node.clock.advance(QUIET_S + 1)
-    node.job(second, 1, None)
-    assert {job: found.opened for job, found in node.plans.epochs.of(first[0].group).items()} == {ANONYMOUS: COUNT}
-
-
-def test_reads_that_follow_each_other_are_one_burst() -> None:
-    """A pause longer than that ends it; a reader that stays inside makes none."""
-    clock = FakeClock()
-    reads = Bursts(clock)
-    began = clock()
-    for _ in range(5):
-        with reads.inside("g"):
-            clock.now += 100.0
-        clock.now += PAUSE_S
-    assert reads.began("g") == began
-    clock.now += 0.1
-    with reads.inside("g"):
-        assert reads.began("g") == clock()
-    assert reads.began("other") < began
-
-
-def test_folders_are_bounded(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_folders_are_bounded() -> None:
     """The one that was read longest ago is forgotten; who leaves it does no harm."""
-    monkeypatch.setattr(live_jobs, "MOST_FOLDERS", 3)
     reads = Bursts(FakeClock())
     with reads.inside("0"):
-        for number in range(1, 5):
+        for number in range(1, live_jobs.MOST_FOLDERS + 2):
             with reads.inside(str(number)):
                 pass
-    assert len(reads._bursts) == 3
+    assert len(reads._bursts) == live_jobs.MOST_FOLDERS

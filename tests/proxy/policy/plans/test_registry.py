@@ -6,19 +6,15 @@ import random
 from collections import Counter
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.house import FakeClock, need_at, reader, shard_of
 from support.lengths import examples
 from support.replays import nearest
 
-from forebay_proxy.core.shard import Shard
-from forebay_proxy.policy.plans import reader_plan
 from forebay_proxy.policy.plans.entries import Entries
-from forebay_proxy.policy.plans.epochs import GROUP_LIFE_S
 from forebay_proxy.policy.plans.plan_storage import SLICE
-from forebay_proxy.policy.plans.registry import CUT_FROM, SILENCE_S, START_RATE, NextUseChanged, PlanRegistry, PlansFull, Rank
+from forebay_proxy.policy.plans.registry import CUT_FROM, SILENCE_S, START_RATE, NextUseChanged, PlanRegistry, Rank
 
 GROUP = "https://o/set/"
 NAMES = [f"{GROUP}{number}.tar" for number in range(40)]
@@ -40,49 +36,6 @@ def ahead(plans: PlanRegistry) -> list[str]:
     return [shard.name for _, _, shard in nearest(plans)]
 
 
-def test_opening_in_order_advances() -> None:
-    """Each planned opening moves the position by one."""
-    plans, _ = plans_of()
-    plans.replace(R, SHARDS[:3])
-    assert [plans.opened(shard, R) for shard in SHARDS[:3]] == ["planned"] * 3
-    assert ahead(plans) == []
-
-
-def test_what_is_passed_over_is_skipped() -> None:
-    """Opening a later one moves there; what lies between is announced no more."""
-    plans, _ = plans_of()
-    plans.replace(R, SHARDS[:4])
-    assert plans.opened(SHARDS[2], R) == "skipped"
-    assert ahead(plans) == NAMES[3:4]
-    assert need_at(plans, NAMES[1]) is None
-
-
-def test_a_deviation_moves_nothing() -> None:
-    """A shard that is not in what is left."""
-    plans, _ = plans_of()
-    plans.replace(R, SHARDS[:3])
-    plans.opened(SHARDS[0], R)
-    assert plans.opened(SHARDS[9], R) == "unplanned"
-    assert plans.opened(SHARDS[0], R) == "repeated"
-    assert ahead(plans) == NAMES[1:3]
-
-
-def test_without_a_plan_nothing_is_moved() -> None:
-    """Nor for somebody anonymous."""
-    plans, _ = plans_of()
-    assert (plans.opened(SHARDS[0], R), plans.opened(SHARDS[0], None)) == ("no-plan", "no-plan")
-
-
-def test_a_shard_announced_twice_is_opened_twice() -> None:
-    """A resampled plan: the second mention counts once the first is passed."""
-    plans, _ = plans_of()
-    plans.replace(R, [SHARDS[0], SHARDS[1], SHARDS[0], SHARDS[2]])
-    assert [plans.opened(SHARDS[index], R) for index in (0, 1)] == ["planned"] * 2
-    assert need_at(plans, NAMES[0]) is not None
-    assert [plans.opened(SHARDS[index], R) for index in (0, 2)] == ["planned"] * 2
-    assert need_at(plans, NAMES[0]) is None
-
-
 def test_a_repeat_far_behind_is_found() -> None:
     """More than any look-ahead later."""
     plans, _ = plans_of()
@@ -102,17 +55,6 @@ def test_a_plan_appended_to_for_long_stays_right() -> None:
         assert plans.opened(shard, R) == "planned"
     assert len(plans.all()[0]) < 6000
     assert ahead(plans) == []
-
-
-def test_withdrawing_forgets_what_is_unread() -> None:
-    """Once; the second time there is nothing."""
-    plans, _ = plans_of()
-    plans.replace(R, SHARDS[:3])
-    plans.replace(S, SHARDS[2:4])
-    assert plans.withdraw(R)
-    assert not plans.withdraw(R)
-    assert need_at(plans, NAMES[0]) is None
-    assert need_at(plans, NAMES[2]) is not None
 
 
 def test_replacing_keeps_the_measured_rate() -> None:
@@ -148,17 +90,6 @@ def test_who_was_heard_stays() -> None:
     assert plans.expire(lambda who: False) == []
 
 
-def test_the_nearest_need_over_two_readers_comes_first() -> None:
-    """By position and measured rate, not by who announced first."""
-    plans, clock = plans_of()
-    plans.replace(R, SHARDS[:6])
-    plans.replace(S, SHARDS[10:16])
-    for index in range(3):
-        plans.opened(SHARDS[10 + index], S)  # fast
-        clock.advance(0.1)
-    assert ahead(plans)[:4] == [NAMES[0], *NAMES[13:16]]
-
-
 @settings(max_examples=examples(50))
 @given(
     st.lists(st.lists(st.integers(0, 39), max_size=12), min_size=1, max_size=5),
@@ -180,16 +111,6 @@ def test_nearest_agrees_with_sorting_everything(orders: list[list[int]], steps: 
         assert need_at(plans, name) == min((need for need, owner in left if owner == name), default=None)
 
 
-def test_the_unread_of_a_job_without_plans_stay() -> None:
-    """Opened last leaves first, unread stays longest."""
-    plans, clock = plans_of()
-    plans.opened(SHARDS[0], R)
-    clock.advance(1)
-    plans.opened(SHARDS[1], R)
-    assert [rank(plans, index) for index in (0, 1, 2)] == [Rank.READ, Rank.READ, Rank.SOON]
-    assert plans.next_use(NAMES[1], GROUP) < plans.next_use(NAMES[0], GROUP)
-
-
 def test_announced_farther_leaves_sooner() -> None:
     """And announced at all stays longer than unread without an announcement of a job that plans."""
     plans, _ = plans_of()
@@ -197,43 +118,6 @@ def test_announced_farther_leaves_sooner() -> None:
     plans.replace(R, SHARDS[:3])
     assert [rank(plans, index) for index in (0, 2, 5)] == [Rank.AHEAD, Rank.AHEAD, Rank.LATER]
     assert plans.next_use(NAMES[5], GROUP) < plans.next_use(NAMES[2], GROUP) < plans.next_use(NAMES[0], GROUP)
-
-
-def test_a_second_job_that_has_not_read_it_keeps_it() -> None:
-    """Read means read by every live job."""
-    plans, _ = plans_of()
-    plans.opened(SHARDS[0], reader(job="one"))
-    plans.opened(SHARDS[1], reader(job="two"))
-    assert rank(plans, 0) is Rank.SOON
-    plans.opened(SHARDS[0], reader(job="two"))
-    assert rank(plans, 0) is Rank.READ
-
-
-def test_a_pass_begins_again_with_the_first_repeat() -> None:
-    """Then everything else is unread once more."""
-    plans, _ = plans_of()
-    for index in (0, 1, 0):
-        plans.opened(SHARDS[index], None)
-    assert [rank(plans, index) for index in (0, 1)] == [Rank.READ, Rank.SOON]
-
-
-def test_a_group_nobody_opens_is_dead() -> None:
-    """After six hours; and forgotten with the next look."""
-    plans, clock = plans_of()
-    plans.opened(SHARDS[0], R)
-    clock.advance(GROUP_LIFE_S + 1)
-    assert rank(plans, 0) is Rank.DEAD
-    plans.expire(lambda who: False)
-    assert rank(plans, 0) is Rank.DEAD
-
-
-def test_what_was_asked_for_ahead_counts_as_unread() -> None:
-    """Until a job reads its group."""
-    plans, _ = plans_of()
-    plans.epochs.declare(SHARDS[0], plans.clock())
-    assert rank(plans, 0) is Rank.SOON
-    plans.opened(SHARDS[0], R)
-    assert rank(plans, 0) is Rank.READ
 
 
 def test_a_reader_inside_outweighs_everything() -> None:
@@ -257,14 +141,6 @@ def test_whoever_listens_hears_which_shards_moved() -> None:
     plans.forget(NAMES[0])
     plans.replace(R, SHARDS[:1])
     assert len(heard) == 3
-
-
-def test_plans_of_many_readers_are_told() -> None:
-    """For the status page and three in the morning."""
-    plans, _ = plans_of()
-    plans.replace(R, list[Shard](SHARDS[:4]), epoch=3, set_name="set")
-    assert repr(plans) == "<PlanRegistry 1 readers, 4 shards ahead, 1 groups>"
-    assert (plans.all()[0].epoch, plans.all()[0].set_name, plans.epochs.last_opened(NAMES[0])) == (3, "set", None)
 
 
 # Said twice, said by liars
@@ -327,18 +203,6 @@ def test_a_leap_over_many_is_cleared_away_in_slices() -> None:
     assert plans.opened(many[9001], R) == "planned"
 
 
-@pytest.mark.parametrize("shards", [[], SHARDS[20:30], SHARDS[:1] * 500])
-def test_a_reader_that_plans_nonsense_harms_nobody(shards: list[Shard]) -> None:
-    """Nothing, another data set, one shard for ever: the others' plans are as before, and it may leave."""
-    plans, _ = plans_of()
-    plans.replace(S, SHARDS[:3])
-    plans.replace(R, shards)
-    for shard in (SHARDS[5], SHARDS[0], SHARDS[0], SHARDS[25]):
-        plans.opened(shard, R)
-    plans.withdraw(R)
-    assert ahead(plans) == NAMES[:3]
-
-
 def test_two_readers_of_one_name_take_turns_at_being_wrong() -> None:
     """The later plan counts; openings of the other are repeats, skips or unplanned, and nothing breaks."""
     plans, _ = plans_of()
@@ -379,22 +243,6 @@ def test_two_plans_taken_at_once_do_not_mix() -> None:
         if number < 9:
             assert plans.opened(SHARDS[number], reader(2)) == "planned"
     assert Counter(ahead(plans)) == Counter(shard.name for shard in (*first, *second))
-
-
-def test_a_plan_beyond_the_bound_leaves_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when only the last slice is too much, and others grew meanwhile."""
-    plans, _ = plans_of()
-    monkeypatch.setattr(reader_plan, "MOST_SHARDS", 1000)
-    plans.replace(R, SHARDS[:2])
-    taking = plans.replacing(R, [shard_of(f"{GROUP}new{number}.tar") for number in range(900)])
-    next(taking)
-    plans.replace(S, SHARDS * 10)
-    with pytest.raises(PlansFull):
-        for _ in taking:
-            pass
-    plans.withdraw(S)
-    plans.storage.tidy()
-    assert (ahead(plans), plans.storage.entries_held, len(plans.storage.mentions)) == (NAMES[:2], 2, 2)
 
 
 # Templates and credentials

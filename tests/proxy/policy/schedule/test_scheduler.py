@@ -17,7 +17,7 @@ from forebay_proxy.core.segments import SEGMENT_BYTES as SEGMENT
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.registry import PlanAdvanced, PlanRegistry
 from forebay_proxy.policy.schedule import scheduler as scheduler_module
-from forebay_proxy.policy.schedule.cursor_walk import AT_ONCE, CHECKS_AHEAD, FRONT, CursorWalk
+from forebay_proxy.policy.schedule.cursor_walk import AT_ONCE, CHECKS_AHEAD, FRONT
 from forebay_proxy.policy.schedule.scheduler import PrefetchRequest, PrefetchScheduler
 
 SHARDS = [shard_of(f"https://{'ab'[number % 2]}/set/{number}.tar") for number in range(12)]
@@ -97,13 +97,6 @@ class Scheduled:
 
 def names(shards: list[Shard]) -> list[str]:
     return [shard.name for shard in shards]
-
-
-def test_a_reader_is_served_in_the_order_of_its_plan() -> None:
-    """Segment by segment."""
-    scheduled = Scheduled()
-    scheduled.plans.replace(reader(), LONG[:2])
-    assert scheduled.wishes() == [(LONG[0].name, 0), (LONG[0].name, 1), (LONG[1].name, 0), (LONG[1].name, 1)]
 
 
 def test_heads_of_the_next_shards_come_before_tails_of_far_ones() -> None:
@@ -206,17 +199,6 @@ def test_who_finds_no_room_stands_aside() -> None:
     assert len(scheduled.wishes()) == 59  # and all goes on where it stood
 
 
-def test_an_opening_without_room_is_wished_for_again() -> None:
-    """When there may be some."""
-    scheduled = Scheduled(known=False)
-    scheduled.plans.replace(reader(), LONG[:1])
-    assert scheduled.ahead.next() is not None
-    scheduled.ahead.unopened(LONG[0].name)
-    assert scheduled.ahead.next() is None
-    scheduled.ahead.room()
-    assert scheduled.wishes() == [(LONG[0].name, None), (LONG[0].name, 1)]
-
-
 def test_a_wait_lengthens_the_window_but_not_while_there_is_no_room() -> None:
     """Bytes win over lead."""
     scheduled = Scheduled()
@@ -299,6 +281,17 @@ def test_a_question_whose_reader_went_is_asked_for_another() -> None:
     assert request is not None or scheduled.ahead.next() is not None
 
 
+def test_another_plan_keeps_the_window() -> None:
+    """How far ahead the reader needs was learnt before."""
+    scheduled = Scheduled()
+    scheduled.plans.replace(reader(), LONG)
+    narrow = scheduled.ahead.readers.window_bytes(reader())
+    scheduled.ahead.waited(reader())
+    wide = scheduled.ahead.readers.window_bytes(reader())
+    scheduled.plans.replace(reader(), LONG[::-1])
+    assert narrow < wide == scheduled.ahead.readers.window_bytes(reader())
+
+
 def test_a_withdrawn_plan_is_forgotten() -> None:
     """Nothing more is wished for it, and its share of the windows is the others'."""
     scheduled = Scheduled()
@@ -308,15 +301,6 @@ def test_a_withdrawn_plan_is_forgotten() -> None:
     scheduled.plans.withdraw(reader(0))
     assert len(scheduled.ahead.readers) == 1
     assert {name for name, _ in scheduled.wishes()} == set(names(LONG[50:54]))
-
-
-def test_what_is_appended_is_wished_for() -> None:
-    """Also where the cursor had come to the end."""
-    scheduled = Scheduled()
-    scheduled.plans.replace(reader(), LONG[:1])
-    scheduled.wishes()
-    scheduled.plans.append(reader(), LONG[1:2])
-    assert scheduled.wishes() == [(LONG[1].name, 0), (LONG[1].name, 1)]
 
 
 def test_a_long_walk_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,28 +317,13 @@ def test_a_long_walk_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert scheduled.wishes() == [(LONG[-1].name, 0), (LONG[-1].name, 1)]
 
 
-def test_what_plans_tell_is_looked_at_with_the_next_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan, and openings that follow each other closely, cost one look; nobody walks over cursors while a shard is opened."""
-    looks: list[int] = []
-    monkeypatch.setattr(CursorWalk, "look_for_checks", lambda _, cursors: looks.append(cursors.position))
-    scheduled = Scheduled()
-    scheduled.plans.replace(reader(), LONG)
-    for shard in LONG[:3]:
-        scheduled.plans.opened(shard, reader())
-    assert looks == []
-    assert scheduled.wishes(1) == [(LONG[3].name, 0)]
-    assert looks == [3]
-
-
-def test_many_new_plans_are_looked_at_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_new_plans_are_looked_at_in_several_turns() -> None:
     """A thousand readers that begin at once do not hold the loop; no turn decides before all of them are seen."""
-    monkeypatch.setattr(scheduler_module, "LOOKS", 2)
     scheduled = Scheduled()
-    for number in range(5):
-        scheduled.plans.replace(reader(number), LONG[2 * number :][:2])
+    for number in range(2 * scheduler_module.LOOKS + 1):
+        scheduled.plans.replace(reader(number), LONG[number % 50 :][:2])
     turns = [(scheduled.ahead.next() is None, scheduled.ahead.has_more) for _ in range(3)]
     assert turns == [(True, True), (True, True), (False, False)]
-    assert len(scheduled.wishes()) == 19  # of the twenty segments the last turn asked for one
 
 
 # Any order of events

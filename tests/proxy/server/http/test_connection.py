@@ -74,34 +74,6 @@ class Visitor:
     stranger: bool = False
 
 
-def test_the_idle_one_unheard_for_longest_leaves() -> None:
-    """Nobody while there is room. Whoever asked lately, or is being answered, stays; where all are busy the newcomer leaves."""
-    connection_limit = ConnectionLimit(3, 3)
-    busy, first, second = Visitor(idle=False), Visitor(), Visitor()
-    assert [connection_limit.enter(visitor) for visitor in (busy, first, second)] == [None] * 3
-    connection_limit.heard(first)
-    assert connection_limit.enter(Visitor()) is second
-    full, newcomer = ConnectionLimit(1, 1), Visitor()
-    full.enter(busy)
-    assert full.enter(newcomer) is newcomer
-    for _ in range(2):
-        full.leave(busy)
-    full.heard(busy)
-    assert len(full) == 1
-
-
-def test_a_stranger_takes_a_strangers_place_only() -> None:
-    """However many idle ones of ours there are; one who is vouched for is no stranger any more."""
-    connection_limit = ConnectionLimit(10, 1)
-    ours, stranger, another = Visitor(), Visitor(stranger=True), Visitor(stranger=True)
-    connection_limit.enter(ours)
-    connection_limit.enter(stranger)
-    assert connection_limit.enter(another) is stranger
-    connection_limit.leave(stranger)
-    another.stranger = False
-    assert connection_limit.enter(Visitor(stranger=True)) is None
-
-
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=40))
 def test_the_bounds_hold_whoever_comes(comers: list[tuple[bool, bool]]) -> None:
     """When everybody who has to leave does; and who is busy never has to, unless it is the newcomer."""

@@ -71,10 +71,3 @@ def test_a_long_list_must_be_lines_and_a_pattern_need_not() -> None:
     plan, shards = parse_plan("application/json", b'{"set": "s3://b/{0..9}.tar", "indices": [%s7]}' % many, "", HEADERS)
     assert (plan.set, {shard.name for shard in shards}, len(shards)) == ("s3://b/{0..9}.tar", {"s3://b/7.tar"}, (1 << 18) + 1)
     assert parse_plan("application/x-ndjson", b'"s3://b/7.tar"\n' + blank, "", ())[0].shards == ["s3://b/7.tar"]
-
-
-def test_headers_stay_with_the_first_host() -> None:
-    """A credential sent with a plan is for the host it names first; a second host is asked without it."""
-    texts = ["https://one.example/a.tar", "https://two.example/b.tar", "https://one.example/c.tar"]
-    shards = shards_of(texts, (("Authorization", "Bearer x"),))
-    assert [bool(shard.credential) for shard in shards] == [True, False, True]

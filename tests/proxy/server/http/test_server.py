@@ -17,7 +17,6 @@ from support.fake_cache import FakeShard
 from support.http_server import World, listening, read_to_end, request, talk
 
 from forebay_proxy.core.errors import (
-    ConfigError,
     OriginTimeout,
     OriginUnavailable,
     RangeNotSatisfiable,
@@ -194,12 +193,6 @@ async def test_writing_is_405_with_an_explanation(world: World, method: str) -> 
     assert method in reply.problem["detail"]
 
 
-async def test_the_raw_target_is_what_names_the_shard(world: World) -> None:
-    """``//`` and ``%2F`` are legal in keys and are not rewritten."""
-    await world.ask("GET", "/https/Host.example/a//b%2Fc%20d.tar?x=%2F")
-    assert world.cache.resolver[0].shard.name == "https://host.example/a//b%2Fc%20d.tar?x=%2F"
-
-
 async def test_credentials_travel_and_nothing_else() -> None:
     """Authorization, Cookie, X-* and what the operator named; no X-Forwarded-*, no Range, no Host."""
     sent = {"Authorization": "a", "Cookie": "c", "X-Key": "k", "X-Forwarded-For": "f", "Accept": "*/*", "Extra": "e", "Range": "bytes=0-0"}
@@ -224,36 +217,10 @@ async def test_a_malformed_reader_is_400(world: World) -> None:
     assert "job/rank/worker/opener" in reply.problem["detail"]
 
 
-@pytest.mark.parametrize("target", ["/s3/", "/s3", "/https/", "/s3/b%00/x", "/http/ho%0ast/x"])
-async def test_a_target_that_names_no_shard_is_400(world: World, target: str) -> None:
-    """It says what is wrong, and opens nothing."""
-    reply = await world.ask("GET", target)
-    assert (reply.status, world.cache.resolver) == (400, [])
-    assert reply.problem["detail"]
-
-
-async def test_an_unknown_scheme_is_404_naming_the_ones_there_are(world: World) -> None:
-    """What is wrong, and what would be right."""
-    reply = await world.ask("GET", "/ftp/host/x.tar")
-    assert (reply.status, "/s3/" in reply.problem["next_step"]) == (404, True)
-
-
 async def test_a_forward_proxy_request_is_refused_with_the_right_form(world: World) -> None:
     """Somebody has set http_proxy to our address."""
     reply = await world.ask("GET", "http://origin.example/x.tar")
     assert (reply.status, "/https/host/path" in reply.problem["next_step"]) == (400, True)
-
-
-@pytest.mark.parametrize("count", [9_000, 20_000, 60_000, 200_000])
-async def test_a_target_too_long_is_414(world: World, count: int) -> None:
-    """Ours up to the parser's own limit, and in our own words beyond it."""
-    reply = await world.ask("GET", "/https/h/" + "a" * count)
-    assert (reply.status, reply.problem["title"], world.cache.resolver) == (414, "Invalid request", [])
-
-
-async def test_a_header_too_long_is_431(world: World) -> None:
-    """It says that it is a header, not the URL."""
-    assert (await world.ask("GET", PATH, {"Authorization": "a" * 40_000})).problem["status"] == 431
 
 
 async def test_a_connection_serves_one_request_after_another(world: World) -> None:
@@ -365,14 +332,6 @@ async def test_a_reading_that_ends_short_is_cut(world: World) -> None:
     assert (reply.status, reply.complete, reply.reset) == (200, False, True)
 
 
-async def test_a_fault_after_the_header_is_cut_too(world: World) -> None:
-    """An unknown error is no licence for a clean end."""
-    world.cache.contents[NAME] = FakeShard(DATA, length_known=False, fails_at=MIB, error=RuntimeError("bug"))
-    reply = await world.ask("GET", PATH)
-    assert (reply.complete, reply.reset) == (False, True)
-    assert [event.reason for event in world.of(Aborted)] == ["other"]
-
-
 async def test_a_client_that_leaves_while_we_wait_ends_the_reading(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """The lease is given back at once, not when the origin's next byte comes; no traceback, one count."""
     shard = world.cache.contents[NAME] = FakeShard(DATA, held_at=MIB)
@@ -426,19 +385,6 @@ async def test_a_stuck_client_slows_only_itself(world: World) -> None:
     await until_still(lambda: sum(opening.handed for opening in world.cache.resolver))
     assert (await world.ask("GET", PATH)).body == DATA
     stuck.transport.abort()
-
-
-async def test_a_stuck_client_does_not_hold_up_the_closing(world: World) -> None:
-    """What it has not taken is thrown away; it sees a cut."""
-    world.cache.contents[NAME] = FakeShard(LARGE)
-    reader, stuck = await stuck_client(world, PATH)
-    await until_still(lambda: sum(opening.handed for opening in world.cache.resolver))
-    await world.server.aclose(grace_s=0)
-    async with asyncio.timeout(60):
-        while world.server.connections:
-            await asyncio.sleep(0)
-    stuck.transport.resume_reading()  # type: ignore[attr-defined]
-    assert not (await read_to_end(reader)).complete
 
 
 async def test_a_request_is_reported_once_with_its_facts(world: World) -> None:
@@ -598,13 +544,6 @@ async def test_there_is_a_most_of_holds(world: World, monkeypatch: pytest.Monkey
         writer.close()
         with suppress(ConnectionResetError):
             await writer.wait_closed()
-
-
-async def test_an_address_for_other_machines_needs_a_token() -> None:
-    """Refused at the start, not at the first request."""
-    with pytest.raises(ConfigError, match="no token"):
-        async with listening(host="0.0.0.0"):
-            pass
 
 
 class ShortShard(FakeShard):

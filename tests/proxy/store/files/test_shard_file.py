@@ -158,21 +158,6 @@ async def test_punch_frees_the_last_block_too(file: ShardFile) -> None:
     assert file.allocated_bytes() == 0
 
 
-async def test_punch_begins_at_the_tail(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped half-way, the head of the range is what is left."""
-    await fill(file)
-    offsets = []
-    real = fallocate.punch
-
-    def noted(fd: int, offset: int, length: int) -> None:
-        offsets.append(offset)
-        real(fd, offset, length)
-
-    monkeypatch.setattr(fallocate, "punch", noted)
-    await file.punch(0, LENGTH)
-    assert offsets == [2 * SEGMENT_BYTES, SEGMENT_BYTES, 0]
-
-
 @pytest.mark.parametrize("tells", [True, False])
 @pytest.mark.parametrize("allocated", [(), (5, 999)], ids=str)
 @pytest.mark.parametrize("written", [(), (3, 4, 9), (0, 999)], ids=str)
@@ -268,15 +253,6 @@ async def test_writing_to_a_deleted_file_fails_and_reading_goes_on(file: ShardFi
     assert await file.read(0, 100) == ramp(KEY, 0, LENGTH)[:100]
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT])
-async def test_a_failed_write_names_its_errno(file: ShardFile, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """Operation and errno are facts the caller decides by."""
-    monkeypatch.setattr(os, "pwrite", raising(code))
-    with pytest.raises(DiskFailed) as caught:
-        await file.write(0, b"x")
-    assert (caught.value.operation, caught.value.errno_name) == ("write", errno.errorcode[code])
-
-
 async def test_a_short_write_is_continued(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """pwrite may take less than it is given."""
     real = os.pwrite
@@ -307,18 +283,6 @@ async def test_pieces_are_written_and_hashed_in_order(file: ShardFile, count: in
     whole = b"".join(pieces)
     assert await file.read(5, len(whole)) == whole
     assert hasher.intdigest() == xxhash.xxh3_64_intdigest(whole)
-
-
-async def test_sync_happens_once_when_asked(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writing, punching and closing never wait for the disk to be safe; sync() does, once."""
-    calls: list[int] = []
-    monkeypatch.setattr(os, "fdatasync", calls.append)
-    monkeypatch.setattr(os, "fsync", calls.append)
-    await fill(file)
-    await file.punch(0, SEGMENT_BYTES)
-    assert calls == []
-    await file.sync()
-    assert len(calls) == 1
 
 
 async def test_closing_waits_for_calls_in_flight(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
