@@ -48,7 +48,7 @@ async def cache(tmp_path: Path) -> Path:
     path = tmp_path / "cache"
     store = await Store.open(path, who="serve")
     await store.load()
-    file = await store.files.create(GOOD.key, GOOD.length)
+    file = await store.files.create(GOOD.key, GOOD.version.length or 0)
     await file.write(0, ramp(GOOD.key, 0, SEGMENT_BYTES))
     store.index_writer.put(GOOD)
     await store.aclose()
