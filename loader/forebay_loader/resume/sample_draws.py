@@ -28,8 +28,8 @@ def rng(sample: Any) -> random.Random:
 
         dataset = fb.WebDataset(urls, shardshuffle=True).shuffle(1000).map(crop)
 
-    - ``sample``: with its ``__key__`` and ``__url__``. Keys alone may begin anew in each shard. A shard is known by its place in the list,
-      so one that is listed again, or drawn again by ``resampled=True``, draws anew.
+    - ``sample``: with its ``__key__`` and ``__url__``. Keys alone may begin anew in each shard. A shard is known by its URL without a query
+      and its place in the list, so one that is listed again, or drawn again by ``resampled=True``, draws anew.
 
     For numpy: ``numpy.random.default_rng(fb.rng(sample).getrandbits(128))``; for torch: ``generator.manual_seed(draws.getrandbits(63))``.
     Asked twice for a sample it begins again. Raises ``RuntimeError`` outside the stages of an ``fb.WebDataset``, where nobody knows the

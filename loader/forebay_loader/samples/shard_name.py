@@ -29,9 +29,10 @@ class VisitedShard(str):
 
 
 def drawn_as(sample: Mapping[str, Any]) -> str:
-    """What tells ``sample`` apart from all others that a pass draws for: its shard, by number in the list where that is known, and key."""
+    """What tells ``sample`` apart from all others that passes of one seed draw for: its shard, by name and by number in the list where that
+    is known, and key. The name, as many data sets of a shard each may be mixed; the number, as a list may have a shard twice."""
     url = sample.get("__url__", "")
-    return f"{getattr(url, 'visit', '') or shard_name(str(url))}/{sample.get('__key__', '')}"
+    return f"{getattr(url, 'visit', '')}/{shard_name(str(url))}/{sample.get('__key__', '')}"
 
 
 @lru_cache(maxsize=4096)

@@ -89,6 +89,12 @@ def test_each_visit_draws_anew(alike: list[str], name: str) -> None:
         assert len(found) == len(set(found)) >= 18
 
 
+def test_data_sets_of_a_mix_draw_for_themselves(alike: list[str]) -> None:
+    """Each is the first shard of its list, and their samples have the same names."""
+    found = [one for url in alike for one in fb.WebDataset([url], shardshuffle=True).map(lambda sample: fb.rng(sample).random())]
+    assert len(set(found)) == len(found) == 18
+
+
 def test_each_that_reads_everything_draws_for_itself(alike: list[str]) -> None:
     """Where shards are not shared out among workers. Ranks that each read everything are alike: they may be parts of one model."""
     name = "names that begin anew in each shard"
@@ -172,7 +178,7 @@ def test_samples_have_their_url_as_it_was(urls: list[str]) -> None:
     sample = next(iter(fb.WebDataset(urls, shardshuffle=False)))
     assert sample["__url__"] == urls[0]
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        assert drawn_as(pickle.loads(pickle.dumps(sample, protocol))) == drawn_as(sample) == f"0/{sample['__key__']}"
+        assert drawn_as(pickle.loads(pickle.dumps(sample, protocol))) == drawn_as(sample) == f"0/{urls[0]}/{sample['__key__']}"
 
 
 def test_a_forked_child_is_in_no_pass(urls: list[str]) -> None:

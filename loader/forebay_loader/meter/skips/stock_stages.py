@@ -117,9 +117,9 @@ def _pass(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_loader(pipeline: Any) -> bool:
-    """Whether its stages take what a ``DataLoader`` gives: webdataset's ``WebLoader``."""
+    """Whether its stages take what a ``DataLoader`` gives: a ``WebLoader``, or a pipeline that begins with one."""
     first = next(iter(getattr(pipeline, "pipeline", ())), None)
-    return hasattr(first, "dataset") and hasattr(first, "num_workers")
+    return first is not None and ((hasattr(first, "dataset") and hasattr(first, "num_workers")) or _is_loader(first))
 
 
 def _opener(stock: Callable[..., Any]) -> Callable[..., Any]:

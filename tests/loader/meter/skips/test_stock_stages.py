@@ -208,6 +208,17 @@ def test_an_error_without_a_text_says_its_cause() -> None:
     assert all("cannot identify image file" in line["message"] for line in listed())
 
 
+def test_a_pipeline_that_begins_with_a_loader_is_behind_it(caplog: pytest.LogCaptureFixture) -> None:
+    """As the loader's own stages are."""
+    pytest.importorskip("torch")
+    fb.enable()
+    given = wds.WebLoader(wds.DataPipeline(wds.SimpleShardList(URLS), wds.tarfile_to_samples()), batch_size=None, num_workers=1)
+    with caplog.at_level(logging.INFO, "forebay_loader"):
+        assert keys(wds.DataPipeline(given, wds.map(dict), wds.map(refuses_third, handler=wds.ignore_and_continue))) == KEYS[:2] + KEYS[3:]
+    lines = [text.partition("; see")[0] for text in caplog.messages if text.startswith("forebay:")]
+    assert lines[-1] == f"forebay: behind a loader, a pass: 1 of {len(KEYS)} samples skipped (1 map); in 1 shard"
+
+
 def test_a_share_is_judged_behind_a_stock_loader_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the limit is a share, somebody must count what comes to the stage."""
     pytest.importorskip("torch")
