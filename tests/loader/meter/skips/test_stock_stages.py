@@ -208,6 +208,7 @@ def test_an_error_without_a_text_says_its_cause() -> None:
     assert all("cannot identify image file" in line["message"] for line in listed())
 
 
+@pytest.mark.once  # 0.2.86 takes no loader for a stage
 def test_a_pipeline_that_begins_with_a_loader_is_behind_it(caplog: pytest.LogCaptureFixture) -> None:
     """As the loader's own stages are."""
     pytest.importorskip("torch")
