@@ -1,31 +1,33 @@
 """A sidecar that is there and does not turn: stopped, frozen, swapping. Its sockets connect, and nothing ever comes.
 
 ``turns`` asks /healthz, for two seconds at most. A reader without an answer sets ``HUNG``; from then on no reader of this process with
-another way waits for the sidecar. An opening asks it again, once a second at most and for a quarter of a second. That takes no thread, and
-must not: a process that is no worker may fork at any time.
+another way waits for the sidecar. One request stays open at its socket; a sidecar that goes on answers that first. Each opening looks for
+this answer for a twentieth of a second. That takes no thread, and must not: a process that is no worker may fork at any time.
 
 A reader with no other way waits (``Bearing``): an error would end a training that a busy node only holds up.
 """
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import time
+from contextlib import suppress
 from typing import Callable, Optional
 
 from forebay_loader.base.notices import warn_node
 from forebay_loader.transport.body import Unanswered
 from forebay_loader.transport.endpoint import Endpoint, find_endpoint
-from forebay_loader.transport.http import ask
+from forebay_loader.transport.http import ask, open_socket
 from forebay_loader.transport.source_timeout import SourceTimeout
 
 __all__ = ["HUNG", "Bearing", "hung", "look", "turns"]
 
 TURNS_S = 2.0  # /healthz is answered in a turn of its loop; together with ``Limits.look_s`` the five seconds that a shard may lose
 Tell = Callable[[float, Callable[[], bool]], None]  # the seconds waited, and what says whether the answer is there meanwhile
-LOOK_S = 0.25  # for an opening that asks whether it turns again
-AGAIN_S = 1.0  # between two such questions
+LOOK_S = 0.05  # at each opening, for the answer to what was left standing
+AGAIN_S = 1.0  # between two questions, where one cannot be left
 
 
 def turns(endpoint: Optional[Endpoint] = None) -> bool:
@@ -125,15 +127,17 @@ def hung() -> Unanswered:
 
 
 class _Hung:
-    """This process's memory of a sidecar that does not turn. A fork's child has it too."""
+    """This process's memory of a sidecar that does not turn. A fork's child has it too, and a question of its own."""
 
     def __init__(self) -> None:
+        self._question: Optional[socket.socket] = None
         self.forget()
 
     def forget(self) -> None:
         self._where: Optional[Endpoint] = None
         self._since_s = 0.0
-        self._ask_at_s = float("-inf")
+        self._asked_at_s = float("-inf")
+        self._drop()
 
     def found(self) -> None:
         """The present sidecar did not answer."""
@@ -148,21 +152,55 @@ class _Hung:
         return 0.0 if self._where is None else time.monotonic() - self._since_s
 
     def known(self) -> bool:
-        """Whether the present sidecar is known not to answer, still. It is asked again, once a second at most."""
+        """Whether the present sidecar is known not to answer, still."""
         where = self._where
         if where is None:
             return False
-        if find_endpoint() == where:
-            if time.monotonic() < self._ask_at_s:
-                return True
+        if find_endpoint() != where or self._answers(where):
+            self.forget()
+            return False
+        return True
+
+    def _answers(self, where: Endpoint) -> bool:
+        """Whether it has said something, or is gone: then it is dead, which is told otherwise."""
+        question = self._question
+        if question is None or self._pid != os.getpid():
+            if time.monotonic() - self._asked_at_s < AGAIN_S:
+                return False
+            self._asked_at_s = time.monotonic()
             try:
-                ask(where, "/healthz", [], connect_s=LOOK_S, silence_s=LOOK_S).explanation()
-            except Unanswered as trouble:
-                if trouble.silent:  # else it is gone: then it is dead, which is told otherwise
-                    self._ask_at_s = time.monotonic() + AGAIN_S
-                    return True
-        self.forget()
-        return False
+                question = self._ask(where)
+            except (socket.timeout, BlockingIOError):  # its backlog is full
+                return False
+            except OSError:
+                return True
+        try:
+            answered = bool(question.recv(1, socket.MSG_PEEK))
+        except socket.timeout:
+            return False
+        except OSError:
+            answered = False
+        if not answered:  # it has closed it: it is ending, or was started anew
+            self._drop()
+        return answered
+
+    def _ask(self, where: Endpoint) -> socket.socket:
+        self._drop()
+        self._pid = os.getpid()
+        made = open_socket(where, LOOK_S)
+        try:
+            made.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        except BaseException:
+            made.close()
+            raise
+        self._question = made
+        return made
+
+    def _drop(self) -> None:
+        question, self._question, self._pid = self._question, None, 0
+        if question is not None:
+            with suppress(OSError):
+                question.close()
 
 
 HUNG = _Hung()
