@@ -35,7 +35,10 @@ def parse_set(body: bytes) -> str:
     """The name in a body that ends a set. Raises ``InvalidRequest``."""
     step = 'send {"set": "s3://bucket/{000..999}.tar"}, as GET /v1/status has it'
     wish = _object(body, step)
-    return _texts({"set": [wish["set"]]} if set(wish) == {"set"} else wish, "set", 1, step)[0]
+    name = wish.get("set")
+    if set(wish) != {"set"} or not isinstance(name, str) or not name:
+        raise InvalidRequest("the body names no set", next_step=step)
+    return name
 
 
 def parse_origins(body: bytes) -> list[str]:
@@ -56,7 +59,7 @@ def _texts(wish: dict[str, Any], name: str, most: int, step: str) -> list[str]:
     """The list ``name``, the only member of ``wish``."""
     texts = wish[name] if set(wish) == {name} else None
     if not isinstance(texts, list) or not 0 < len(texts) <= most:
-        raise InvalidRequest(f"the body is not an object of {name}, 1 to {most}", next_step=step)
+        raise InvalidRequest(f"the body does not name 1 to {most} {name}", next_step=step)
     for index, text in enumerate(texts):
         if not isinstance(text, str) or not text:
             raise InvalidRequest(f"entry {index} of {name} is no text", next_step=step)
