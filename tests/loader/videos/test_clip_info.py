@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from array import array
 from fractions import Fraction
 from typing import Any
@@ -52,15 +51,3 @@ def test_contradictions_are_refused(changes: dict[str, Any]) -> None:
     """Counts that disagree come from a broken file, and would be an index error somewhere else."""
     with pytest.raises(ValueError, match=r"times for|keyframes|rotation|duration"):
         clip(**changes)
-
-
-def test_it_travels_to_a_worker() -> None:
-    """Spawned workers get it by pickle, equal in every value."""
-    there = clip(motion=array("f", [0.25, 0.5]))
-    assert pickle.loads(pickle.dumps(there)) == there
-
-
-def test_it_is_no_key() -> None:
-    """Its arrays can be changed, so it has no hash: TypeError, as for a list."""
-    with pytest.raises(TypeError, match="unhashable"):
-        hash(clip())

@@ -204,15 +204,6 @@ def test_what_a_scan_knows_is_what_a_sampler_is_told(tmp_path: Path) -> None:
     assert COUNTS.snapshot()["video_scanned"] == 0
 
 
-def test_what_no_scan_knows_is_found_out(tmp_path: Path) -> None:
-    """Of a clip that it did not see, or saw with another length; once."""
-    stage = fb.video(metadata=tmp_path / "clips")
-    for expected, clip in ((1, CLIP), (1, CLIP), (2, rendered(gop=13))):
-        (found,) = run(stage, clip)
-        assert found["video"].motion is not None
-        assert COUNTS.snapshot()["video_scanned"] == expected
-
-
 def test_a_bad_clip_is_an_error_that_names_it() -> None:
     """With its shard and without what is secret; counted."""
     with pytest.raises(CorruptVideo, match=r"^1\.mp4 in s3://b/0\.tar: ") as error:
@@ -329,16 +320,6 @@ def test_a_clip_that_shows_no_keyframe(how: dict[str, str], tmp_path: Path) -> N
         for found in (run(stage, CLIP, cut)[1], stage.by_number(lambda _: sample("1", mp4=cut), 0, 1)):
             assert ([frame_number(frame) for frame in found["frames"]], found["mask"].tolist()) == ([9, 9], [True, False])
             assert found.get("__corrupt__", "") == ""
-
-
-def test_a_clip_whose_decoder_fails_as_nobody_thought() -> None:
-    """Replaced, handled and counted as other bad ones are."""
-    whole = rendered(frames=100, container="flv", audio="aac")
-    tag = len(whole) - 4 - int.from_bytes(whole[-4:], "big")
-    bad = whole[:tag] + b"\x12" + whole[tag + 1 :]  # a tag of pictures that says it is a script: a stream that appears on the way
-    assert [found["__corrupt__"] for found in run(fb.video("uniform(1)", replace_corrupt=True), CLIP, bad)] == ["", "1"]
-    assert [found["__key__"] for found in run(fb.video("uniform(1)", handler=lambda error: True), CLIP, bad, CLIP)] == ["0", "2"]
-    assert COUNTS.snapshot()["video_corrupt"] == 2
 
 
 def test_nothing_but_bad_clips_is_an_error() -> None:

@@ -12,7 +12,7 @@ from support.mp4_boxes import box, patched, places
 
 av = pytest.importorskip("av", reason="the extra `video` is not installed")
 
-from support.clips import frame_number, rendered, sound_only  # noqa: E402 -- needs av
+from support.clips import frame_number, rendered  # noqa: E402 -- needs av
 
 from forebay_loader.base.counters import COUNTS  # noqa: E402
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo, VideoError  # noqa: E402
@@ -194,8 +194,3 @@ def test_what_is_encrypted_or_corrupt_is_left_to_nobody() -> None:
     with source_of(patched(clip, at + 16, ">I", 2**31)) as source, pytest.raises(CorruptVideo):
         source.open()
     assert demuxed() == before
-
-
-def test_sound_of_another_container_is_as_before() -> None:
-    with source_of(sound_only()) as source:
-        assert source.open().frames == 0

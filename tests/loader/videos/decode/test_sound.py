@@ -12,8 +12,6 @@ from support.remuxing import joined, remuxed
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.videos.decode.sound import SoundParts, resampled
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo, VideoTimeout
-from forebay_loader.videos.metadata import motion as module
-from forebay_loader.videos.metadata.motion import measured
 from forebay_loader.videos.mp4.index import read_index
 from forebay_loader.videos.sources.choice import source_of
 
@@ -210,16 +208,6 @@ def test_parts_are_those_of_the_whole(container: str, decoded: list[int]) -> Non
         parts = [source.audio(begin, begin + 0.5)[0] for begin in numpy.arange(0.0, 10.0, 0.5)]
     assert numpy.array_equal(numpy.concatenate(parts, axis=1), whole)
     assert sum(decoded) <= 10.1 * rate_hz + 4096
-
-
-def test_a_film_is_measured_in_one_pass(decoded: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many parts its sound is taken in."""
-    monkeypatch.setattr(module, "_CHUNK_S", 0.25)
-    with source_of(rendered(**CLIP)) as source:
-        found = measured(source)
-    assert found.audio_energy is not None
-    assert min(found.audio_energy) > 0.2
-    assert sum(decoded) <= 10.1 * 48_000 + 4096
 
 
 def test_backwards_and_overlapping(decoded: list[int]) -> None:

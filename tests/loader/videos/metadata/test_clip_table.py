@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
 import sqlite3
 import tempfile
@@ -53,18 +52,6 @@ def test_a_dict_says_the_same(names: list[str], others: list[str]) -> None:
         assert len(table) == len(plain)
         for name in [*names, *others]:
             assert table.find(name) == (info_of(plain[name]) if name in plain else None)
-
-
-def test_another_length_is_another_clip(table: Path) -> None:
-    """The file at its name was replaced: nothing is known of the new one."""
-    assert ClipTable(table).find("clip 7", 7) == info_of(7)
-    assert ClipTable(table).find("clip 7", 8) is None
-
-
-def test_it_travels_as_its_path(table: Path) -> None:
-    """To workers."""
-    opened = ClipTable(table)
-    assert opened.find("clip 3") == pickle.loads(pickle.dumps(opened)).find("clip 3")
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -140,11 +127,6 @@ def test_an_absent_file_is_an_oserror(tmp_path: Path, there: bool) -> None:
         ClipTable(table).find("a")
     assert table.exists() == there
     assert ClipTable(written(table, "a")).find("a") == info_of(0)
-
-
-def test_an_empty_table_knows_nothing(tmp_path: Path) -> None:
-    """No clip is no fault."""
-    assert ClipTable(written(tmp_path / "t")).find("a") is None
 
 
 def test_a_table_gets_what_is_found_later(table: Path) -> None:

@@ -64,12 +64,6 @@ def test_a_changed_record_is_one_or_refused(at: int, other: int, more: int) -> N
             assert isinstance(unpacked(bytes(changed)), ClipRecord)
 
 
-def test_a_name_may_be_of_any_bytes() -> None:
-    """As in a tar."""
-    odd = RECORD._replace(name="s3://b/1.tar\nclip-\udce9.mp4")
-    assert unpacked(packed(odd)) == odd
-
-
 @pytest.mark.parametrize(
     ("shard", "member", "name"),
     [

@@ -8,25 +8,12 @@ import pytest
 from support.mp4_boxes import FTYP, HandTrack, Spans, box, film, full, reads_of
 
 from forebay_loader.videos.errors import CorruptVideo
-from forebay_loader.videos.mp4.boxes import MAX_BOXES, MAX_INDEX_BYTES, MAX_ROWS, Box, BoxCount, BoxFile, BoxPlace, header_of, needed_box
+from forebay_loader.videos.mp4.boxes import MAX_BOXES, MAX_INDEX_BYTES, MAX_ROWS, Box, BoxCount, BoxFile, BoxPlace, header_of
 from forebay_loader.videos.mp4.index import read_index
 
 
 def boxed(payload: bytes, kind: bytes = b"moov") -> Box:
     return Box(kind, 0, memoryview(payload))
-
-
-@pytest.mark.parametrize(
-    ("data", "header"),
-    [
-        (struct.pack(">I4s", 24, b"free"), (b"free", 8, 24)),
-        (struct.pack(">I4sQ", 1, b"mdat", 99), (b"mdat", 16, 99)),
-        (struct.pack(">I4s", 0, b"mdat"), (b"mdat", 8, 100)),
-    ],
-)
-def test_a_size_has_three_forms(data: bytes, header: tuple[bytes, int, int]) -> None:
-    """32 bits, 64 bits, and 0 for all that is left."""
-    assert header_of(memoryview(data), 0, 100) == header
 
 
 @pytest.mark.parametrize(
@@ -66,12 +53,6 @@ def test_two_of_a_kind_contradict_each_other() -> None:
     assert parent.only(frozenset([b"trak"]), BoxCount()) == {}
 
 
-def test_what_is_needed_is_named() -> None:
-    """In the error of its absence."""
-    with pytest.raises(CorruptVideo, match="no box mdhd in mdia"):
-        needed_box({}, b"mdhd", b"mdia")
-
-
 def test_fields_end_with_the_payload() -> None:
     """Reading behind it is an error, never a number."""
     found = boxed(full(b"mdhd", b"\1\2\3\4", version=1, flags=5)[8:], b"mdhd")
@@ -94,14 +75,6 @@ def test_a_table_of_very_many_rows_is_refused() -> None:
         boxed(bytes(MAX_ROWS + 1)).rows(0, MAX_ROWS + 1, "u1")
 
 
-def test_a_table_is_a_view() -> None:
-    """Of the bytes that were read: nothing is copied."""
-    data = bytearray(8)
-    rows = Box(b"stco", 0, memoryview(data)).rows(0, 2, ">u4")
-    data[7] = 9
-    assert rows.tolist() == [0, 9]
-
-
 def test_boxes_are_counted() -> None:
     """Those of all lists together; one more than the limit is an error."""
     count = BoxCount(3)
@@ -110,11 +83,6 @@ def test_boxes_are_counted() -> None:
     with pytest.raises(CorruptVideo, match="more boxes than 3"):
         list(parent.children(None, count))
     assert BoxCount().left == MAX_BOXES
-
-
-def test_a_repr_shows_any_kind() -> None:
-    """Also one that is no text."""
-    assert repr(boxed(b"ab", b"\xa9nam")) == "<Box \\xa9nam at 0, 2 bytes>"
 
 
 MEDIA = 3 << 20
@@ -165,12 +133,6 @@ def test_a_box_beyond_the_file_is_refused() -> None:
         kinds(file)
 
 
-def test_the_last_box_may_have_no_size() -> None:
-    """It reaches to the end of the file."""
-    file, _ = opened(FTYP + struct.pack(">I4s", 0, b"mdat") + bytes(100))
-    assert [place.end for place in file.places()] == [24, 132]
-
-
 def test_a_file_shorter_than_it_was_said_is_cut() -> None:
     """What reads it gives fewer bytes than it must."""
     clip = film()
@@ -184,13 +146,4 @@ def test_an_index_has_an_end() -> None:
     file, spans = opened(FTYP)
     with pytest.raises(CorruptVideo, match="more than an index has"):
         file.load(BoxPlace(b"moov", 24, 8, MAX_INDEX_BYTES + 1))
-    assert spans == []
-
-
-@pytest.mark.parametrize("length", [0, 1, 15])
-def test_less_than_a_box_is_no_file(length: int) -> None:
-    """Nothing of it is read."""
-    file, spans = opened(bytes(length))
-    with pytest.raises(CorruptVideo, match=f"it has {length} bytes"):
-        file.begin()
     assert spans == []

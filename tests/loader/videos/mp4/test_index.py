@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 import struct
 import time
-import tracemalloc
 
 import pytest
 from support.lengths import ordinarily
-from support.mp4_boxes import AVC, FTYP, PCM, HandTrack, box, film, full, reads_of, table
+from support.mp4_boxes import FTYP, PCM, HandTrack, box, film, full, reads_of
 
 from forebay_loader.videos.errors import CorruptVideo, LeftToDemuxer, UnsupportedVideo, VideoError
 from forebay_loader.videos.mp4.index import Mp4Index, check_boxes, read_index
@@ -55,13 +53,6 @@ def test_what_samplers_choose_by() -> None:
     assert list(info.times_s) == [1.0, 1.01, 1.02, 1.03]
     assert (info.frames, info.duration_s, info.keyframes, info.audio_rate_hz) == (4, 1.04, (0, 3), 48000)
     assert (info.width, info.height, info.rotation_deg, info.motion) == (64, 48, 0, None)
-
-
-def test_an_index_is_pickled() -> None:
-    """It travels to workers."""
-    index = pickle.loads(pickle.dumps(index_of(film(HandTrack(), SOUND))))
-    assert index.to_info() == index_of(film(HandTrack(), SOUND)).to_info()
-    assert index.video.needed([2]) == index_of(film()).video.needed([2])
 
 
 def test_only_sound_is_no_video() -> None:
@@ -159,18 +150,3 @@ def outcome(clip: bytes) -> str:
         return repr(index_of(clip).video)
     except VideoError as error:
         return str(error)
-
-
-def test_memory_follows_the_file() -> None:
-    """Of a box that says it has four thousand million rows nothing is made."""
-    absurd = table(b"stts", ">II", [(2**32 - 1, 1)])
-    track = HandTrack()
-    clips = [film(HandTrack(more=full(kind, struct.pack(">II", 2**32 - 1, 1)))) for kind in (b"stps", b"sbgp", b"ctts")]
-    clips.append(film(track).replace(table(b"stts", ">II", [(1, 10)] * 3), absurd + box(b"free", bytes(8))))
-    clips.append(film(HandTrack(entries=AVC * 1000)))
-    tracemalloc.start()
-    for clip in clips:
-        outcome(clip)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 1 << 20

@@ -91,13 +91,6 @@ def test_a_description_cut_short() -> None:
         entry_of(box(b"avc1", bytes(20)), b"vide")
 
 
-def test_sound_that_cannot_be_read_leaves_the_pictures() -> None:
-    """And says why."""
-    index = index_of(HandTrack(), HandTrack(number=2, handler=b"soun", entries=box(b"enca", bytes(100))))
-    assert index.audio is None
-    assert index.audio_fault == "encrypted (enca)"
-
-
 def test_a_rate_that_has_no_room_is_the_track_s() -> None:
     """16 bits hold no 96 kHz; the track's clock counts its frames."""
     entries = sound(b"fLaC", rate=0)
@@ -123,11 +116,6 @@ def test_optional_fields_of_a_descriptor(flags: int) -> None:
     assert esds_config(esds(b"\3" + bytes([len(inside)]) + inside)) == ("mpeg4", b"\x77")
 
 
-def test_a_descriptor_s_size_has_seven_bits_a_byte() -> None:
-    """Four bytes, as most write it."""
-    assert esds_config(esds(b"\3\x80\x80\x80\x15\0\1\0\4\x80\x80\x80\x0d\x40", bytes(12))) == ("aac", b"")
-
-
 def test_a_long_configuration_is_read_whole() -> None:
     """Its size takes two bytes."""
     config = bytes(range(200))
@@ -147,13 +135,6 @@ def test_a_long_configuration_is_read_whole() -> None:
 def test_what_is_wrong_with_a_descriptor_is_named(payload: bytes, match: str) -> None:
     """Another tag; a size beyond the box, or beyond the descriptor around it, is never cut to what is there."""
     with pytest.raises(CorruptVideo, match=match):
-        esds_config(esds(payload))
-
-
-@pytest.mark.parametrize("payload", [b"", b"\3", b"\3\x7f", b"\3\xff\xff\xff\xff", b"\4\x10", b"\3\x04\0\1\0\5", b"\3\x05\0\1\0\4\x60"])
-def test_a_broken_descriptor_is_refused(payload: bytes) -> None:
-    """Cut short, too long, of another tag."""
-    with pytest.raises(CorruptVideo, match="esds"):
         esds_config(esds(payload))
 
 
@@ -224,8 +205,3 @@ def test_opus_numbers_are_turned() -> None:
     """Big-endian in the box, little-endian in the header that decoders take."""
     box = boxed(b"dOps", bytes.fromhex("00 02 0138 0000bb80 0000 00"))
     assert extradata_of({b"dOps": box}) == b"OpusHead" + bytes.fromhex("01 02 3801 80bb0000 0000 00")
-
-
-def test_nothing_is_said_by_no_box() -> None:
-    """Some codecs need nothing."""
-    assert extradata_of({}) == b""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from itertools import pairwise
 
 import numpy
 import pytest
@@ -14,7 +13,7 @@ from support.mp4_boxes import PCM, HandTrack, box, film, full, patched, places, 
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
 from forebay_loader.videos.mp4.boxes import Box
 from forebay_loader.videos.mp4.index import Mp4Index, read_index
-from forebay_loader.videos.mp4.sample_table import MAX_SAMPLES, PCM_UNIT, chunk_offsets, chunk_samples, cut_runs, pcm_units, sample_offsets
+from forebay_loader.videos.mp4.sample_table import MAX_SAMPLES, PCM_UNIT, chunk_offsets, chunk_samples, pcm_units, sample_offsets
 
 STBL = (b"moov", b"trak", b"mdia", b"minf", b"stbl")
 
@@ -241,12 +240,6 @@ def test_samples_have_one_description() -> None:
     assert chunk_samples(stsc((1, 2, 2), (2, 1, 1)), 2, 2)[1] == 2
 
 
-def test_no_samples_have_none() -> None:
-    """Of a track without any."""
-    held, description = chunk_samples(stsc(), 0, 0)
-    assert (held.tolist(), description) == ([], 0)
-
-
 def test_offsets_are_of_32_or_64_bits() -> None:
     """Those of 64 are compared with the file before they become signed numbers."""
     assert chunk_offsets({b"stco": boxed(table(b"stco", ">I", [(7,), (2**32 - 1,)]))}, 100).tolist() == [7, 2**32 - 1]
@@ -255,22 +248,3 @@ def test_offsets_are_of_32_or_64_bits() -> None:
         chunk_offsets({b"co64": boxed(table(b"co64", ">Q", [(2**63,)]))}, 100)
     with pytest.raises(CorruptVideo, match="no box stco in stbl"):
         chunk_offsets({}, 100)
-
-
-@given(st.lists(st.integers(0, 2**32 - 1), max_size=6), st.integers(0, 2**23))
-def test_cut_runs_never_exceed_the_total(counts: list[int], total: int) -> None:
-    """Each is at most what it was, and only the last that has any is less."""
-    cut = cut_runs(numpy.array(counts, numpy.int64), total).tolist()
-    assert sum(cut) == min(sum(counts), total)
-    assert all(0 <= after <= before for after, before in zip(cut, counts, strict=True))
-    shortened = [index for index, (after, before) in enumerate(zip(cut, counts, strict=True)) if after < before]
-    assert all(cut[later] == 0 for later in shortened[1:])
-    assert all(second == first + 1 or counts[first + 1 : second] == [0] * (second - first - 1) for first, second in pairwise(shortened))
-
-
-def test_a_count_of_chunks_that_the_box_has_no_room_for() -> None:
-    """Is refused before rows are made."""
-    data = bytearray(table(b"stsc", ">III", [(1, 1, 1)]))
-    struct.pack_into(">I", data, 12, 2**32 - 1)
-    with pytest.raises(CorruptVideo, match="4294967295 rows"):
-        chunk_samples(boxed(bytes(data)), 1, 1)

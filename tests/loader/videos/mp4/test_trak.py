@@ -159,14 +159,6 @@ def test_times_beyond_reason_are_refused(row: tuple[int, int, int]) -> None:
         read_edit(elst(row, (5, 0, 1), version=1), 1000, 1000)
 
 
-def test_a_count_of_edits_that_the_box_has_no_room_for() -> None:
-    """Is refused before rows are made."""
-    data = bytearray(table(b"elst", ">Iihh", [(1, 0, 1, 0)]))
-    struct.pack_into(">I", data, 12, 2**31)
-    with pytest.raises(CorruptVideo, match="rows of 12 bytes"):
-        read_edit(Box(b"elst", 0, memoryview(bytes(data))[8:]), 1000, 1000)
-
-
 def test_pictures_outside_are_hidden() -> None:
     """One that begins in the edit is shown whole, one that began before it is not."""
     assert shown(Edit(15, 45, 100)) == [(2, 105), (3, 115), (4, 125)]

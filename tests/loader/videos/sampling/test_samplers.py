@@ -101,13 +101,6 @@ def test_nothing_else(info: ClipInfo, n: int, seed: int, choice: str) -> None:
     assert len(real) == min(n, len(info.keyframes))
 
 
-def test_a_hundred_at_random() -> None:
-    """Different ones, by the seed."""
-    info = steady(12_000, gop=12)
-    assert len(set(keyframes(100, choice="random")(info, 1).frames)) == 100
-    assert keyframes(100, choice="random")(info, 1) != keyframes(100, choice="random")(info, 2)
-
-
 @pytest.mark.parametrize("rate", [24, 25, 30, 24000 / 1001])
 def test_its_own_rate_is_every_frame(rate: float) -> None:
     """Once, the last included, and none beyond."""

@@ -125,11 +125,6 @@ def test_nothing_is_asked_before_it_is_opened(proxy: FakeServer) -> None:
     assert not proxy.requests
 
 
-def test_a_secret_is_in_no_name() -> None:
-    """What errors say."""
-    assert ObjectClip("https://user:secret@host/a.mp4?X-Amz-Signature=secret").name == "https://host/a.mp4"
-
-
 def test_what_the_sidecar_does_not_read() -> None:
     """A command that only webdataset knows."""
     with pytest.raises(ShardReadError, match="left to webdataset"):
