@@ -88,24 +88,15 @@ def test_two_clips_of_one_sample() -> None:
     assert set(found) == {"__key__", "__url__", "cls", *names}
 
 
-def test_what_is_no_clip_passes() -> None:
-    """As it came."""
+def test_members_are_chosen_by_suffix() -> None:
+    """Of any case in a decoder's key; others are left alone, as they came. A stage before may give a ``memoryview``."""
     plain = sample("a", jpg=b"x", cls=1)
     assert list(fb.video()([plain])) == [plain]
     assert fb.video()(".jpg", b"x") is None
-
-
-def test_members_are_chosen_by_suffix() -> None:
-    """Of any case in a decoder's key; others are left alone."""
     stage = fb.video("uniform(1)", members=("bin",))
     assert stage(".mp4", CLIP) is None
     assert stage(".BIN", CLIP)[0].shape == (1, 96, 128, 3)
-
-
-def test_views_are_read_as_bytes_are() -> None:
-    """A stage before may give a ``memoryview``."""
-    (found,) = run(fb.video("uniform(2)"), memoryview(CLIP))
-    assert found["frames"].shape == (2, 96, 128, 3)
+    assert run(fb.video("uniform(2)"), memoryview(CLIP))[0]["frames"].shape == (2, 96, 128, 3)
 
 
 def test_draws_are_the_samples_own() -> None:

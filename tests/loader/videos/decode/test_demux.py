@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy
 import pytest
 from support.clips import frame_number, pictures_of, rendered
@@ -58,16 +60,9 @@ def test_pictures_of_a_codec_that_nobody_knows() -> None:
 
 def test_opening_has_its_time() -> None:
     """Each packet is one step of it."""
-
-    class Clock:
-        now_s = 0.0
-
-        def __call__(self) -> float:
-            self.now_s += 1.0
-            return self.now_s
-
+    steps = itertools.count()
     with pytest.raises(VideoTimeout, match=r"a\.mkv in s3://b/0\.tar: .* 5 s"):
-        demuxed(rendered(container="matroska"), ClipTimer(5.0, "a.mkv", "s3://b/0.tar", Clock()))
+        demuxed(rendered(container="matroska"), ClipTimer(5.0, "a.mkv", "s3://b/0.tar", lambda: float(next(steps))))
 
 
 def test_a_packet_that_lies_in_the_clip_is_not_copied() -> None:

@@ -247,14 +247,9 @@ def test_a_tone_stays_a_tone(rate: int, wanted: int) -> None:
         assert numpy.abs(tone - numpy.sin(2 * numpy.pi * hertz * there))[inner].max() < 0.01
 
 
-def test_the_same_rate_is_the_same_sound() -> None:
-    """Nothing is done; nor to no sound."""
-    tone = numpy.ones((1, 10), numpy.float32)
-    assert resampled(tone, 8_000, 8_000) is tone
-    assert resampled(tone[:, :0], 8_000, 16_000).shape == (1, 0)
-
-
-@pytest.mark.parametrize("samples", [1, 2, 5, 40])
+@pytest.mark.parametrize("samples", [0, 1, 2, 5, 40])
 def test_a_few_samples(samples: int) -> None:
-    """As many as they last, though the filter gives none of them."""
-    assert resampled(numpy.ones((1, samples), numpy.float32), 48_000, 16_000).shape == (1, round(samples / 3))
+    """As many as they last, though the filter gives none of them; at the same rate nothing is done."""
+    tone = numpy.ones((1, samples), numpy.float32)
+    assert resampled(tone, 48_000, 16_000).shape == (1, round(samples / 3))
+    assert resampled(tone, 8_000, 8_000) is tone

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
 import sqlite3
 import tempfile
 from array import array
@@ -156,20 +154,3 @@ def test_processes_at_once(tmp_path: Path) -> None:
         writer.join()
         assert writer.exitcode == 0
     assert {record.name for record in ClipTable(tmp_path / "t").records()} == {f"{i}/{number}" for i in range(3) for number in range(30)}
-
-
-def _add_and_die(path: Path) -> None:
-    with ClipTable(path)._opened("mode=rwc") as db:
-        db.execute("PRAGMA cache_size = 1")  # so that it writes before the end
-        db.execute("BEGIN IMMEDIATE")
-        db.executemany("INSERT INTO clips VALUES (?, ?, 0)", ((f"half {number}", bytes(5000)) for number in range(50)))
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_what_a_kill_left_half_written_is_taken_back(table: Path) -> None:
-    """By whoever reads it next."""
-    killed = multiprocessing.get_context("fork").Process(target=_add_and_die, args=(table,))
-    killed.start()
-    killed.join()
-    assert table.stat().st_size > 100_000
-    assert (len(ClipTable(table)), ClipTable(table).find("clip 4")) == (9, info_of(4))

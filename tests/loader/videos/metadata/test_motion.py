@@ -132,22 +132,12 @@ def test_sound_where_it_sounds() -> None:
     assert source.heard == [(0.0, 60.0), (60.0, 120.0), (120.0, 150.0)]
 
 
-def test_no_track_no_energy() -> None:
-    """There is nothing to be known of."""
-    assert measured(PaintedSource(steady(20))).audio_energy is None
-
-
-def test_sound_alone_has_no_motion() -> None:
-    """And is heard."""
-    info = ClipInfo(0, steady(0).times_s, 1.0, 0, 0, audio_rate_hz=1000)
-    found = measured(PaintedSource(info))
-    assert found.motion is None
-    assert found.audio_energy is not None
-
-
-def test_one_frame_is_still() -> None:
-    """There is no neighbour."""
-    assert set(measured(PaintedSource(steady(1))).motion or ()) == {0.0}
+def test_one_frame_is_still_and_sound_alone_has_no_motion() -> None:
+    """There is no neighbour, or no picture; and of no track of sound there is nothing to be known."""
+    still, heard = (measured(PaintedSource(info)) for info in (steady(1), ClipInfo(0, steady(0).times_s, 1.0, 0, 0, audio_rate_hz=1000)))
+    assert (set(still.motion or ()), still.audio_energy) == ({0.0}, None)
+    assert heard.motion is None
+    assert heard.audio_energy is not None
 
 
 def test_sound_that_ends_early_ends_it() -> None:

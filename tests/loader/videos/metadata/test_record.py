@@ -24,16 +24,11 @@ def test_it_comes_back_equal(info: ClipInfo, name: str, clip_bytes: int, version
     assert unpacked(packed(record)) == record
 
 
-def test_unknown_is_not_empty() -> None:
+def test_unknown_is_not_empty_and_mirrored_stays_mirrored() -> None:
     """No scan has looked, or a scan found nothing to tell: samplers answer otherwise."""
     for motion in (None, array("f")):
-        info = replace(RECORD.info, motion=motion, audio_energy=motion)
+        info = replace(RECORD.info, motion=motion, audio_energy=motion, mirrored=True)
         assert unpacked(packed(RECORD._replace(info=info))).info == info
-
-
-def test_a_mirrored_clip() -> None:
-    """Stays one."""
-    assert unpacked(packed(RECORD._replace(info=replace(RECORD.info, mirrored=True)))).info.mirrored
 
 
 def test_the_bytes_are_written_down() -> None:

@@ -32,14 +32,6 @@ def test_what_is_neither_is_not_looked_at() -> None:
     assert index_of(film(other, HandTrack())).video.frames == 3
 
 
-def test_behind_moov_nothing_is_read() -> None:
-    """What follows may be anything."""
-    clip = film(after=b"\xff" * 99)
-    read, spans = reads_of(clip)
-    assert read_index(read, len(clip), "a.mp4").video.frames == 3
-    assert max(end for _, end in spans) < len(clip) - 99
-
-
 def test_no_sound_is_none() -> None:
     """Nor is a track of it without samples."""
     assert index_of(film()).audio is None
@@ -81,15 +73,6 @@ def test_no_moov_is_corrupt() -> None:
     """A recording that was never ended: its length is in the text."""
     with pytest.raises(CorruptVideo, match="no box moov in its 132 bytes"):
         index_of(FTYP + box(b"mdat", bytes(100)))
-
-
-def test_every_cut_is_found() -> None:
-    """A file that ends anywhere before its last byte is refused, with moov at either end."""
-    for moov_first in (True, False):
-        clip = film(HandTrack(), SOUND, moov_first=moov_first)
-        for cut in range(len(clip)):
-            with pytest.raises(VideoError):
-                index_of(clip[:cut])
 
 
 @pytest.mark.parametrize(

@@ -116,14 +116,10 @@ def test_groups_cover_what_is_wanted_and_do_not_overlap(data: st.DataObject) -> 
 
 
 def test_times_begin_at_0_or_later() -> None:
-    """A first frame that would be shown before that moves all."""
+    """A first frame that would be shown before that moves all; they end with the last frame, not the last sample."""
     assert track_of(shifts=(-5, -5, -5)).times_s.tolist() == [0.0, 0.01, 0.02]
     assert track_of(edits=[(5, -1, 1), (30, 0, 1)]).times_s.tolist() == [0.005, 0.015, 0.025]
     assert track_of(shifts=(-5, -5, -5)).end_s == pytest.approx(0.03)
-
-
-def test_the_end_is_that_of_the_last_frame() -> None:
-    """Not of the last sample."""
     assert track_of(**OPEN).end_s == pytest.approx(0.1)
 
 

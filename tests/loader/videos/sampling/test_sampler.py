@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from array import array
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -90,27 +91,20 @@ PHASES = by_epoch({0: uniform(8), 10: keyframes(8), 20: uniform(16)})
 
 
 @pytest.mark.parametrize(
-    ("epoch", "sampler"), [(0, uniform(8)), (9, uniform(8)), (10, keyframes(8)), (19, keyframes(8)), (99, uniform(16))]
+    ("asked", "epoch", "sampler"),
+    [
+        *((PHASES, epoch, uniform(8)) for epoch in (0, 9)),
+        *((PHASES, epoch, keyframes(8)) for epoch in (10, 19)),
+        (PHASES, 99, uniform(16)),
+        (uniform(8), 3, uniform(8)),
+        (len, 3, len),  # a function of a user's
+        (time_warp(PHASES), 10, time_warp(keyframes(8))),
+        (by_epoch({0: PHASES}), 12, keyframes(8)),
+    ],
 )
-def test_the_phase_of_an_epoch(epoch: int, sampler: object) -> None:
-    """The last that has begun."""
-    assert for_epoch(PHASES, epoch) == sampler
-
-
-def test_others_are_of_every_epoch() -> None:
-    """A sampler without phases, and a function of a user's."""
-    assert for_epoch(uniform(8), 3) == uniform(8)
-    assert for_epoch(len, 3) is len
-
-
-def test_inside_an_augmentation() -> None:
-    """The wrapper stays, what it wraps is the epoch's."""
-    assert for_epoch(time_warp(PHASES), 10) == time_warp(keyframes(8))
-
-
-def test_phases_in_a_phase() -> None:
-    """All the way down to a sampler."""
-    assert for_epoch(by_epoch({0: PHASES}), 12) == keyframes(8)
+def test_the_phase_of_an_epoch(asked: Any, epoch: int, sampler: object) -> None:
+    """The last that has begun, inside an augmentation and in phases of phases; others are of every epoch."""
+    assert for_epoch(asked, epoch) == sampler
 
 
 def test_without_an_epoch_it_says_so() -> None:
