@@ -30,6 +30,14 @@ def test_two_of_a_kind_contradict_each_other() -> None:
     assert parent.only(frozenset([b"trak"]), BoxCount()) == {}
 
 
+@pytest.mark.parametrize("count", [3, 2**32 - 1])
+def test_a_table_has_the_rows_that_fit(count: int) -> None:
+    """No array is made for a count that the box has no room for."""
+    assert boxed(bytes(11)).rows(3, 2, ">u4").tolist() == [0, 0]
+    with pytest.raises(CorruptVideo, match=f"{count} rows"):
+        boxed(bytes(11)).rows(3, count, ">u4")
+
+
 def test_boxes_are_counted() -> None:
     """Those of all lists together; one more than the limit is an error."""
     count = BoxCount(3)
