@@ -46,12 +46,12 @@ class Workload:
     """All readers, and the lengths (bytes) of all their shards by name.
 
     ``turns``: who opens its next shard, in order. Empty: readers take turns, epoch by epoch.
-    ``ahead``: how many shards a reader keeps announced, ``ALL`` for whole epochs, None for no plans at all; none beyond the epoch it is in.
+    ``ahead``: how many shards a reader keeps announced, ``ALL`` for whole epochs; none beyond the epoch it is in.
     """
 
     orders: Orders
     lengths: Mapping[str, int]
-    ahead: int | None = ALL
+    ahead: int = ALL
     turns: Sequence[ReaderName] = ()
 
     @property
@@ -84,7 +84,7 @@ def _in_turn(orders: Orders) -> Iterator[ReaderName]:
 
 def shuffled(
     shards: Sequence[Shard], lengths: Mapping[str, int],
-    *, epochs: int = 1, seed: int | None = 0, readers: int = 1, jobs: int = 1, ahead: int | None = ALL,
+    *, epochs: int = 1, seed: int | None = 0, readers: int = 1, jobs: int = 1, ahead: int = ALL,
 ) -> Workload:  # fmt: skip
     """Each job reads every shard once an epoch, in an order of its own (``seed``; None: as listed), dealt out to its readers in turn."""
     orders: dict[ReaderName, list[ReaderEpoch]] = {}
