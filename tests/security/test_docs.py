@@ -7,8 +7,7 @@ from pathlib import Path
 
 from forebay_proxy.cache.readers import reader
 from forebay_proxy.cache.resident.entry import PROOF_S
-from forebay_proxy.config.fields import env_name
-from forebay_proxy.config.settings import Settings
+from forebay_proxy.config.settings import Settings, env_name
 from forebay_proxy.policy.plans import reader_plan
 from forebay_proxy.server.http import connection, framing
 from forebay_proxy.wire.urls.quoting import MAX_URL_BYTES

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_origin
 
 import click
 
-from forebay_proxy.config.fields import env_name, flag_name
-from forebay_proxy.config.settings import Settings, default_text, field_note, has_flag, load
+from forebay_proxy.config.settings import Settings, default_text, env_name, field_note, flag_name, has_flag, load
 from forebay_proxy.config.settings_file import find_file
 from forebay_proxy.core import secret_parameters
 from forebay_proxy.core.quantities import parse_size

@@ -13,8 +13,7 @@ import click
 from forebay_proxy.cli.options import SURVEY_SETTINGS, Seams, config_option, json_option, load_settings, quantity, survey_options
 from forebay_proxy.cli.output import many, notice, say, say_json, show_table, wrapped
 from forebay_proxy.cli.sources import named_texts, understood
-from forebay_proxy.config.fields import flag_name
-from forebay_proxy.config.settings import Settings
+from forebay_proxy.config.settings import Settings, flag_name
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.quantities import TotalBytes, format_bits, format_duration, format_rate, format_size, parse_rate
 from forebay_proxy.core.shard import Shard

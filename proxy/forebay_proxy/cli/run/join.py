@@ -25,8 +25,7 @@ import click
 from forebay_proxy.cli.client import KeepAlive, SidecarClient, SidecarHung, SidecarRefused, SidecarUnreachable, named_address, token_of
 from forebay_proxy.cli.options import Seams, as_arguments, config_option, load_settings, settings_options
 from forebay_proxy.cli.output import error_line, say_json
-from forebay_proxy.config.fields import flag_name
-from forebay_proxy.config.settings import Settings, as_json, has_flag, load
+from forebay_proxy.config.settings import Settings, as_json, flag_name, has_flag, load
 from forebay_proxy.config.settings_file import find_file
 from forebay_proxy.core.errors import ForebayError
 from forebay_proxy.core.quantities import format_size
