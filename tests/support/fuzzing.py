@@ -152,7 +152,7 @@ def fuzz_shell(data: bytes) -> None:
 def fuzz_rewrite(data: bytes) -> None:
     """What a GOPEN_REWRITE rule makes of a text names the shard that the text names, or the text is left alone."""
     text = text_of(data)
-    value = gopen_rewrite("http://127.0.0.1:7070", schemes=("http", "s3", "gs", "hf", "file"))
+    value = gopen_rewrite("http://127.0.0.1:7070")
     changed = rewritten(value, text)
     if changed == text:
         return
