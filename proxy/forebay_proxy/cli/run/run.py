@@ -8,9 +8,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from forebay_proxy.cli.options import Seams, SettingsApart, config_option, load_
 from forebay_proxy.cli.output import error_line, notice
 from forebay_proxy.cli.run.command import refusal, run_command
 from forebay_proxy.cli.run.env import fresh_job, job_variables, traps
-from forebay_proxy.cli.run.join import Joined, JoinRequest, join, without_effect
+from forebay_proxy.cli.run.join import Joined, join, without_effect
 from forebay_proxy.cli.run.summary import has_read, summary
 from forebay_proxy.cli.run.takeover import path_variables, takeover_folder
 from forebay_proxy.cli.run.takeover_report import TakeoverReport
@@ -74,21 +73,20 @@ def run(
     with contextlib.ExitStack() as held:
         try:
             job = fresh_job(os.environ, socket.gethostname(), os.getpid())
-            joined = held.enter_context(join(JoinRequest(url, config, flags, job), os.environ, seams.program))
+            joined = held.enter_context(join(os.environ, seams.program, url=url, config=config, flags=flags, job=job))
             variables = job_variables(joined.url, os.environ, job)
             hold = held.enter_context(joined.hold or joined.sidecar.hold(job))
             _compare(joined, settings, required=required)
         except (ForebayError, OSError) as error:
             held.close()  # now: the command may run for days without it
             return _without(error, command, required=required)
-        again = partial(_again, JoinRequest(None, config, flags, job), seams.program, joined.url)
+
+        def again(cache_dir: str) -> Joined:
+            """Started again on its directory; or whichever another run of this node has started meanwhile."""
+            same = {**flags, "port": urlsplit(joined.url).port, "cache_dir": cache_dir}
+            return join(os.environ, seams.program, config=config, flags=same, job=job)
+
         return _beside(joined, hold, again, variables, command, quiet=quiet)
-
-
-def _again(request: JoinRequest, program: Sequence[str], url: str, cache_dir: str) -> Joined:
-    """The sidecar at ``url``, started again on its directory; or whichever another run of this node has started meanwhile."""
-    flags = {**request.flags, "port": urlsplit(url).port, "cache_dir": cache_dir}
-    return join(replace(request, flags=flags), os.environ, program)
 
 
 def _compare(joined: Joined, settings: Settings, *, required: bool) -> None:

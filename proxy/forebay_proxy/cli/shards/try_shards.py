@@ -23,7 +23,7 @@ import xxhash
 from forebay_proxy.cli.client import SidecarClient
 from forebay_proxy.cli.options import Seams, config_option, json_option, load_settings, quantity, some_bytes
 from forebay_proxy.cli.output import many, notice, say, say_json, show_table
-from forebay_proxy.cli.run.join import JoinRequest, join
+from forebay_proxy.cli.run.join import join
 from forebay_proxy.cli.sources import understood
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ConfigError, ShardNotFound
@@ -188,21 +188,17 @@ def _sidecar(place: Path, settings: Settings, limit: int, program: Sequence[str]
         "retry_budget_s": _RETRY_S, "idle_exit_s": _END_S,
     }  # fmt: skip
     ours = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
-    request = JoinRequest(None, place / "forebay.toml", flags, "forebay-try")
-    with join(request, {**ours, "XDG_RUNTIME_DIR": str(place / "run")}, program) as joined:
+    ours |= {"XDG_RUNTIME_DIR": str(place / "run")}
+    with join(ours, program, config=place / "forebay.toml", flags=flags, job="forebay-try") as joined:
         try:
             yield joined.sidecar
         finally:
             if joined.process is not None:
-                _end(joined.process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_END_S)
-    process.kill()
-    process.wait()
+                joined.process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    joined.process.wait(_END_S)
+                joined.process.kill()
+                joined.process.wait()
 
 
 def _read(name: str, sidecar: SidecarClient, pieces: Sequence[_Piece]) -> _Pass:
