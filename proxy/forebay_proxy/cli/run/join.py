@@ -33,7 +33,7 @@ from forebay_proxy.node import cache_location
 from forebay_proxy.node.runfile import RunDirectory
 from forebay_proxy.wire.protocol.keepalive import KeepAliveRefused, LaunchError
 
-__all__ = ["Joined", "differences", "join", "launch", "without_effect"]
+__all__ = ["Joined", "join", "launch", "without_effect"]
 
 _START_S = 15.0  # loading the index of 100,000 segments takes 0.1 s; a loaded node with a slow disk needs a few
 _IDLE_EXIT_S = 60  # long enough for the next command of a script to join, short enough to be gone when people look
@@ -160,10 +160,14 @@ def _is_ready(sidecar: SidecarClient) -> bool:
     return True
 
 
-def without_effect(joined: Joined, settings: Settings) -> list[str] | None:
-    """Which of our settings a sidecar that runs already does not have, once it was handed ``--allow-origin``.
+# How long an idle sidecar stays is its starter's business; host and socket say where a job looks for one, not what it needs.
+_NO_MATTER = frozenset({"idle_exit_s", "host", "socket", "allow_origin"})
 
-    None where it does not tell: an older version.
+
+def without_effect(joined: Joined, settings: Settings) -> list[str] | None:
+    """Which of our settings, that were given (not defaults), a sidecar that runs already does not have: what runs, what was asked for.
+
+    It is handed ``--allow-origin``. None where it does not tell: an older version.
     """
     try:
         running = joined.sidecar.status().get("settings")
@@ -171,32 +175,19 @@ def without_effect(joined: Joined, settings: Settings) -> list[str] | None:
         running = None
     if not running:
         return None
-    found = differences(settings, running)
+    found = []
+    for name, own in as_json(settings).items():
+        theirs = running.get(name)
+        if own["source"] == "default" or name in _NO_MATTER or theirs is None or own["value"] == theirs["value"]:
+            continue
+        label = flag_name(name) if has_flag(name) else name
+        found.append(f"{label} {_shown(name, theirs['value'])}, not {_shown(name, own['value'])}")
     known = set((running.get("allow_origin") or {}).get("value") or ())
     if unknown := [entry for entry in settings.allow_origin if entry not in known]:
         try:
             joined.sidecar.allow(unknown)
         except SidecarRefused as refused:
             found.append(f"--allow-origin {', '.join(unknown)}: {error_line(refused)}")
-    return found
-
-
-# How long an idle sidecar stays is its starter's business; the other two say where a job looks for a sidecar, not what it needs.
-_NO_MATTER = frozenset({"idle_exit_s", "host", "socket", "allow_origin"})
-
-
-def differences(mine: Settings, running: Mapping[str, Any]) -> list[str]:
-    """The settings that were given (not defaults) and are others in the sidecar, as a person reads them: what runs, what was asked for.
-
-    ``running``: ``settings`` of its ``/v1/status``.
-    """
-    found = []
-    for name, own in as_json(mine).items():
-        theirs = running.get(name)
-        if own["source"] == "default" or name in _NO_MATTER or theirs is None or own["value"] == theirs["value"]:
-            continue
-        label = flag_name(name) if has_flag(name) else name
-        found.append(f"{label} {_shown(name, theirs['value'])}, not {_shown(name, own['value'])}")
     return found
 
 

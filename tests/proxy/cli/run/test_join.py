@@ -11,8 +11,7 @@ from support.fake_sidecar import FakeSidecar
 
 from forebay_proxy.cli.client import SidecarUnreachable
 from forebay_proxy.cli.run import join as module
-from forebay_proxy.cli.run.join import Joined, differences, join
-from forebay_proxy.config.settings import as_json, load
+from forebay_proxy.cli.run.join import Joined, join
 from forebay_proxy.node.runfile import RunDirectory
 
 pytestmark = pytest.mark.another_python
@@ -68,15 +67,3 @@ def test_a_unix_address_is_known_by_its_url_too(tmp_path: Path, environ: dict[st
     with FakeSidecar(on_unix=tmp_path / "s"), join(environ, FAKE_PROGRAM, url=f"unix:{tmp_path / 's'}") as joined:
         pass
     assert (joined.how, joined.url) == ("named", "http://127.0.0.1:7070")
-
-
-def test_given_settings_that_differ_are_named_with_both_values() -> None:
-    """Defaults of ours claim nothing; the same value differs not. How long it stays is its starter's business; origins are handed over."""
-    running = as_json(load({"cache_size": "100MB", "prefetch": False, "idle_exit_s": "60"}, {}))
-    origins = ("http://127.0.0.1:1", "http://127.0.0.1:2")
-    given = {"cache_size": "1TB", "port": "9999", "prefetch": False, "idle_exit_s": "5", "allow_origin": origins}
-    mine = load(given, {"FOREBAY_REVALIDATE": "never"})
-    assert differences(mine, running) == [
-        "--port (default), not 9999", "--cache-size 100 MB, not 1.0 TB", "--revalidate job, not never",
-    ]  # fmt: skip
-    assert differences(load({}, {}), running) == []
