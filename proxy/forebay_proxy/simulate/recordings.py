@@ -85,7 +85,10 @@ def _access_log(lines: list[tuple[int, str]]) -> Recording:
 
 
 def _answer(line: str) -> dict[str, Any] | None:
-    value = _json(line)
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
     return value if isinstance(value, dict) and {"time", "shard", "status"} <= value.keys() else None
 
 
@@ -108,16 +111,6 @@ def _length(answer: dict[str, Any]) -> int | None:
         return length
     is_whole = answer["status"] == 200 and answer.get("cut") is None and type(answer.get("bytes")) is int
     return int(answer["bytes"]) if is_whole else None
-
-
-# Pieces of all of them
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _bad(number: int, what: str) -> ConfigError:
