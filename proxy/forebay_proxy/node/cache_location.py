@@ -12,6 +12,7 @@ import socket
 import stat
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,6 @@ __all__ = [
     "choose",
     "decide_capacity",
     "file_system_type",
-    "held_bytes",
     "in_container",
     "is_memory",
     "is_network",
@@ -255,21 +255,13 @@ def _check_writable(path: Path) -> tuple[str, ...]:
 
 
 def measure(path: Path) -> Disk:
-    """The disk under ``path``, and what ``path`` holds of it, in allocated bytes."""
-    found = os.statvfs(path)
-    return Disk(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, held_bytes(path))
-
-
-def held_bytes(path: Path) -> int:
-    """Allocated bytes of everything below ``path``; what vanishes while walking counts nothing."""
-    total = 0
+    """The disk under ``path``, and what ``path`` holds of it, in allocated bytes; what vanishes while walking counts nothing."""
+    found, held_bytes = os.statvfs(path), 0
     for directory, _, files in os.walk(path):
         for name in files:
-            try:
-                total += os.lstat(os.path.join(directory, name)).st_blocks * 512
-            except FileNotFoundError:
-                continue
-    return total
+            with suppress(FileNotFoundError):
+                held_bytes += os.lstat(os.path.join(directory, name)).st_blocks * 512
+    return Disk(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, held_bytes)
 
 
 def decide_capacity(limit: CacheLimit | None, free_floor: float, disk: Disk, *, container: bool) -> Capacity:
