@@ -10,7 +10,7 @@ import json
 import os
 import select
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -118,8 +118,9 @@ class SidecarClient:
         """
         asked = {"If-None-Match": "*", **dict(headers)}  # the index itself is not wanted
         with self._answer("GET", f"/v1/index{target}", None, _ORIGIN_S, asked, target) as answer:
-            count, etag = answer.headers.get("Forebay-Samples", ""), answer.headers.get("ETag", "")
-            again, left_out = (_count(answer.headers.get(name)) for name in ("Forebay-Keys-Again", "Forebay-Links-Left-Out"))
+            etag = answer.headers.get("ETag", "")
+            count, *faults = (answer.headers.get(f"Forebay-{name}", "") for name in ("Samples", "Keys-Again", "Links-Left-Out"))
+        again, left_out = (int(text) if text.isascii() and text.isdigit() else 0 for text in faults)
         if not (count.isascii() and count.isdigit()):
             raise SidecarUnreachable("what answers there counts no samples", next_step="is it a Forebay of an older version?")
         return int(count), etag, faults_text(again, left_out)
@@ -199,10 +200,6 @@ class SidecarClient:
         return SidecarRefused(f"shard {_name(target)}: no bytes within {within_s:g} s: {cause}", next_step=step, status=503)
 
 
-def _count(text: str | None) -> int:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else 0
-
-
 def _table(body: bytes) -> Table:
     try:
         found = json.loads(body)
@@ -235,7 +232,10 @@ def _name(target: str) -> str:
 def _unreachable(address: str, error: Exception) -> SidecarUnreachable:
     """Why nothing came from ``address``: a process of ours that is there and says nothing must not be started a second time."""
     silent = isinstance(error, (TimeoutError, BlockingIOError))  # a unix socket whose backlog is full says so at once
-    record = _record_of(address) if silent else None
+    live: list[RunFile] = []
+    with suppress(ConfigError):
+        live = RunDirectory.of(os.environ).live() if silent else []
+    record = next((record for record in live if address in (record.url, f"unix:{record.socket}")), None)  # ours, and alive
     if record is None:
         return SidecarUnreachable(f"no sidecar answers at {address}: {cause(error)}", next_step="start one with 'forebay serve'")
     where = f"the sidecar at {address} (pid {record.pid})"
@@ -243,15 +243,6 @@ def _unreachable(address: str, error: Exception) -> SidecarUnreachable:
         step = f"'kill -CONT {record.pid}' lets it go on, 'forebay stop' ends it"
         return SidecarHung(f"{where} is stopped, so it does not answer", next_step=step)
     return SidecarHung(f"{where} runs but does not answer: it hangs, or the machine swaps", next_step="'forebay stop' ends it")
-
-
-def _record_of(address: str) -> RunFile | None:
-    """The run file of the sidecar at ``address``, if it is one of ours that is alive."""
-    try:
-        live = RunDirectory.of(os.environ).live()
-    except ConfigError:
-        return None
-    return next((record for record in live if address in (record.url, f"unix:{record.socket}")), None)
 
 
 def named_address(url: str | None, environ: Mapping[str, str]) -> tuple[str, str]:
