@@ -16,8 +16,7 @@ from forebay_proxy.core.shard import Shard
 from forebay_proxy.simulate.workload import ReaderEpoch
 from forebay_proxy.wire.protocol.plan import InvalidReader, ReaderName
 from forebay_proxy.wire.urls.patterns import InvalidPattern, expand
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import parse_origin_url
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, parse_origin_url
 
 __all__ = ["ALONE", "Recording", "read_recording"]
 

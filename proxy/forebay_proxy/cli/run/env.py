@@ -21,8 +21,7 @@ from forebay_proxy.wire.commands.gopen_rules import gopen_rewrite, rewritten
 from forebay_proxy.wire.commands.sources import Source, parse_source, why_left
 from forebay_proxy.wire.protocol.step_runs import run_step, told_apart
 from forebay_proxy.wire.urls.patterns import InvalidPattern, parse_pattern
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import proxy_url
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, proxy_url
 
 __all__ = ["env", "fresh_job", "is_secured", "job_variables", "rewrite_variables", "traps", "ways_in"]
 

@@ -22,7 +22,7 @@ from forebay_proxy.core.shard import Shard
 from forebay_proxy.wire.commands.sources import Source, parse_source
 from forebay_proxy.wire.tar.first_bytes import LOOK_BYTES, compression_of, next_step, why_no_tar
 from forebay_proxy.wire.urls.patterns import InvalidPattern, expand
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl
 
 __all__ = ["check"]
 

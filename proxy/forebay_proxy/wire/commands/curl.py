@@ -8,8 +8,7 @@ from typing import Iterable
 from urllib.parse import unquote
 
 from forebay_proxy.wire.commands.shell import Command, NotRewritten, Words, flag_table, sort_words
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import ShardUrl, parse_origin_url
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, ShardUrl, parse_origin_url
 
 __all__ = ["STDOUT", "curl", "unglobbed", "userinfo_header", "wget"]
 

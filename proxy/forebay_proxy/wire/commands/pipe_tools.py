@@ -13,8 +13,7 @@ from typing import Mapping, Optional
 
 from forebay_proxy.wire.commands.curl import STDOUT, curl, wget
 from forebay_proxy.wire.commands.shell import Command, NotRewritten, Words, flag_table, sort_words
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import ShardUrl, file_url, object_url
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, ShardUrl, file_url, object_url
 
 __all__ = ["understand"]
 

@@ -12,8 +12,7 @@ from forebay_proxy.wire.commands.curl import userinfo_header
 from forebay_proxy.wire.commands.pipe_tools import understand
 from forebay_proxy.wire.commands.shell import NotRewritten, split_command
 from forebay_proxy.wire.urls.patterns import InvalidPattern, offers_choice
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import SCHEMES, ShardUrl, parse_origin_url
+from forebay_proxy.wire.urls.shard_url import SCHEMES, InvalidShardUrl, ShardUrl, parse_origin_url
 
 __all__ = ["Source", "masked_parts", "parse_source", "why_left"]
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from forebay_proxy.wire.commands.sources import masked_parts, parse_source
 from forebay_proxy.wire.urls.patterns import expand
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import proxy_url
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, proxy_url
 
 BASE = "http://127.0.0.1:7070"
 

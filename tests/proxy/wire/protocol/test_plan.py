@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from forebay_proxy.wire.protocol import plan
 from forebay_proxy.wire.protocol.plan import NDJSON, InvalidPlan, InvalidReader, PlanBody, ReaderName, decode, encode
 from forebay_proxy.wire.urls.patterns import MAX_PARTS
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import object_url, parse_origin_url
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, object_url, parse_origin_url
 
 JSON = "application/json"
 keys = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=20).filter(
