@@ -19,9 +19,8 @@ from forebay_proxy.core.quantities import TotalBytes, format_bits, format_durati
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.eviction.ledger import OVERHEAD_STEP_BYTES
 from forebay_proxy.simulate.estimate import Estimate, PlannedRun
-from forebay_proxy.simulate.recordings import ALONE, Recording, read_recording
 from forebay_proxy.simulate.replay import ReplayOutcome, replay
-from forebay_proxy.simulate.workload import ALL, Workload, shuffled
+from forebay_proxy.simulate.workload import ALL, ALONE, Recording, Workload, read_recording, shuffled
 
 __all__ = ["plan"]
 
