@@ -6,7 +6,7 @@ import difflib
 import importlib
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import click
@@ -71,11 +71,18 @@ class _Verbs(click.Group):
                 raise
             raise click.UsageError(f"{error.message.rstrip('.')}; did you mean {close[0]!r}?", ctx) from error
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
         run = super().main
         if not standalone_mode:
-            return run(*args, standalone_mode=False, **extra)
-        sys.exit(_exit_code(lambda: run(*args, standalone_mode=False, **extra)))
+            return run(args, prog_name, complete_var, False, **extra)
+        sys.exit(_exit_code(lambda: run(args, prog_name, complete_var, False, **extra)))
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
