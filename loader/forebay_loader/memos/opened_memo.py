@@ -79,7 +79,7 @@ class OpenedMemo:
 
     def keep(self, key: bytes, kept: KeptValue) -> None:
         """Have it written, unless there is no room in the queue. Copies, for the values are the trainer's from now on."""
-        fits = self.writer.queue.has_room(len(kept.text) + sum(one.nbytes for one in kept.arrays))  # else a copy for nothing
+        fits = self.writer.has_room(len(kept.text) + sum(one.nbytes for one in kept.arrays))  # else a copy for nothing
         if not fits or not self.writer.keep(packed(key, kept)):
             COUNTS.add("memo_dropped")
 
