@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping as MappingABC
-from dataclasses import dataclass
-from typing import Any, Callable, Mapping, Optional, Sequence, Union
+from types import SimpleNamespace
+from typing import Optional
 
 from forebay_loader.base.argument_types import whole
-from forebay_loader.dataset.sample_shares import ShareCounts
 from forebay_loader.loading.batch_ladder import BatchLadder
 
 __all__ = ["LoaderArguments"]
@@ -15,22 +14,11 @@ __all__ = ["LoaderArguments"]
 _TAILS = (None, "repeat", "drop")
 
 
-@dataclass(frozen=True)
-class LoaderArguments:
-    """Named as there. Raises ``TypeError`` and ``ValueError``."""
+class LoaderArguments(SimpleNamespace):
+    """Named as there."""
 
-    equal_steps: Union[str, bool]
-    batches_per_epoch: Optional[int]
-    tail: Optional[str]
-    group: Any
-    counts: Optional[Union[ShareCounts, Mapping[str, int]]]
-    steps_timeout_s: float
-    batch_ladder: Optional[Sequence[int]]
-    on_batch_size: Optional[Callable[[int], Any]]
-    batch_ladder_steps: int
-    snapshot_every: int
-
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raises ``TypeError`` and ``ValueError``."""
         if self.equal_steps not in ("auto", True, False):
             raise ValueError(f"equal_steps is {self.equal_steps!r}; it can be 'auto', True or False")
         if self.batches_per_epoch is not None:

@@ -84,9 +84,11 @@ class WebLoader(RangedStages, ResumableLoader):
         **how: Any,
     ) -> None:
         self._asked = LoaderArguments(
-            equal_steps, batches_per_epoch, tail, group, counts, steps_timeout_s, batch_ladder, on_batch_size, batch_ladder_steps,
-            snapshot_every,
+            equal_steps=equal_steps, batches_per_epoch=batches_per_epoch, tail=tail, group=group, counts=counts,
+            steps_timeout_s=steps_timeout_s, batch_ladder=batch_ladder, on_batch_size=on_batch_size,
+            batch_ladder_steps=batch_ladder_steps, snapshot_every=snapshot_every,
         )  # fmt: skip
+        self._asked.check()
         self._counted: Optional[dict[str, int]] = None
         self._world = _world_of(dataset, group)
         self._site = site()
