@@ -15,10 +15,10 @@ import xxhash
 
 from forebay_loader.memos.kept_value import KeptValue
 
-__all__ = ["KEY_BYTES", "EntryDamaged", "MemoStore", "checksum_of", "key_in", "packed", "unpacked"]
+__all__ = ["KEY_BYTES", "SAMPLE_BYTES", "EntryDamaged", "MemoStore", "checksum_of", "key_in", "packed", "unpacked"]
 
 
-KEY_BYTES = 24
+KEY_BYTES, SAMPLE_BYTES = 24, 16  # the first bytes tell the transform, the last ones the sample
 _MAGIC = b"FBMEMO1\n"
 _HEAD = len(_MAGIC) + 16 + 8 + KEY_BYTES + 8
 _ALIGNED = 64

@@ -21,10 +21,9 @@ from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Optional, Tupl
 import numpy
 import xxhash
 
-from forebay_loader.memos.entry import KEY_BYTES
+from forebay_loader.memos.entry import KEY_BYTES, SAMPLE_BYTES
 from forebay_loader.memos.errors import MemoRefused
 from forebay_loader.memos.kept_value import taken_apart
-from forebay_loader.memos.sample_name import SAMPLE_BYTES
 from forebay_proxy.wire.protocol.version import VERSION
 
 __all__ = ["fingerprint_of", "name_of"]
