@@ -28,7 +28,7 @@ from forebay_loader.videos.sources import clip_source
 from forebay_loader.videos.sources.choice import source_of
 from forebay_loader.videos.sources.clip_bytes import MemoryClip
 from forebay_loader.videos.sources.clip_source import ClipSource
-from forebay_loader.videos.sources.frame_room import memory_bytes
+from forebay_loader.videos.sources.video_source import memory_bytes
 
 TARGET = "/s3/bucket/a.mp4"
 
