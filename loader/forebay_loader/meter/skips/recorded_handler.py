@@ -83,28 +83,26 @@ class RecordedHandler:
         self._row, self._row_at = (self._row + 1 if now == self._row_at else 1), now
         what = place.what if goes_on or place.no != "shard" else "shard"
         then = then or ("continue" if goes_on or place.no == "shard" else "stop")
-        shard, key = _text(place.shard), _text(place.key)
-        said = shown_source(shard) if shard else ""
         try:
-            self._skips.add(
-                Skip(place.stage, what, said, key, type(error).__name__, _message(error), place.function, then),
-                self._row,
-                error,
-            )
+            self._skips.add(_skip(error, place, what, then), self._row, error)
         finally:
             del error
 
     def told(self, error: Exception, place: Place) -> None:
         """List what nobody passes over, and the reader's list should name."""
-        shard, key = _text(place.shard), _text(place.key)
-        said = shown_source(shard) if shard else ""
-        self._skips.list(Skip(place.stage, place.what, said, key, type(error).__name__, _message(error), place.function, "told"))
+        self._skips.list(_skip(error, place, place.what, "told"))
 
     def counting(self, given: Iterable[Any]) -> Iterator[Any]:
         """What the stage gives: skips that follow each other without any of it are in a row."""
         tally = Tally()
         self._progress = tally.now
         return tally.counting(given)
+
+
+def _skip(error: BaseException, place: Place, what: str, then: str) -> Skip:
+    shard = _text(place.shard)
+    said = shown_source(shard) if shard else ""
+    return Skip(place.stage, what, said, _text(place.key), type(error).__name__, _message(error), place.function, then)
 
 
 def recorded(handler: Handler, skips: SkipPass) -> RecordedHandler:
