@@ -19,7 +19,7 @@ from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.identity.reader_name import CLAIMS, ensure_job
 from forebay_loader.stream.descriptor_request import open_descriptor
 from forebay_loader.stream.shard_descriptor import Descriptor
-from forebay_loader.stream.shard_stream import ShardStream, open_stream
+from forebay_loader.stream.shard_stream import ShardStream
 from forebay_loader.transport.body import Progress
 from forebay_loader.transport.endpoint import find_endpoint
 from forebay_proxy.wire.commands.gopen_rules import rewritten as by_rules
@@ -178,7 +178,7 @@ def open_source(source: Source, limits: Limits = DEFAULT_LIMITS, version: str = 
 
     def streamed(progress: Optional[Progress] = None) -> ShardStream:
         own_open = _own_opener(source.text)
-        return open_stream(source, reader, own_open=own_open, limits=limits, refused=_remember_refusal, progress=progress)
+        return ShardStream(source, reader, own_open=own_open, limits=limits, refused=_remember_refusal, progress=progress)
 
     return open_descriptor(source, reader, streamed, version) or streamed()
 
