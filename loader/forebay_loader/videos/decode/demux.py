@@ -23,8 +23,7 @@ from av.stream import Disposition
 
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.decode.clip_end import check_end, early_end
-from forebay_loader.videos.decode.clip_timer import ClipTimer
-from forebay_loader.videos.decode.frames import MOST_DELAYED, Buffer, ReadPart, packet_of, tell
+from forebay_loader.videos.decode.frames import MOST_DELAYED, Buffer, ClipTimer, ReadPart, packet_of, tell
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
 from forebay_loader.videos.mp4.sample_entry import ENCRYPTED
 from forebay_loader.videos.mp4.sample_table import starts_of

@@ -17,7 +17,7 @@ from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import warn_node
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.metadata.clip_table import ClipTable
-from forebay_loader.videos.metadata.motion import Measurable, measured
+from forebay_loader.videos.metadata.motion import measured
 from forebay_loader.videos.metadata.record import ClipRecord
 
 __all__ = ["ClipMetadata"]
@@ -40,7 +40,7 @@ class ClipMetadata:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.path,)
 
-    def completed(self, info: ClipInfo, name: str, clip_bytes: int, opened: Callable[[], ContextManager[Measurable]]) -> ClipInfo:
+    def completed(self, info: ClipInfo, name: str, clip_bytes: int, opened: Callable[[], ContextManager[Any]]) -> ClipInfo:
         """``info`` with the motion and the audio energy of the clip ``name`` (``clip_name``), which has ``clip_bytes``.
 
         Where nothing is known of such a clip, or its sound was left unread, it is measured, ``opened()`` being its source for that. Raises

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from forebay_loader.videos.clip_info import ClipInfo
-from forebay_loader.videos.sampling.draws import Draws
 from forebay_loader.videos.sampling.phases import for_epoch, phased
-from forebay_loader.videos.sampling.sampler import Sampler, Sampling, SpelledSampler, checked_number
+from forebay_loader.videos.sampling.sampler import Draws, Sampler, Sampling, SpelledSampler, checked_number
 
 __all__ = ["frame_drop", "time_warp"]
 

@@ -15,9 +15,8 @@ from forebay_loader.base.counters import COUNTS
 from forebay_loader.meter.profile_ranges import profiled
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.decode.byte_spans import SpanReader
-from forebay_loader.videos.decode.clip_timer import ClipTimer
 from forebay_loader.videos.decode.frame_size import Size
-from forebay_loader.videos.decode.frames import decoded
+from forebay_loader.videos.decode.frames import ClipTimer, decoded
 from forebay_loader.videos.decode.pictures import Pictures
 from forebay_loader.videos.decode.tracks import GAP_BYTES, ClipTracks, tracks_of
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo, VideoError

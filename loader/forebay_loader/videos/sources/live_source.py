@@ -13,8 +13,8 @@ from av.error import FFmpegError
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.videos.clip_info import ClipInfo
-from forebay_loader.videos.decode.clip_timer import ClipTimer
 from forebay_loader.videos.decode.frame_size import Size
+from forebay_loader.videos.decode.frames import ClipTimer
 from forebay_loader.videos.decode.pictures import Pictures
 from forebay_loader.videos.errors import UnsupportedVideo, VideoError
 from forebay_loader.videos.sources.video_source import VideoSource, room_for
@@ -79,9 +79,13 @@ class LiveSource(VideoSource):
                 found[place] = found[place - 1]
             else:
                 frame = self._reach(index, timer)
-                pictures = self._sized(frame)
-                found = found if len(found) else self._room(len(indices), pictures)
-                pictures.into(frame, found[place])
+                try:
+                    if self._pictures is None:  # all have the size of the first: what a stream says before is a guess
+                        self._pictures = Pictures(frame.width, frame.height, 0, self._size)
+                    found = found if len(found) else room_for(len(indices), self._pictures.shape)
+                    self._pictures.into(frame, found[place])
+                except VideoError as error:
+                    raise error.of(self._name) from error
             before = index
         COUNTS.add("video_frames", len(indices))
         return found
@@ -97,21 +101,6 @@ class LiveSource(VideoSource):
         """Of a URL neither account nor query: either may hold a password."""
         scheme, mark, rest = self._url.partition("://")
         return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}" if mark else self._url
-
-    def _sized(self, frame: Any) -> Pictures:
-        """All have the size of the first: what a stream says before is a guess."""
-        if self._pictures is None:
-            try:
-                self._pictures = Pictures(frame.width, frame.height, 0, self._size)
-            except VideoError as error:
-                raise error.of(self._name) from error
-        return self._pictures
-
-    def _room(self, count: int, pictures: Pictures) -> Any:
-        try:
-            return room_for(count, pictures.shape)
-        except VideoError as error:
-            raise error.of(self._name) from error
 
     def _timer(self) -> ClipTimer:
         return ClipTimer(self._time_limit_s, self._name)

@@ -20,8 +20,7 @@ from support.fake_proxy import FakeServer
 
 import forebay_loader as fb
 from forebay_loader.base.counters import COUNTS
-from forebay_loader.videos.decode.clip_timer import ClipTimer
-from forebay_loader.videos.decode.frames import Buffer
+from forebay_loader.videos.decode.frames import Buffer, ClipTimer
 from forebay_loader.videos.decode.tracks import tracks_of
 from forebay_loader.videos.errors import CorruptVideo, VideoError, VideoTimeout
 from forebay_loader.videos.sources import clip_source
