@@ -126,7 +126,8 @@ class MemoAsked:
         from forebay_loader.memos.stores.choice import default_folder  # noqa: PLC0415
 
         place = MemoPlace(self.store, os.path.realpath(self.folder or default_folder(self.store)), self.size_bytes)
-        naming = self.naming if callable(self.naming) or self.naming is None else tuple(_names(self.naming))
+        named = (self.naming,) if isinstance(self.naming, str) else self.naming
+        naming = tuple(named) if isinstance(named, list) else named
         if self.version is None and parent_process() is None:
             notice_once("memo-version", EDITS)
         return MemoResults(place, transform, self.version, naming, self.keeps_draws, share_memo_counts())
@@ -142,10 +143,6 @@ def folded(stages: Sequence[Any], handler: Any = None) -> List[Any]:
         else:
             found.append(stage)
     return found
-
-
-def _names(named: Any) -> List[str]:
-    return [named] if isinstance(named, str) else list(named)
 
 
 def _are_names(key: Any) -> bool:

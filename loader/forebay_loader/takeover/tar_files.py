@@ -75,7 +75,8 @@ class _TakenTar(tarfile.TarFile):
             if found.islnk() or found.issym():
                 found = self._linked(found)
             elif is_twin(found.name):
-                found = self._left_out(found)
+                found = copy.copy(found)  # left out, as a folder is
+                found.type = tarfile.DIRTYPE
             if found.isreg() and not is_meta(found.name):
                 self._begun(*split_name(found.name))
             yield found
@@ -112,12 +113,6 @@ class _TakenTar(tarfile.TarFile):
         found = copy.copy(link)
         found.type, found.size = tarfile.REGTYPE, place[1]
         self._given = found, place
-        return found
-
-    @staticmethod
-    def _left_out(twin: tarfile.TarInfo) -> tarfile.TarInfo:
-        found = copy.copy(twin)
-        found.type = tarfile.DIRTYPE
         return found
 
 

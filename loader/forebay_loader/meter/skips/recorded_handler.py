@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from contextlib import contextmanager
 from inspect import CO_OPTIMIZED
 from itertools import repeat
 from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, NamedTuple, Optional
@@ -70,8 +69,11 @@ class RecordedHandler:
         try:
             if isinstance(error, TooManySkips):
                 raise error
-            with _asking():
+            _ASKED.depth = getattr(_ASKED, "depth", 0) + 1
+            try:
                 goes_on = self._handler(error)
+            finally:
+                _ASKED.depth -= 1
             self.note(error, place or _place_of(frame), goes_on=goes_on)
             return goes_on
         finally:
@@ -133,15 +135,6 @@ def note_stray(error: Exception, goes_on: bool, frame: Any) -> None:
             _ASKED.stray[1].note(error, _place_of(frame), goes_on=goes_on)
     finally:
         del error, frame
-
-
-@contextmanager
-def _asking() -> Iterator[None]:
-    _ASKED.depth = getattr(_ASKED, "depth", 0) + 1
-    try:
-        yield
-    finally:
-        _ASKED.depth -= 1
 
 
 def _place_of(frame: Any) -> Place:
