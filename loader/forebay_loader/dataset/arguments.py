@@ -8,10 +8,9 @@ from typing import Any, Mapping, Sequence
 
 from forebay_loader.base.argument_types import check_reading
 
-__all__ = ["UNUSED", "Arguments", "with_positional"]
+__all__ = ["Arguments", "with_positional"]
 
 RESUMES = ("exact", "replay")
-UNUSED = ("repeat", "cache_size", "cache_dir", "url_to_name", "verbose")  # the sidecar keeps the copies; webdataset ignores the other two
 
 
 class Arguments(SimpleNamespace):

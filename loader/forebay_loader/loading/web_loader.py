@@ -137,7 +137,8 @@ class WebLoader(RangedStages, ResumableLoader):
         )  # fmt: skip
         self._asked.check()
         self._counted: Optional[dict[str, int]] = None
-        self._world = _world_of(dataset, group)
+        world = getattr(dataset, "world", None)
+        self._world = world if isinstance(world, World) else World.here(None, group)
         self._site = site()
         install()
         dataset = shareable(dataset, drop=tail == "drop") if equal_steps else dataset
@@ -380,8 +381,3 @@ def _data_loader(dataset: Any, world: World, handover: Handover, how: dict[str, 
         if how.get("multiprocessing_context") is None:
             how["multiprocessing_context"] = start_method(dataset, how["worker_init_fn"], how.get("collate_fn"))
     return DataLoader(dataset, **how)
-
-
-def _world_of(dataset: Any, group: Any) -> World:
-    found = getattr(dataset, "world", None)
-    return found if isinstance(found, World) else World.here(None, group)

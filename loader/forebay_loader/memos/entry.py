@@ -8,7 +8,7 @@ The checksum is of all behind it. What a killed writer, a full disk or a bad one
 from __future__ import annotations
 
 import json
-from typing import Any, Iterator, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, List, Optional, Protocol, Sequence, Tuple
 
 import numpy
 import xxhash
@@ -91,15 +91,13 @@ def _count(shape: Sequence[int]) -> int:
 
 def _places(text: int, sizes: Sequence[int]) -> Tuple[List[Tuple[int, int]], int]:
     """Where each array begins, its bytes, and how long the entry is."""
-    places = list(_following(_HEAD + text, sizes))
-    return places, max((first + size for first, size in places), default=_HEAD + text)
-
-
-def _following(end: int, sizes: Sequence[int]) -> Iterator[Tuple[int, int]]:
+    places: List[Tuple[int, int]] = []
+    end = _HEAD + text
     for size in sizes:
         first = -(-end // _ALIGNED) * _ALIGNED
-        yield first, size
+        places.append((first, size))
         end = first + size
+    return places, end
 
 
 class MemoStore(Protocol):

@@ -181,7 +181,7 @@ class Samples:
             if isinstance(stream, (ShardStream, Descriptor, io.BufferedReader)):  # the last: a local file, which webdataset leaves open
                 stream.close()
         if self._open.sample is before and self._select is None:
-            _tell_empty(shard)
+            warn_node(f"shard {shard}: holds no sample: a sample's files are named KEY.SUFFIX, and names like __x__ are left out")
 
     def _begin_shard(self, shard: str, url: Any, again: Optional[Callable[[int, int], bytes]]) -> None:
         self._open.begin_shard(shard, url)
@@ -384,7 +384,3 @@ def _sought(stream: Any, at: int, size: int) -> bytes:
 def _is_whole(stream: Any) -> bool:
     """Whether the stream's end is certainly the shard's: it is a local file, or gave every byte of its announced length."""
     return isinstance(stream, (io.BufferedReader, io.FileIO, io.BytesIO)) or bool(getattr(stream, "whole", False))
-
-
-def _tell_empty(shard: str) -> None:
-    warn_node(f"shard {shard}: holds no sample: a sample's files are named KEY.SUFFIX, and names like __x__ are left out")

@@ -128,7 +128,9 @@ class ShardStream(io.BufferedIOBase):
                 check_descriptors(self.name, trouble)
                 self._order.cope(trouble)
             except NotTaken as reason:
-                self._tell_refused(reason)
+                if self._refused is not None and self._order.through_sidecar and reason.alike:
+                    self._refused(self._order.scheme)
+                    self._why_past = f"the sidecar does not serve {self._order.scheme} shards"
                 self._order.take_next(str(reason), lost=False, reached=True)
             except LoaderError as error:
                 check_descriptors(self.name, error)
@@ -212,11 +214,6 @@ class ShardStream(io.BufferedIOBase):
         self._drop_body()
         self._ended = True
         return data
-
-    def _tell_refused(self, reason: NotTaken) -> None:
-        if self._refused is not None and self._order.through_sidecar and reason.alike:
-            self._refused(self._order.scheme)
-            self._why_past = f"the sidecar does not serve {self._order.scheme} shards"
 
     def _count_opening(self) -> None:
         through = self._order.through_sidecar

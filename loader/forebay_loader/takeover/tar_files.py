@@ -77,14 +77,11 @@ class _TakenTar(tarfile.TarFile):
             elif is_twin(found.name):
                 found = copy.copy(found)  # left out, as a folder is
                 found.type = tarfile.DIRTYPE
-            if found.isreg() and not is_meta(found.name):
-                self._begun(*split_name(found.name))
+            key, suffix = split_name(found.name) if found.isreg() and not is_meta(found.name) else (None, "")
+            if key is not None:
+                self._suffixes = (self._suffixes if key == self._key else frozenset()) | {suffix}
+                self._key = key
             yield found
-
-    def _begun(self, key: Optional[str], suffix: str) -> None:
-        if key is not None:
-            self._suffixes = (self._suffixes if key == self._key else frozenset()) | {suffix}
-            self._key = key
 
     def extractfile(self, member: Any) -> Any:
         if self._given is not None and member is self._given[0] and self.again is not None:
