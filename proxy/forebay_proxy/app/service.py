@@ -33,8 +33,8 @@ from forebay_proxy.origins.net.egress import Egress
 from forebay_proxy.origins.registry import Origins
 from forebay_proxy.server.http.connection import raise_limit
 from forebay_proxy.server.http.server import ServerAddress
-from forebay_proxy.telemetry.long_waits import LongWaits
 from forebay_proxy.telemetry.troubles import Troubles
+from forebay_proxy.telemetry.waits import LongWaits
 
 __all__ = ["TICK_S", "Sidecar", "begin_tasks", "measure_lag", "run_service", "serve"]
 

@@ -167,18 +167,15 @@ class OriginClient:
             await session.close()
         await self._resolver.close()
 
-    async def _probe(self, source: RequestTarget, shard: Shard) -> Version:
+    async def _probe(self, source: RequestTarget, shard: Shard, range: ByteRange | None = _ONE_BYTE) -> Version:
         """The version, by asking for one byte; a shard without any is asked for whole."""
         try:
-            return await self._version_by(source, shard, _ONE_BYTE)
+            async with self.read(source, shard, range, Pin()) as body:
+                return body.version
         except RangeNotSatisfiable as error:
             if error.length != 0:
                 raise
-            return await self._version_by(source, shard, None)
-
-    async def _version_by(self, source: RequestTarget, shard: Shard, range: ByteRange | None) -> Version:
-        async with self.read(source, shard, range, Pin()) as body:
-            return body.version
+        return await self._probe(source, shard, None)
 
     async def _exchange(self, source: RequestTarget, shard: Shard, method: str, conditions: Mapping[str, str], pin: Pin) -> _Exchange:
         ask = await source.prepare(shard)

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from forebay_proxy.core.quantities import format_size
-from forebay_proxy.telemetry.long_waits import LONG_S
 from forebay_proxy.telemetry.origin_board import OriginBoard
-from forebay_proxy.telemetry.waits import Wait, Waits
+from forebay_proxy.telemetry.waits import LONG_S, Wait, Waits
 
 __all__ = ["verdict"]
 

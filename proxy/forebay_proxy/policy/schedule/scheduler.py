@@ -303,7 +303,7 @@ class PrefetchScheduler:
 
     def _expected(self, cursors: ReaderCursors) -> int:
         """How long a shard is that is being opened: as those before it; where none is known, a quarter of the window: four are opened."""
-        return self.readers.lengths.expected(cursors.reader.job, self.readers.shares.width(cursors.reader, cursors.window) // 4)
+        return self.readers.rates.expected(cursors.reader.job, self.readers.shares.width(cursors.reader, cursors.window) // 4)
 
     def _pass_by(self, lane: OriginCursor) -> None:
         """All of the lane's first shard is here or on its way."""
@@ -320,7 +320,7 @@ class PrefetchScheduler:
             request = PrefetchRequest(cursors.plan, shard, None, need_at, self._layout.segment_bytes, due_at)
             expected = self._expected(cursors)
             cursors.lead.count(index, expected)
-            if lane.job not in self.readers.lengths:
+            if lane.job not in self.readers.rates.lengths:
                 cursors.lead.guessed(index, expected - request.size)
         else:
             request = PrefetchRequest(cursors.plan, shard, segment, need_at, self._layout.span(segment, length)[1], due_at)
