@@ -216,7 +216,7 @@ class HfOrigin(RequestTarget):
     async def _resolve(self, shard: Shard) -> OriginRequest:
         file = self._file(shard)
         self._permit(shard)
-        if _has_authorization(shard.credential):
+        if shard.credential.has_authorization:
             return await self._walk(shard, self._ask(file, shard.credential.headers))
         token = await self._token.now()
         try:
@@ -293,7 +293,3 @@ def _link(ask: OriginRequest, said: Mapping[str, str]) -> OriginRequest:
 
 def _bearer(token: str) -> tuple[tuple[str, str], ...]:
     return (("Authorization", f"Bearer {token}"),) if token else ()
-
-
-def _has_authorization(credential: Credential) -> bool:
-    return any(name.lower() == "authorization" for name, _ in credential.headers)
