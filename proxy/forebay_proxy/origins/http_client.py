@@ -23,14 +23,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from forebay_proxy.core.digests import Digest
-from forebay_proxy.core.errors import (
-    InvalidShard,
-    OriginError,
-    OriginRefused,
-    OriginTimeout,
-    RangeNotSatisfiable,
-    ShardChanged,
-)
+from forebay_proxy.core.errors import InvalidShard, OriginError, OriginRefused, OriginTimeout, RangeNotSatisfiable, ShardChanged
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.origins import OriginAnswered, OriginOddity
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
@@ -46,15 +39,7 @@ from forebay_proxy.origins.net.egress import Egress
 from forebay_proxy.origins.net.guard import Guard, Hop
 from forebay_proxy.origins.net.proxies import Proxy
 from forebay_proxy.origins.request import OriginRequest, RequestTarget, next_hop
-from forebay_proxy.origins.response import (
-    OriginResponse,
-    Placement,
-    check_pin,
-    content_length,
-    error_of,
-    placement,
-    vary_of,
-)
+from forebay_proxy.origins.response import OriginResponse, Placement, check_pin, content_length, error_of, placement, vary_of
 
 __all__ = ["OriginClient"]
 

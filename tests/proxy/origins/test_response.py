@@ -18,13 +18,7 @@ from forebay_proxy.core.errors import (
 )
 from forebay_proxy.core.segments import MOST_BYTES
 from forebay_proxy.core.shard import ByteRange, Pin, PinKind
-from forebay_proxy.origins.response import (
-    OriginResponse,
-    check_pin,
-    error_of,
-    placement,
-    version_of,
-)
+from forebay_proxy.origins.response import OriginResponse, check_pin, error_of, placement, version_of
 
 DATE = "Wed, 21 Oct 2026 07:28:00 GMT"
 NAME = "https://h/x.tar"

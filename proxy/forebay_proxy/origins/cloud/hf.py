@@ -22,14 +22,7 @@ from pathlib import Path
 
 from forebay_proxy.core.errors import ConfigError, InvalidShard, OriginError, OriginLied, ShardError
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.shard import (
-    ByteRange,
-    Credential,
-    Pin,
-    PinKind,
-    Shard,
-    Version,
-)
+from forebay_proxy.core.shard import ByteRange, Credential, Pin, PinKind, Shard, Version
 from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.origins.errors import refused, report
 from forebay_proxy.origins.http import HttpOrigin
