@@ -124,15 +124,14 @@ class HfOrigin(RequestTarget):
         events: Events,
         environ: Mapping[str, str],
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
     ) -> None:
-        """``environ``: HF_ENDPOINT, HF_TOKEN and where the token file is. ``wall`` is the clock that links are dated by."""
+        """``environ``: HF_ENDPOINT, HF_TOKEN and where the token file is."""
         self._origin_client = http.origin_client
         self._guard = guard
         self._events = events
         self._hub = hub_endpoint(environ)
         self._token = HubToken(environ)
-        self._redirects = RedirectCache(_LINK_MOST_S, clock, wall)
+        self._redirects = RedirectCache(_LINK_MOST_S, clock)
         self._resolving: dict[tuple[str, Credential], asyncio.Future[OriginRequest]] = {}
 
     def read(self, shard: Shard, range: ByteRange | None, pin: Pin) -> AbstractAsyncContextManager[OriginBody]:

@@ -152,10 +152,8 @@ MAX_RANKS = 16  # of all jobs: a process for each accelerator
 class Metrics:
     """All counters of one sidecar and their text. ``version`` is what ``build_info`` says. Not thread-safe: the event loop's only."""
 
-    def __init__(
-        self, registry: CollectorRegistry | None = None, *, version: str = "unknown", clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._registry = CollectorRegistry() if registry is None else registry
+    def __init__(self, *, version: str = "unknown", clock: Callable[[], float] = time.monotonic) -> None:
+        self._registry = CollectorRegistry()
         self._families = {metric.name: Family(metric, self._registry) for metric in METRICS if metric.name not in LEVELS}
         self._origins = self._slots(("origin",), MAX_ORIGINS, origin_label, clock)
         self._jobs = self._slots(("job",), MAX_JOBS, job_label, clock)
