@@ -56,28 +56,9 @@ CRC32_TEXT = base64.b64encode(CRC32.value).decode()
     ],
 )
 def test_what_is_offered(headers: dict[str, str], whole: bool, found: tuple[Digest, ...]) -> None:
-    """Header by header."""
+    """Header by header; an answer without any of HEADERS is not looked at."""
     assert offered(headers, whole=whole) == found
-
-
-class Asked(dict[str, str]):
-    """Headers without any, that note which were asked for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def get(self, name: str, default: str = "") -> str:  # type: ignore[override]
-        self.names.add(name)
-        return default
-
-
-def test_an_answer_without_these_headers_names_no_digest() -> None:
-    """All that are looked at, but for those that only say what a digest is of."""
-    headers = Asked()
-    offered(headers, whole=True)
-    about = {name for name in headers.names if name.startswith("x-goog-stored-")} | {"content-encoding", "x-amz-checksum-type"}
-    assert headers.names - about == HEADERS
+    assert not found or not HEADERS.isdisjoint(headers)
 
 
 @pytest.mark.parametrize(

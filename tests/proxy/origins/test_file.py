@@ -12,8 +12,6 @@ import pytest
 from support.scripted_answers import ramp
 
 from forebay_proxy.core.errors import (
-    InvalidShard,
-    OriginRefused,
     OriginTimeout,
     OriginUnavailable,
     RangeNotSatisfiable,
@@ -119,15 +117,6 @@ async def test_a_replaced_file_is_read_to_its_end(origin: FileOrigin, nas: Path)
         assert b"".join([chunk async for chunk in body.chunks]) == ramp(SIZE)
 
 
-async def test_only_below_the_roots(nas: Path, tmp_path: Path) -> None:
-    """Beside, above, or with no root at all: refused with the flag."""
-    for origin, path in ((FileOrigin([nas]), tmp_path / "secret"), (FileOrigin([nas]), f"{nas}x/a"), (FileOrigin([]), nas / "a.tar")):
-        with pytest.raises(OriginRefused) as refused:
-            await get(origin, shard_of(path))
-        assert "--file-root" in refused.value.next_step
-        await origin.aclose()
-
-
 async def test_a_root_may_be_a_symlink(nas: Path, tmp_path: Path) -> None:
     """Both its spellings work."""
     (tmp_path / "link").symlink_to(nas)
@@ -135,15 +124,6 @@ async def test_a_root_may_be_a_symlink(nas: Path, tmp_path: Path) -> None:
     for root in (tmp_path / "link", nas):
         assert await get(origin, shard_of(root / "a.tar"), ByteRange(0, 9)) == ramp(10)
     await origin.aclose()
-
-
-async def test_only_regular_files(origin: FileOrigin, nas: Path) -> None:
-    """A pipe is not waited for, a directory not read."""
-    os.mkfifo(nas / "pipe")
-    (nas / "dir").mkdir()
-    for name in ("pipe", "dir"):
-        with pytest.raises(InvalidShard, match="regular"):
-            await get(origin, shard_of(nas / name))
 
 
 async def test_absence_is_404(origin: FileOrigin, nas: Path) -> None:

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 from support.tls import Authority
 
-from forebay_proxy.core.errors import OriginTimeout, ShardError, TruncatedShard
+from forebay_proxy.core.errors import ShardError, TruncatedShard
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.shard import ByteRange, Pin, Shard
 from forebay_proxy.origins.http import HttpOrigin
@@ -186,16 +186,6 @@ async def test_a_tls_connection_without_a_proper_end_is_a_cut_too(tmp_path: Path
         assert body_of("a").startswith(bytes(got))
 
 
-async def test_who_leaves_takes_the_connection_along(way: tuple[Server, Reader]) -> None:
-    """Its rest would be the next one's beginning."""
-    server, reader = way
-    got = bytearray()
-    await reader.take("a", got, most=1)
-    assert body_of("a").startswith(bytes(got))
-    assert await reader.get("b") == body_of("b")
-    assert server.connections == 2
-
-
 async def test_a_cancelled_taker_takes_the_connection_along(way: tuple[Server, Reader]) -> None:
     """In its wait for bytes that do not come; nothing of the first is in what the second reads."""
     server, reader = way
@@ -215,24 +205,6 @@ async def test_a_cancelled_taker_takes_the_connection_along(way: tuple[Server, R
         await task
     server.answer = whole
     assert await reader.get("b") == body_of("b")
-    stuck.set()
-
-
-async def test_silence_ends_it(way: tuple[Server, Reader], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What had come is given out before."""
-    server, reader = way
-    monkeypatch.setattr(reader.origin.origin_client, "_idle_timeout_s", 0.3)
-    stuck = asyncio.Event()
-
-    async def half(writer: asyncio.StreamWriter, body: bytes) -> None:
-        writer.write(body[: SIZE // 2])
-        await writer.drain()
-        await stuck.wait()
-
-    server.answer, got = half, bytearray()
-    with pytest.raises(OriginTimeout):
-        await reader.take("a", got)
-    assert bytes(got) == body_of("a")[: SIZE // 2]
     stuck.set()
 
 

@@ -72,15 +72,6 @@ async def test_a_blob_is_read_with_its_signature(blobs: ScriptedOrigin, origin: 
     assert all(request.target == f"/c/a.tar?{SAS}" for request in blobs.requests)
 
 
-def test_the_signature_is_the_credential_not_the_name() -> None:
-    """A new SAS for the same blob is the same shard; a snapshot is another."""
-    one = Shard.of(parse_origin_url(f"https://{HOST}/c/a.tar?snapshot=2026&{SAS}"))
-    other = Shard.of(parse_origin_url(f"https://{HOST}/c/a.tar?snapshot=2026&sp=r&se=2027-01-01&sv=2021-12-02&sr=b&sig=x"))
-    assert one.name == other.name == f"https://{HOST}/c/a.tar?snapshot=2026"
-    assert one.credential != other.credential
-    assert "canary" not in repr(one) + one.name
-
-
 async def test_a_version_of_the_service_is_asked_for(blobs: ScriptedOrigin, origin: HttpOrigin) -> None:
     """Without one a public container answers as in 2009; the reader's own word counts; no other host is told."""
     await get(origin, shard_of(blobs, ""))

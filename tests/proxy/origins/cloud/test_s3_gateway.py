@@ -47,19 +47,6 @@ async def test_wrong_credentials_are_told(client: S3Client, monkeypatch: pytest.
         await client.get(s3_shard("s3://shards/a.tar"), ByteRange(0, 9))
 
 
-async def test_versions(client: S3Client, rados_gateway: S3Server) -> None:
-    """versionId reads an old version, and is the identity of any."""
-    with rados_gateway.client() as boto:
-        boto.create_bucket(Bucket="kept")
-        boto.put_bucket_versioning(Bucket="kept", VersioningConfiguration={"Status": "Enabled"})
-        old = boto.put_object(Bucket="kept", Key="k", Body=b"old")["VersionId"]
-        new = boto.put_object(Bucket="kept", Key="k", Body=b"newer")["VersionId"]
-    body, data = await client.get(s3_shard(f"s3://kept/k?versionId={old}"), ByteRange(0, 9))
-    assert (data, body.version.identity) == (b"old", f"s3:{old}")
-    body, data = await client.get(s3_shard("s3://kept/k"), ByteRange(0, 9))
-    assert (data, body.version.identity) == (b"newer", f"s3:{new}")
-
-
 async def test_a_multipart_object(client: S3Client, rados_gateway: S3Server) -> None:
     """Its ETag is no checksum, and pins all the same."""
     with rados_gateway.client() as boto:

@@ -205,14 +205,6 @@ async def test_behind_a_proxy_an_unknown_name_counts_as_public_and_is_asked_agai
     await resolver.close()
 
 
-async def test_a_literal_needs_no_name_server() -> None:
-    """Behind a proxy an address is judged as it stands."""
-    names = Names("8.8.8.8")
-    hop = Hop(place_of("http://10.9.9.9/"), proxy=THROUGH.proxy)
-    assert await guarded(Guard(), look_up=names).admit(hop) is AddressClass.PRIVATE
-    assert names.asked == []
-
-
 # The session
 
 PRIVATE, PUBLIC, METADATA = "10.7.7.7", "8.8.8.8", "169.254.169.254"
@@ -280,14 +272,6 @@ async def asked(sender: OriginClient, port: int, **how: object) -> int:
     await response.read()
     response.release()
     return response.status
-
-
-async def test_a_connection_is_reused_by_who_might_have_dialled_it() -> None:
-    """The ordinary case: one connection, two requests."""
-    with lonely_network(PRIVATE):
-        async with servers(PRIVATE) as (private,), sender_of(Guard(), Rebinding(PRIVATE)) as sender:
-            assert [await asked(sender, private.port) for _ in range(2)] == [200, 200]
-            assert {request.connection for request in private.requests} == {1}
 
 
 async def test_a_kept_connection_is_not_where_a_redirect_may_end() -> None:

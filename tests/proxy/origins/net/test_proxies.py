@@ -24,33 +24,9 @@ def way(environ: dict[str, str], url: str) -> str | None:
     return proxy and proxy.place.text()
 
 
-def test_each_scheme_has_its_proxy() -> None:
-    """HTTP_PROXY is for http, HTTPS_PROXY for https; both are reached with http."""
-    assert way(BOTH, "http://data.example/") == "http://web:3128"
-    assert way(BOTH, "https://data.example/") == "http://tls:3129"
-
-
 def test_without_a_proxy_there_is_nothing_to_ask() -> None:
     """NO_PROXY alone names none."""
     assert Egress.of({"NO_PROXY": "data.example"}, "ab").proxies is None
-
-
-def test_all_proxy_fills_the_gaps() -> None:
-    """ALL_PROXY counts where a scheme has none of its own."""
-    environ = {"all_proxy": "any:8080", "https_proxy": "https://tls"}
-    assert way(environ, "http://data.example/") == "http://any:8080"
-    assert way(environ, "https://data.example/") == "https://tls"
-
-
-def test_an_empty_variable_switches_a_proxy_off() -> None:
-    """Also where ALL_PROXY or the capitals name one."""
-    assert way({"https_proxy": "", "HTTPS_PROXY": "http://p", "ALL_PROXY": "http://q"}, "https://data.example/") is None
-
-
-def test_a_clients_header_is_no_proxy() -> None:
-    """In a CGI process HTTP_PROXY is what a client sent as ``Proxy:``."""
-    assert way({**BOTH, "REQUEST_METHOD": "GET"}, "http://data.example/") is None
-    assert way({"http_proxy": "p:1", "REQUEST_METHOD": "GET"}, "http://data.example/") == "http://p:1"
 
 
 NAMES = [variant for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy") for variant in (name, name.upper())]
