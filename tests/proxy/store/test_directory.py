@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,13 +23,6 @@ def owned(tmp_path: Path) -> Iterator[Directory]:
 
 def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
-
-
-def test_layout(owned: Directory) -> None:
-    """Folders are 0700, files 0600, and there is nothing else."""
-    expected = {"lock": 0o600, "hmac.key": 0o600, "index": 0o700, "samples": 0o700, "shards": 0o700}
-    assert {path.name: mode(path) for path in owned.path.iterdir()} == expected
-    assert mode(owned.path) == 0o700
 
 
 def test_missing_parents_are_made_for_us_alone(tmp_path: Path) -> None:
@@ -58,15 +50,6 @@ def test_a_second_owner_while_the_first_is_starting(owned: Directory) -> None:
     (owned.path / "lock").write_text("{")
     with pytest.raises(ConfigError, match="owned by another process"):
         Directory.open(owned.path, "run")
-
-
-def test_the_lock_says_who_we_are(owned: Directory) -> None:
-    """pid and start time together name a process, even after its pid is used again."""
-    owned.announce("http://127.0.0.1:1", "feed")
-    content = json.loads((owned.path / "lock").read_text())
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    told = {"who": "serve", "url": "http://127.0.0.1:1", "instance": "feed", "ending": False}
-    assert content == {"pid": os.getpid(), "start_time": ticks, **told}
 
 
 def test_a_second_owner_is_told_that_the_first_is_ending(owned: Directory) -> None:

@@ -72,16 +72,6 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
     place.directory.close()
 
 
-async def test_a_file_nobody_claims_is_removed(place: Place) -> None:
-    """Its bytes count until then, and whoever counts is told."""
-    path = place.put(make_row(), {0})
-    place.found()
-    assert place.sweep.garbage_bytes == path.stat().st_blocks * 512 >= SEGMENT_BYTES
-    assert await place.sweep.run() == 0
-    assert not path.exists()
-    assert (place.sweep.garbage_bytes, place.freed) == (0, 1)
-
-
 async def test_a_second_name_keeps_its_bytes(place: Place, tmp_path: Path) -> None:
     """Somebody's file linked into our folder loses that name, not a byte."""
     thesis = tmp_path / "thesis"
@@ -192,31 +182,6 @@ async def test_whoever_makes_a_file_waits_for_its_removal(place: Place, monkeypa
     assert await sweeping == 0
 
 
-async def test_a_cancelled_pass_leaves_a_true_count(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread ends what it began; what is left is counted, and swept next time."""
-    rows = [make_row(f"s3://b/{number}") for number in range(3)]
-    paths = [place.put(row, {0}) for row in rows]
-    place.found()
-    entered = threading.Event()
-    real = file_io.unlink
-
-    def told(*args: Any) -> None:
-        entered.set()
-        real(*args)
-
-    monkeypatch.setattr(file_io, "unlink", told)
-    sweeping = asyncio.create_task(place.sweep.run())
-    while not entered.is_set():
-        await asyncio.sleep(0)
-    sweeping.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await sweeping
-    assert any(path.exists() for path in paths)
-    assert await place.sweep.run() == 0
-    assert place.sweep.garbage_bytes == 0
-    assert not any(path.exists() for path in paths)
-
-
 async def test_a_failing_disk_stops_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that cannot be removed or punched is counted, and tried again."""
 
@@ -233,14 +198,3 @@ async def test_a_failing_disk_stops_nothing(place: Place, monkeypatch: pytest.Mo
         assert await place.sweep.run() == 2
     assert place.sweep.garbage_bytes >= SEGMENT_BYTES
     assert await place.sweep.run() == 0
-
-
-async def test_without_punching_ranges_stay(place: Place) -> None:
-    """What cannot be freed in part is counted as it is."""
-    row = make_row(sums=[1, 0])
-    path = place.put(row, {0, 1})
-    sweep = GarbageSweep(place.pool, place.directory.shards, Abilities(allocate=True, punch=False), Events())
-    found = recover([row], place.directory.scan(), {}, DEFAULT_LAYOUT)
-    sweep.add(found.garbage, found.unclaimed)
-    assert await sweep.run() == 0
-    assert path.stat().st_blocks * 512 >= 2 * SEGMENT_BYTES

@@ -21,26 +21,6 @@ def found(row: Row, file: StoredFile) -> Scan:
     return Scan({row.key: file})
 
 
-def test_a_claimed_shard_is_kept() -> None:
-    """Its row, and what its file allocates."""
-    row = make_row(sums=[1, 1])
-    result = recover([row], found(row, WHOLE), {}, DEFAULT_LAYOUT)
-    assert (result.rows, result.allocated) == ([row], {row.key: WHOLE.allocated})
-    assert (result.dropped, result.garbage, result.unclaimed, result.unclaimed_bytes) == ([], {}, {}, 0)
-
-
-def test_a_row_without_file_is_dropped() -> None:
-    """There is nothing to claim."""
-    row = make_row()
-    assert recover([row], Scan(), {}, DEFAULT_LAYOUT).dropped == [row.key]
-
-
-def test_a_file_without_row_is_garbage() -> None:
-    """It was never claimed: killed before its first commit. Its bytes count until it is gone."""
-    row = make_row()
-    assert recover([], found(row, WHOLE), {}, DEFAULT_LAYOUT).garbage == {row.key: WHOLE.allocated}
-
-
 @pytest.mark.parametrize("size", [2 * SEGMENT_BYTES - 1, 2 * SEGMENT_BYTES + 1, 0])
 def test_a_file_of_another_length_is_not_trusted(size: int) -> None:
     """Row and file go together: somebody cut or lengthened it."""
@@ -61,12 +41,6 @@ def test_claims_of_unknown_length_lie_inside_the_file(size: int, kept: bool) -> 
     """A claim needs at least its first byte in the file."""
     row = make_row(length=None, sums=[0, 1])
     assert bool(recover([row], found(row, StoredFile(size, 0)), {}, DEFAULT_LAYOUT).rows) is kept
-
-
-def test_the_last_row_of_a_key_wins() -> None:
-    """There is one in a sound index."""
-    first, last = make_row(sums=[1, 0]), make_row(sums=[1, 1])
-    assert recover([first, last], found(last, WHOLE), {}, DEFAULT_LAYOUT).rows == [last]
 
 
 @given(st.data())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -19,7 +18,6 @@ from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES, SegmentLayout
 from forebay_proxy.store.facts import CommitFailed, IndexCommitted
 from forebay_proxy.store.files import fallocate
-from forebay_proxy.store.files.file_io import Leased
 from forebay_proxy.store.index.row import Row
 from forebay_proxy.store.store import StartReport, Store
 
@@ -85,13 +83,6 @@ async def next_life(path: Path, layout: SegmentLayout = DEFAULT_LAYOUT) -> Start
         return loaded
     finally:
         await store.aclose()
-
-
-async def test_an_empty_directory_loads_empty(store: Store) -> None:
-    """Nothing known, nothing to say, and only overhead allocated."""
-    fresh = await next_life(store.path.with_name("other"))
-    assert (fresh.rows, fresh.unknown, fresh.notices) == ([], [], [])
-    assert fresh.allocated_bytes < 2 * MIB  # most of it kept for the index
 
 
 async def test_what_was_claimed_is_there_in_the_next_life(store: Store) -> None:
@@ -209,25 +200,6 @@ async def test_a_damaged_index_does_not_stop_the_start(store: Store, damage: str
     assert (await next_life(store.path)).rows == [row]
 
 
-async def test_a_held_unclaimed_file_is_counted_until_it_is_free(store: Store) -> None:
-    """A client outlived us and the claim: its bytes are overhead, create() is refused, and sweep() removes it later."""
-    row = await stored(store, "s3://b/0", {0})
-    store.index_writer.drop(row.key)
-    await store.aclose()
-    path = store.path / "shards" / row.key
-    again = await Store.open(store.path, who="serve")
-    with held_by_a_child(path):
-        await again.load()
-        assert again.measure() >= SEGMENT_BYTES
-        assert await again.sweeping.run() == 1
-        with pytest.raises(Leased):
-            await again.files.create(row.key, LENGTH)
-    assert await again.sweeping.run() == 0
-    assert again.measure() < 2 * MIB
-    assert not path.exists()
-    await again.aclose()
-
-
 async def test_a_stuck_file_that_is_free_gives_way(store: Store) -> None:
     """create() takes its place, and it counts no longer."""
     row = await stored(store, "s3://b/0", {0})
@@ -340,16 +312,6 @@ async def test_measure_follows_the_index(store: Store, events: Events) -> None:
     assert seen[-1] - before > 100 * 1024 * 8
 
 
-async def test_the_hmac_key_and_boot_id(store: Store) -> None:
-    """One is secret and stays, the other is the kernel's."""
-    assert len(store.directory.hmac_key) == 32
-    boot, _, place = store.boot_id.partition(" ")
-    assert boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    state = (store.path / "shards").stat()
-    assert place.startswith(f"{state.st_dev:x}.{state.st_ino:x}.")
-    assert store.directory.hmac_key.hex() not in repr(store)
-
-
 async def test_closing_says_goodbye(store: Store) -> None:
     """The lock file names nobody, no descriptor into the directory is left, and the next owner may come."""
     await store.files.create(make_row().key, LENGTH)
@@ -358,11 +320,3 @@ async def test_closing_says_goodbye(store: Store) -> None:
     links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
     assert not [link for link in links if os.path.islink(link) and str(store.path) in os.readlink(link)]
     await next_life(store.path)
-
-
-async def test_no_row_holds_a_secret(store: Store) -> None:
-    """The index knows HMACs of credentials, and no key."""
-    await stored(store, "s3://b/0", {0})
-    content = (store.path / "index" / "cache.db-wal").read_bytes()
-    assert store.directory.hmac_key not in content
-    assert json.dumps(store.directory.hmac_key.hex()).encode() not in content

@@ -43,12 +43,6 @@ def plant(folder: Path, **columns: Any) -> None:
     edit(folder, "INSERT INTO Cache (key, raw, mode, filename, value) VALUES (:key, :raw, :mode, :filename, :value)", cells=cells)
 
 
-def test_rows_come_back(index: IndexDatabase) -> None:
-    """What was committed is loaded, in another life too."""
-    index.commit({ROW.key: text_of(ROW), OTHER.key: text_of(OTHER)})
-    assert sorted(row.key for row in index.load().rows) == sorted([ROW.key, OTHER.key])
-
-
 def test_a_row_is_replaced_and_dropped(index: IndexDatabase) -> None:
     """The newest text of a key holds; None takes it away; dropping twice is no error."""
     newer = make_row(sums=[1, 2])
@@ -81,21 +75,6 @@ def test_a_name_with_a_dollar_is_that_name(tmp_path: Path) -> None:
     index.close()
     os.close(fd)
     assert (folder / "cache.db").stat().st_size > 0
-
-
-@pytest.mark.parametrize("mode", [1, 2, 3, 4])
-def test_a_file_named_by_a_row_is_not_touched(index: IndexDatabase, tmp_path: Path, mode: int) -> None:
-    """Neither read nor, when the row is refused or replaced, deleted."""
-    index.commit({ROW.key: text_of(ROW)})
-    outside = tmp_path.parent / "x"
-    outside.touch()
-    plant(tmp_path, mode=mode, filename="../x", value=None)
-    index.commit({OTHER.key: text_of(OTHER)})
-    assert outside.exists()
-    plant(tmp_path, key="a" * 64, mode=mode, filename="../x", value=None)
-    assert index.load().refused == 1
-    assert outside.exists()
-    outside.unlink()
 
 
 @pytest.mark.parametrize(

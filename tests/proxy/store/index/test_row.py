@@ -52,12 +52,6 @@ def test_bytes_outside_utf8_survive() -> None:
     assert decode(row.key, text_of(row), DEFAULT_LAYOUT) == row
 
 
-def test_a_row_of_another_key_is_not_written() -> None:
-    """A row that would be refused at the next start is refused now."""
-    with pytest.raises(ValueError, match="key"):
-        dataclasses.replace(make_row(), url="s3://b/other.tar").check()
-
-
 def test_a_version_without_identity_is_not_written() -> None:
     """Without an identity nothing may outlive its fetch."""
     row = make_row()
@@ -92,7 +86,7 @@ WRONG: list[tuple[str, Any]] = [
     ("sums", 5), ("sums", "!"), ("sums", "AAAA"), ("sums", "é"), ("sums", ""), ("sums", SUM), ("sums", SUMS[:16] + "="), ("sums", {}),
     ("sums", {"segment": SEGMENT_BYTES}), ("sums", {"segment": SEGMENT_BYTES, "runs": [], "more": 0}), ("sums", [[0, SUM]]),
     ("sums", {"segment": SEGMENT_BYTES // 2, "runs": []}), ("sums", {"segment": float(SEGMENT_BYTES), "runs": []}),
-    ("sums", {"segment": SEGMENT_BYTES, "runs": {}}),
+    ("sums", {"segment": SEGMENT_BYTES, "runs": {}}), ("extra", 1),  # it may mean a newer form, which we would misread
 ]  # fmt: skip
 
 
@@ -123,24 +117,3 @@ def test_runs_of_another_shape_are_refused(runs: list[Any], length: int | None) 
         return
     with pytest.raises(InvalidRow):
         decode(row.key, text, DEFAULT_LAYOUT)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", "NaN", "[" * 100_000, '{"url":' + "9" * 5000 + "}"])
-def test_other_json_is_refused(text: str) -> None:
-    """No object of exactly our fields: no row."""
-    with pytest.raises(InvalidRow):
-        decode(make_row().key, text, DEFAULT_LAYOUT)
-
-
-def test_a_field_more_is_refused() -> None:
-    """An unknown field may mean a newer form, which we would misread."""
-    row = make_row()
-    with pytest.raises(InvalidRow):
-        decode(row.key, json.dumps({**json.loads(text_of(row)), "extra": 1}), DEFAULT_LAYOUT)
-
-
-@pytest.mark.parametrize("key", ["", "../../x", "0" * 63, "0" * 64, "A" * 64])
-def test_a_row_cannot_speak_for_another_file(key: str) -> None:
-    """The key must follow from name and identity."""
-    with pytest.raises(InvalidRow):
-        decode(key, text_of(make_row()), DEFAULT_LAYOUT)

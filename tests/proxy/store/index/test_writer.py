@@ -67,15 +67,6 @@ def row(number: int, *sums: int) -> Row:
     return make_row(f"s3://b/{number}.tar", sums=list(sums) or None)
 
 
-async def test_a_change_is_committed_without_being_asked_for(index_writer: IndexWriter, events: Events, disk: Disk) -> None:
-    """Nobody waits, and the row is on disk soon."""
-    done = asyncio.Event()
-    events.on(IndexCommitted, lambda _: done.set())
-    index_writer.put(row(1))
-    await asyncio.wait_for(done.wait(), 60)
-    assert disk.rows == {row(1).key: text_of(row(1))}
-
-
 async def test_many_changes_make_one_commit(index_writer: IndexWriter, disk: Disk) -> None:
     """What is pending goes together, and everybody who waits is told at once."""
 
@@ -171,18 +162,6 @@ async def test_a_failed_commit_is_tried_again_unasked(
     disk.fail = FULL
     index_writer.put(row(1))
     await asyncio.wait_for(done.wait(), 60)
-    assert row(1).key in disk.rows
-
-
-async def test_who_stops_waiting_stops_nothing(index_writer: IndexWriter, disk: Disk) -> None:
-    """A cancelled waiter leaves the commit alone."""
-    disk.gate.clear()
-    index_writer.put(row(1))
-    waiter = asyncio.create_task(index_writer.committed())
-    await disk.begun.wait()
-    waiter.cancel()
-    disk.gate.set()
-    await index_writer.committed()
     assert row(1).key in disk.rows
 
 
