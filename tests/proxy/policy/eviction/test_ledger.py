@@ -68,14 +68,6 @@ def test_nothing_is_granted_while_a_shrunk_capacity_is_worked_off() -> None:
     assert ledger.used_bytes == 50
 
 
-def test_overhead_keeps_ahead_of_what_was_measured() -> None:
-    """At least a step of it, at most two."""
-    ledger = ledger_of(100 * MIB)
-    for size in (0, 1, OVERHEAD_STEP_BYTES - 1, OVERHEAD_STEP_BYTES, 5 * OVERHEAD_STEP_BYTES + 7):
-        ledger.measured_overhead(size)
-        assert OVERHEAD_STEP_BYTES <= ledger.overhead_bytes - size <= 2 * OVERHEAD_STEP_BYTES
-
-
 def test_overhead_keeps_ahead_of_a_large_commit() -> None:
     """What one commit may add is set aside before it comes; a small one fits into the step that is there."""
     ledger = ledger_of(100 * MIB)
@@ -174,23 +166,3 @@ def test_what_is_promised_is_not_on_the_disk_until_it_is_allocated() -> None:
     ledger.release(displaced)
     assert ledger.unallocated_bytes == 0
     assert ledger.held_bytes == ledger.used_bytes == 57
-
-
-def test_what_the_disk_holds_at_least_while_it_is_watched() -> None:
-    """What is being given or taken back does not count, also when that is over."""
-    ledger: Ledger[str] = Ledger(100)
-    ledger.found(60)
-    ledger.watch()
-    grant = ledger.reserve(20, list)
-    ledger.allocated(grant)
-    assert (ledger.least_bytes, ledger.held_bytes) == (60, 80)
-    ledger.doom(15)
-    ledger.gone(15)
-    ledger.watch()
-    assert ledger.least_bytes == 65
-    ledger.freeing(grant)
-    ledger.release(grant)
-    assert ledger.least_bytes == 45
-    ledger.measured_overhead(8, swept=3)
-    ledger.watch()
-    assert ledger.least_bytes == 50

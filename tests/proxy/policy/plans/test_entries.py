@@ -31,15 +31,6 @@ def test_headers_go_to_the_first_host_only() -> None:
     assert (len(one), plans.storage.entries_held) == (3, 6)
 
 
-def test_another_signature_is_the_readers_own() -> None:
-    """The name is the same, the bytes are asked for with what each reader brought."""
-    plans = PlanRegistry(lambda: 0.0)
-    for reader, signature in ((ONE, "a"), (OTHER, "b")):
-        plans.replace(reader, Entries([f"https://h/x.tar?X-Amz-Signature={signature}"]))
-    assert len(plans.storage.mentions) == 1
-    assert [plans.shard_at(plan, 0).credential.signature for plan in plans.all()] == ["X-Amz-Signature=a", "X-Amz-Signature=b"]
-
-
 def test_what_is_appended_keeps_its_own_credential() -> None:
     """Neither does a later one dress the shards before it, nor is it dressed by theirs."""
     for first, then in (((), HEADERS), (HEADERS, ())):

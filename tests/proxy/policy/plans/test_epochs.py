@@ -5,13 +5,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.house import shard_of
 from support.lengths import examples
 
-from forebay_proxy.policy.plans import epochs as module
 from forebay_proxy.policy.plans.epoch import Epoch
 from forebay_proxy.policy.plans.epochs import GROUP_LIFE_S, EpochTracker
 from forebay_proxy.policy.plans.shard_sets import MOST_SETS
@@ -45,14 +43,6 @@ def test_what_was_asked_for_ahead_waits_for_the_first_job() -> None:
     assert unread(passes, A.name, GROUP, 1.0) != []
     passes.opened(A, "one", 2.0)
     assert unread(passes, A.name, GROUP, 2.0) == []
-
-
-def test_a_job_that_is_gone_waits_for_nothing() -> None:
-    """A group lives as long as somebody opens it; a job of it only as long as it does itself."""
-    passes = EpochTracker()
-    passes.opened(A, "gone", 0.0)
-    passes.opened(B, "here", GROUP_LIFE_S)
-    assert unread(passes, B.name, GROUP, GROUP_LIFE_S) == []
 
 
 def test_a_group_nobody_opens_is_dead_and_forgotten() -> None:
@@ -137,19 +127,6 @@ def test_told_epochs_end_for_each_reader_at_its_own_moment(shards: int, readers:
         assert found.epoch == newest
 
 
-def test_a_late_reader_ends_no_epoch() -> None:
-    """One begins the next epoch, the other opens what is left of the last: that is no repeat, nor is it read in the next."""
-    found = Epoch(0.0)
-    for name in "abcdefg":
-        found.read(name, None)
-    found.read("a", None)
-    assert (found.epoch, [name for name in "abcdefgh" if found.has_read(name)]) == (1, ["a"])
-    found.read("h", None)  # the other reader's, of the epoch before
-    assert (found.epoch, found.has_read("h")) == (1, False)
-    found.read("h", None)
-    assert (found.epoch, found.has_read("h")) == (1, True)
-
-
 def test_ranks_that_peek_at_the_first_shard_begin_no_epoch() -> None:
     """Once something is known of the set, one shard opened over and over is one shard."""
     found = Epoch(0.0)
@@ -220,16 +197,6 @@ def test_a_declared_set_is_unread_before_any_job() -> None:
     assert unread(passes, A.name, GROUP, 0.0) != []
     passes.opened(A, "", 1.0)
     assert (unread(passes, A.name, GROUP, 1.0), unread(passes, B.name, GROUP, 1.0)) == ([], [""])
-
-
-def test_made_up_names_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups and sets are bounded, the longest unopened leave."""
-    monkeypatch.setattr(module, "MOST_GROUPS", 10)
-    passes = EpochTracker()
-    for number in range(200):
-        passes.opened(shard_of(f"https://o/{number}/a.tar"), "job", 1.0, f"set {number}" if number % 2 else None)
-    assert len(passes.groups) == 10
-    assert len(passes.sets) <= 10
 
 
 def test_a_larger_set_is_read_by_those_who_say_so() -> None:

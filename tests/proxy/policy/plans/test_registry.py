@@ -36,14 +36,6 @@ def ahead(plans: PlanRegistry) -> list[str]:
     return [shard.name for _, _, shard in nearest(plans)]
 
 
-def test_a_repeat_far_behind_is_found() -> None:
-    """More than any look-ahead later."""
-    plans, _ = plans_of()
-    plans.replace(R, [SHARDS[0], *SHARDS[1:3] * 3000, SHARDS[0]])
-    assert plans.opened(SHARDS[0], R) == "planned"
-    assert need_at(plans, NAMES[0]) is not None
-
-
 def test_a_plan_appended_to_for_long_stays_right() -> None:
     """Past 4,096 openings what is behind is dropped, also where shards repeat."""
     plans, chance = plans_of()[0], random.Random(3)
@@ -80,17 +72,6 @@ def test_a_silent_reader_is_forgotten() -> None:
     assert [plan.reader for plan in plans.all()] == [S]
 
 
-def test_who_was_heard_stays() -> None:
-    """Any sign of life will do."""
-    plans, clock = plans_of()
-    plans.replace(R, SHARDS[:2])
-    clock.advance(SILENCE_S - 1)
-    plans.heard(R)
-    clock.advance(2)
-    plans.expire(lambda who: False)
-    assert len(plans) == 1
-
-
 @settings(max_examples=examples(50))
 @given(
     st.lists(st.lists(st.integers(0, 39), max_size=12), min_size=1, max_size=5),
@@ -119,13 +100,6 @@ def test_announced_farther_leaves_sooner() -> None:
     plans.replace(R, SHARDS[:3])
     assert [rank(plans, index) for index in (0, 2, 5)] == [Rank.AHEAD, Rank.AHEAD, Rank.LATER]
     assert plans.next_use(NAMES[5], GROUP) < plans.next_use(NAMES[2], GROUP) < plans.next_use(NAMES[0], GROUP)
-
-
-def test_a_reader_inside_outweighs_everything() -> None:
-    """Whatever else is said of the shard."""
-    plans, _ = plans_of()
-    plans.replace(R, SHARDS[:3])
-    assert plans.inside(NAMES[5]) > plans.next_use(NAMES[0], GROUP)
 
 
 def test_whoever_listens_hears_which_shards_moved() -> None:
@@ -205,15 +179,6 @@ def test_a_leap_over_many_is_cleared_away_in_slices() -> None:
     assert plans.opened(many[9001], R) == "planned"
 
 
-def test_two_readers_of_one_name_take_turns_at_being_wrong() -> None:
-    """The later plan counts; openings of the other are repeats, skips or unplanned, and nothing breaks."""
-    plans, _ = plans_of()
-    plans.replace(R, SHARDS[:4])
-    plans.replace(R, SHARDS[2:6])
-    said = [plans.opened(SHARDS[index], R) for index in (0, 2, 1, 4, 3, 5, 5)]
-    assert said == ["unplanned", "planned", "unplanned", "skipped", "repeated", "planned", "repeated"]
-
-
 # In slices
 
 
@@ -250,16 +215,6 @@ def test_two_plans_taken_at_once_do_not_mix() -> None:
 # Templates and credentials
 
 TEXT = "https://o/set/{0..39}.tar"
-
-
-def test_indices_and_lists_name_the_same_shards() -> None:
-    """One number for a shard, whoever mentions it and how."""
-    plans, _ = plans_of()
-    plans.replace(R, Entries([], pattern=TEXT, indices=[3, 1, 3]))
-    plans.replace(S, [SHARDS[1]])
-    assert len(plans.storage.mentions) == 2
-    assert sorted(plan.reader.rank for plan, _ in plans.mentions(NAMES[1])) == sorted([R.rank, S.rank])
-    assert [plans.opened(SHARDS[index], R) for index in (3, 1, 3)] == ["planned"] * 3
 
 
 def test_each_plan_asks_with_its_own_credential() -> None:

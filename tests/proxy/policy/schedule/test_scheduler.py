@@ -138,17 +138,6 @@ def test_a_window_ends_the_look_ahead() -> None:
     assert [name for name, _ in scheduled.wishes()] == [LONG[2].name] * 2
 
 
-def test_an_eviction_brings_the_cursor_back() -> None:
-    """Also where the window is full of what lies beyond."""
-    scheduled = Scheduled()
-    scheduled.view.room = 16 * SEGMENT
-    scheduled.plans.replace(reader(), LONG)
-    assert len(scheduled.wishes()) == 8
-    scheduled.view.here.discard((LONG[1].name, 1))
-    scheduled.ahead.missing(LONG[1].name)
-    assert scheduled.wishes() == [(LONG[1].name, 1)]
-
-
 def test_a_stuck_origin_holds_up_its_own_shards_only() -> None:
     """Neither other readers nor the same reader's shards elsewhere; and when it goes on, the nearest are first."""
     scheduled = Scheduled()
@@ -267,19 +256,6 @@ def test_what_is_stored_is_compared_ahead_and_in_order() -> None:
     assert scheduled.wishes() == [(LONG[CHECKS_AHEAD].name, None)]
 
 
-def test_a_question_whose_reader_went_is_asked_for_another() -> None:
-    """The shard is compared all the same for who still wants it."""
-    scheduled = Scheduled()
-    scheduled.view.here |= {(LONG[0].name, 0), (LONG[0].name, 1)}
-    scheduled.view.stale |= {(LONG[0].name, "job")}
-    scheduled.plans.replace(reader(0), LONG[:1])
-    scheduled.plans.replace(reader(1), LONG[:1])
-    scheduled.plans.withdraw(reader(0))
-    request = scheduled.ahead.next()
-    assert request is None or request.plan.reader == reader(1)
-    assert request is not None or scheduled.ahead.next() is not None
-
-
 def test_another_plan_keeps_the_window() -> None:
     """How far ahead the reader needs was learnt before."""
     scheduled = Scheduled()
@@ -289,17 +265,6 @@ def test_another_plan_keeps_the_window() -> None:
     wide = scheduled.ahead.readers.window_bytes(reader())
     scheduled.plans.replace(reader(), LONG[::-1])
     assert narrow < wide == scheduled.ahead.readers.window_bytes(reader())
-
-
-def test_a_withdrawn_plan_is_forgotten() -> None:
-    """Nothing more is wished for it, and its share of the windows is the others'."""
-    scheduled = Scheduled()
-    scheduled.view.room = 16 * SEGMENT
-    scheduled.plans.replace(reader(0), LONG[:50])
-    scheduled.plans.replace(reader(1), LONG[50:])
-    scheduled.plans.withdraw(reader(0))
-    assert len(scheduled.ahead.readers) == 1
-    assert {name for name, _ in scheduled.wishes()} == set(names(LONG[50:54]))
 
 
 def test_a_long_walk_pauses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,15 +45,6 @@ def test_it_comes_back_by_what_is_granted() -> None:
     assert window.bytes == START_BYTES
 
 
-def test_a_share_that_grows_again_is_given_back() -> None:
-    """Readers that left leave their room to the others, up to what their waits asked for."""
-    window = ReadAheadWindow(100 * START_BYTES, SEGMENT_BYTES)
-    window.share_changed(START_BYTES // 4)
-    assert window.bytes == START_BYTES // 4
-    window.share_changed(100 * START_BYTES)
-    assert window.bytes == START_BYTES
-
-
 def test_a_wait_among_many_readers_takes_nothing_for_good() -> None:
     """It asks for more, and got less while others had their share; once they have left it looks as far as before."""
     window = ReadAheadWindow(100 * START_BYTES, SEGMENT_BYTES)
@@ -100,14 +91,3 @@ def test_whose_share_has_grown(shares: WindowShares) -> None:
     assert shares.grown() == set()
     shares.remove(reader(0, "b"))
     assert shares.grown() == {"a"}
-
-
-def test_a_window_follows_its_share(shares: WindowShares) -> None:
-    """When others come it is cut at once."""
-    one = reader(0)
-    shares.add(one)
-    window = ReadAheadWindow(shares.limit_bytes("job"), SEGMENT_BYTES)
-    before = shares.width(one, window)
-    for worker in range(1, 8):
-        shares.add(reader(worker))
-    assert (before, shares.width(one, window)) == (window.wanted, CAPACITY // 16)
