@@ -21,7 +21,6 @@ from forebay_proxy.wire.urls import patterns
 assert launch._line(b'{"url": "http://h:1", "how": "joined"}', b"", None)["how"] == "joined"
 source = sources.parse_source("pipe:aws s3 cp s3://b/k.tar - --endpoint-url http://h:9000")
 assert source.url.proxy_path() == "/s3/b/k.tar?endpoint=http://h:9000"
-assert rewrite.rewrite_pattern("http://127.0.0.1:1", "s3://b/{0..9}.tar") == "http://127.0.0.1:1/s3/b/{0..9}.tar"
 rules = gopen_rules.gopen_rewrite("http://127.0.0.1:1")
 assert gopen_rules.rewritten(rules, "pipe:curl -sL 'https://h/x?a&b' || true") == "http://127.0.0.1:1/https/h/x?a&b"
 assert list(patterns.expand("{a,b}{08..10}"))[-1] == "b10"

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from support.lengths import examples
 
-from forebay_proxy.wire.commands.curl import unglobbed
-from forebay_proxy.wire.commands.shell import NotRewritten, split_command
 from forebay_proxy.wire.commands.sources import Source, parse_source
 from forebay_proxy.wire.urls.shard_url import InvalidShardUrl
 
@@ -225,47 +216,3 @@ def test_slips_are_told_with_their_mend(text: str, mend: str) -> None:
 def test_variables_outweigh_in_order() -> None:
     """A flag beats a variable, the specific variable the general one."""
     assert understood("pipe:AWS_DEFAULT_REGION=a AWS_REGION=b aws s3 cp s3://b/k -").url.options() == {"region": "b"}
-
-
-@pytest.mark.skipif(shutil.which("sh") is None, reason="no sh to compare with")
-@settings(max_examples=examples(150), deadline=None)
-@given(st.text(alphabet="ab/:=-%{},.@+ '\"\\", max_size=25))
-def test_words_are_those_of_the_shell(text: str) -> None:
-    """Where the command is understood at all, sh splits and unquotes it into the same words."""
-    try:
-        ours = split_command("true " + text).words
-    except NotRewritten:
-        return
-    script = f'f() {{ for word; do printf "%s\\n" "$word"; done; }}\nf true {text}'
-    shell = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
-    assert list(ours) == shell.stdout.split("\n")[:-1]
-
-
-@pytest.mark.parametrize(
-    ("url", "plain"),
-    [
-        ("http://h/{0}-{a b}.tar", "http://h/0-a b.tar"),
-        ("http://u@[::1]/{x}", "http://u@[::1]/x"),
-        ("http://h/\\[1\\]", "http://h/[1]"),
-        ("http://h/", "http://h/"),
-    ],
-)
-def test_single_alternatives_are_what_curl_takes_away(url: str, plain: str) -> None:
-    """``{one}`` is one; this is what doubled braces leave behind."""
-    assert unglobbed(url) == plain
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl to compare with")
-@pytest.mark.parametrize("path", ["x-{0000}.tar", "{a}{b}", "\\{a\\}", "{a,b}", "[1-2]", "{}", "a}b", "{a{b}}", "[", "]", "\\[1\\]"])
-def test_globbing_is_curls(path: str) -> None:
-    """Where curl asks once, we name the same path; where it asks twice or refuses, the command is left alone."""
-    asked = subprocess.run(
-        ["curl", "-s", "-o", os.devnull, "-w", "%{url_effective}\\n", "--path-as-is", "file:///nowhere/" + path],
-        capture_output=True, text=True, check=False,
-    ).stdout.split()  # fmt: skip
-    try:
-        ours = unglobbed("file:///nowhere/" + path)
-    except NotRewritten:
-        assert len(asked) != 1 or path in ("]", "a}b")  # curl takes a lone closing one as it is; no shard is called that
-    else:
-        assert asked == [ours]

@@ -50,14 +50,6 @@ def test_a_lease_is_numbered_and_ended() -> None:
             decode_request(json.dumps({"shard": SHARD, "lease": wrong}).encode())
 
 
-@given(st.text(min_size=1), st.lists(st.from_regex(r"[A-Za-z-]{1,9}", fullmatch=True), max_size=3))
-def test_a_request_is_json(shard: str, names: list[str]) -> None:
-    """Whatever is in it."""
-    headers = [[name, 'a \\" b'] for name in names]
-    told = json.loads(encode_request(shard, "a/0/0/1.1", [(name, value) for name, value in headers], 3))
-    assert told == {"shard": shard, "lease": 3, "reader": "a/0/0/1.1"} | ({"headers": headers} if headers else {})
-
-
 def test_members_of_tomorrow_are_left_alone() -> None:
     """A younger client may say more, a younger door too."""
     assert decode_request(b'{"shard": "s3://b/k", "wish": [1]}\n').shard == "s3://b/k"
