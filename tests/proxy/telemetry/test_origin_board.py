@@ -35,19 +35,6 @@ def test_a_row_says_what_a_person_asks() -> None:
     assert board.get("https://other") is None
 
 
-def test_now_is_ten_seconds_and_codes_are_a_minute() -> None:
-    """What was fast once is not fast now."""
-    clock = FakeClock()
-    board = OriginBoard(clock)
-    board.listen(OriginBytes(O, 100, "demand"))
-    board.listen(OriginAnswered(O, "GET", 0, 1.0))
-    clock.advance(12)
-    (row,) = board.rows({})
-    assert (row["rate_bytes_s"], row["codes_last_minute"], row["last_answer_s_ago"]) == (0, {"0": 1}, None)
-    clock.advance(60)
-    assert board.rows({})[0]["codes_last_minute"] == {}
-
-
 def test_an_error_counts_from_a_moment_on() -> None:
     """What went wrong before a wait began, and was followed by something good, does not explain it."""
     clock = FakeClock()

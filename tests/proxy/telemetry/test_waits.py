@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 import pytest
 from support.house import FakeClock, reader
@@ -191,32 +191,6 @@ def test_a_wait_without_an_error_says_what_is_known(caplog: pytest.LogCaptureFix
             watched.long.look()
     assert "has not answered yet" in caplog.messages[0]
     assert "is slow" in caplog.messages[1]
-
-
-def test_the_one_that_waits_longest_is_named_and_the_end_counts_all(caplog: pytest.LogCaptureFixture) -> None:
-    """Three wait; once two have gone on, the third is told of; in the end so many at once as there were at the most, from the first on."""
-    watched = Watched()
-    caplog.set_level(logging.INFO, "forebay")
-    with ExitStack() as last, ExitStack() as others:
-        others.enter_context(watched.waits.waiting(reader(), f"{O}/a.tar", O, OPENING))
-        watched.clock.advance(2)
-        last.enter_context(watched.waits.waiting(reader(1), f"{O}/b.tar", O, OPENING))
-        watched.clock.advance(5)
-        watched.long.look()
-        assert caplog.messages == [f"shard {O}/a.tar and 1 more readers: waiting for 7 s; {O} has not answered yet"]
-        others.enter_context(watched.waits.waiting(reader(2), f"{O}/c.tar", O, OPENING))
-        watched.clock.advance(5)
-        watched.long.look()
-        others.close()
-        watched.clock.advance(54)
-        watched.long.look()
-        assert len(caplog.messages) == 1
-        watched.clock.advance(1)
-        watched.long.look()
-        assert caplog.messages[1:] == [f"shard {O}/b.tar: waiting for 65 s; {O} has not answered yet"]
-        last.close()
-        watched.long.look()
-    assert caplog.messages[2:] == [f"readers of {O} go on: up to 3 at once waited, for 67 s in all"]
 
 
 def test_the_verdict_names_who_keeps_readers_waiting() -> None:

@@ -44,7 +44,7 @@ from forebay_proxy.core.facts.requests import (
     ShardOpened,
 )
 from forebay_proxy.telemetry.prometheus.metric_catalog import METRICS, OTHER
-from forebay_proxy.telemetry.prometheus.metrics import MAX_JOBS, MAX_ORIGINS, MAX_RANKS, Metrics
+from forebay_proxy.telemetry.prometheus.metrics import MAX_ORIGINS, MAX_RANKS, Metrics
 from forebay_proxy.telemetry.usage import Usage
 from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody
 from forebay_proxy.wire.protocol.plan import ReaderName
@@ -269,23 +269,6 @@ def test_a_rank_that_is_silent_for_an_hour_makes_room() -> None:
     metrics.listen(MeterTold(READER, _totals(1)))
     jobs = {dict(labels)["job"] for name, labels in _samples(metrics) if name == "forebay_stall_seconds_total"}
     assert jobs == {OTHER, "j", *(f"job{number}" for number in range(1, MAX_RANKS))}
-
-
-def test_the_bounds_are_those_of_the_documentation() -> None:
-    """19 origins, 16 jobs and 16 ranks have series of their own, the next one counts as other."""
-    metrics = Metrics()
-    for number in range(MAX_ORIGINS + 5):
-        metrics.listen(OriginBytes(f"https://h{number}", 1, "demand"))
-        metrics.listen(ReaderWaited(f"job{number}", 1))
-        metrics.listen(MeterTold(ReaderName("train", str(number), "main", "7.0"), _totals(1)))
-    samples = _samples(metrics)
-    origins = {dict(labels)["origin"] for name, labels in samples if name == "forebay_origin_bytes_total"}
-    jobs = {dict(labels)["job"] for name, labels in samples if name == "forebay_reader_wait_seconds_total"}
-    ranks = {dict(labels)["rank"] for name, labels in samples if name == "forebay_stall_seconds_total"}
-    counted = (len(origins - {OTHER}), len(jobs - {OTHER}), len(ranks - {OTHER}))
-    assert counted == (19, 16, 16) == (MAX_ORIGINS, MAX_JOBS, MAX_RANKS)
-    assert _value(metrics, "rank_steps_total", job=OTHER, rank=OTHER) == 5 * (MAX_ORIGINS + 5 - MAX_RANKS)
-    assert _value(metrics, "origin_bytes_total", origin=OTHER, kind="demand") == 5
 
 
 CANARY = "c4n4ry-s3cr3t"
