@@ -61,19 +61,6 @@ def test_unsatisfiable(wanted: RangeRequest, length: int) -> None:
         resolve(wanted, length)
 
 
-@given(st.integers(0, 200), st.none() | st.integers(0, 200), st.integers(0, 100))
-def test_resolving_is_slicing(first: int, last: int | None, length: int) -> None:
-    """The same bytes as a slice of the whole, or an error where that slice is empty."""
-    whole = bytes(range(length))
-    expected = whole[first : None if last is None else last + 1]
-    try:
-        start, end = resolve(ByteRange(first, last), length)
-    except ValueError:
-        assert not expected
-        return
-    assert whole[start : end + 1] == expected
-
-
 @given(st.integers(0, 200), st.integers(0, 100))
 def test_resolving_suffixes_is_slicing(count: int, length: int) -> None:
     """The last bytes, or an error where there are none."""

@@ -18,16 +18,6 @@ def test_a_request_that_comes_back_is_known() -> None:
         assert not loop.value.retryable
 
 
-def test_two_in_a_row_are_no_loop() -> None:
-    """The second passes the first one's mark on beside its own, so the first would know it again."""
-    first, second = LoopGuard("aa"), LoopGuard("bb")
-    carried = second.heard([first.mark()[CDN_LOOP]])
-    sent = second.mark(carried)[CDN_LOOP]
-    assert sent == "forebay;id=aa, forebay;id=bb"
-    with pytest.raises(LoopDetected):
-        first.heard([sent])
-
-
 def test_nothing_else_of_a_client_travels() -> None:
     """Marks are read out of the header, the rest stays behind."""
     assert LoopGuard("aa").heard(["evil.example;token=hunter2, forebay;id=0c, forebay;id=XYZ"]) == "forebay;id=0c"

@@ -11,7 +11,7 @@ import pytest
 
 from forebay_proxy.core import tasks as chores_module
 from forebay_proxy.core.errors import CacheFull
-from forebay_proxy.core.tasks import BackgroundTasks, Broadcast, Event, kept, settle, to_its_end, told_while
+from forebay_proxy.core.tasks import BackgroundTasks, Broadcast, Event, kept, to_its_end, told_while
 
 pytestmark = pytest.mark.each_python
 
@@ -245,28 +245,6 @@ async def test_one_that_fails_again_and_again_is_given_up() -> None:
     assert "tick failed 3 times within" in given_up[0]
 
 
-@pytest.mark.usefixtures("at_once")
-async def test_a_fault_now_and_then_is_none_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only those within a minute count."""
-    monkeypatch.setattr(chores_module, "FAULTS_WITHIN_S", 0.0)
-    work, given_up = Faulty(9), list[str]()
-    task = asyncio.create_task(kept("tick", work, given_up.append))
-    await turned(lambda: work.begun == 10)
-    assert given_up == []
-    task.cancel()
-
-
-async def test_one_that_has_ended_is_done() -> None:
-    """Nothing is begun again."""
-
-    async def once() -> None:
-        done.append(1)
-
-    done: list[int] = []
-    await kept("sweep", once, pytest.fail)
-    assert done == [1]
-
-
 async def turns(count: int = 5) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
@@ -287,20 +265,6 @@ async def test_a_signal_wakes_those_who_wait_now() -> None:
     assert not late.done()
     signal.send()
     await late
-
-
-async def test_one_goes_on_and_one_hears_the_error() -> None:
-    """None is success; one that has gone away is left alone."""
-    loop = asyncio.get_running_loop()
-    good, bad, gone = loop.create_future(), loop.create_future(), loop.create_future()
-    gone.cancel()
-    settle(good, None)
-    for future in (bad, gone):
-        settle(future, OSError("full"))
-    assert await good is None
-    with pytest.raises(OSError, match="full"):
-        await bad
-    assert gone.cancelled()
 
 
 async def test_events_come_and_between_them_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
