@@ -12,7 +12,6 @@ import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 
 from forebay_proxy.app.status import PlanStatus
-from forebay_proxy.core.facts.cache import Evicted
 from forebay_proxy.telemetry.counters import PlanAdherence
 from forebay_proxy.wire.protocol.plan import ReaderName
 
@@ -139,20 +138,3 @@ def _seconds_of(ask: Callable[[], object]) -> float:
     start = time.thread_time()
     ask()
     return time.thread_time() - start
-
-
-async def test_what_leaves_unread_is_told_apart(tmp_path: Path) -> None:
-    """Fetched ahead, never read, evicted: that is what the metric of evictions before use adds up, and nothing that was read."""
-    async with building(tmp_path / "small", segments=4) as world:
-        for number, name in enumerate(SHARDS):
-            world.origin.put(name, data_of(2 * SEGMENT, number))
-        async for _ in world.operations.warm([shard_of(SHARDS[0])]):
-            pass
-        for name in SHARDS[1:]:
-            await world.get(name)
-            await world.quiet()
-        left = {used: sum(fact.bytes for fact in world.of(Evicted) if fact.used is used) for used in (True, False)}
-        stays = world.resolver.versions.current.get(SHARDS[0])
-        unread = 2 - (stays.segments.stored_count if stays else 0)
-    assert left[False] == unread * SEGMENT
-    assert left[True] >= 4 * SEGMENT

@@ -130,19 +130,3 @@ def test_outside_the_main_thread_nothing_is_listened_to() -> None:
     thread.start()
     thread.join(10)
     assert codes == [ExitCode.DONE]
-
-
-async def test_a_fault_asks_for_the_end_and_its_code() -> None:
-    """In good order, and the process tells."""
-    ending = Shutdown(0.0)
-    ending.fault("tick failed 3 times")
-    assert (ending.asked.is_set(), ending.code) == (True, ExitCode.FAULT)
-
-
-async def test_an_end_that_went_well_gives_threads_a_second() -> None:
-    """They wait for name servers and credentials; nothing of ours is open any more."""
-    told = Told()
-    ending = Shutdown(20.0, deadline=told)  # type: ignore[arg-type]
-    ending.began()
-    ending.over()
-    assert told.limits == [(20.0 + CLOSE_S, ExitCode.FORCED), (1.0, ExitCode.DONE)]

@@ -57,17 +57,6 @@ def test_where_the_file_is_looked_for(tmp_path: Path, home: Path) -> None:
     assert find_file(far, {"FOREBAY_CONFIG": str(named)}).path == far
 
 
-def test_none_is_read_in_the_working_directory(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may have come with a cloned repository: said, with what to do where it is meant."""
-    own, here = written(home / "forebay.toml"), written(tmp_path / "here/forebay.toml", "allow_uid = [1000]\n")
-    monkeypatch.chdir(here.parent)
-    settings = loaded(home)
-    assert (settings.allow_uid, settings.log_level) == ((), "debug")
-    assert settings.notices == (f"settings read from {own}", f"{here} is not read: name it by --config or FOREBAY_CONFIG if it is meant")
-    monkeypatch.chdir(home)
-    assert loaded(home).notices == (f"settings read from {own}",)
-
-
 def test_a_named_file_must_exist(tmp_path: Path) -> None:
     """A wrong --config is an error, not a silent default."""
     with pytest.raises(ConfigError, match="does not exist"):

@@ -77,15 +77,6 @@ def test_fields_of_a_newer_version_are_ignored(directory: RunDirectory) -> None:
         assert directory.live() == [own_record()]
 
 
-def test_a_stale_file_is_replaced(directory: RunDirectory) -> None:
-    """A run file whose owner died takes no name."""
-    (directory.path / "forebay.json").write_text(json.dumps(asdict(own_record(pid=2**22 - 1))))
-    with directory.claim("f" * 16) as claim:
-        assert claim.path.name == "forebay.json"
-        claim.announce(own_record())
-        assert directory.live() == [own_record()]
-
-
 def test_each_live_sidecar_has_a_name_of_its_own(directory: RunDirectory) -> None:
     """The first is forebay, the next carries its fingerprint, a third its pid too; all are found, the main one first."""
     with directory.claim("a" * 16) as first, directory.claim("b" * 16) as second, directory.claim("b" * 16) as third:
@@ -130,12 +121,6 @@ def test_the_key_is_made_once(directory: RunDirectory) -> None:
     before = directory.fingerprint(environ)
     (directory.path / "forebay.key").write_bytes(b"short")
     assert directory.fingerprint(environ) != before
-
-
-def test_no_value_is_stored(directory: RunDirectory) -> None:
-    """Nothing in the directory holds a credential."""
-    directory.fingerprint({"AWS_SECRET_ACCESS_KEY": "hush-hush"})
-    assert not any(b"hush" in path.read_bytes() for path in directory.path.iterdir())
 
 
 def test_a_runtime_directory_that_is_gone_counts_as_unset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
