@@ -133,14 +133,6 @@ def shards(count: int) -> SetFacts:
     return replace(GOOD, names=[f"s3://b/{number}.tar" for number in range(count)], counts=[100] * count)
 
 
-def test_a_good_set() -> None:
-    """Nothing to do; and nothing is said of a cache that nobody named."""
-    found = rules(GOOD)
-    assert {one.level for one in found.values()} == {Level.OK}
-    assert {one.next_step for one in found.values()} == {""}
-    assert "cache" not in rules(replace(GOOD, cache_bytes=0))
-
-
 @pytest.mark.parametrize(
     ("facts", "rule", "level", "told"),
     [
@@ -166,11 +158,6 @@ def test_a_rule_that_is_not_kept(facts: SetFacts, rule: str, level: Level, told:
     found = rules(facts)[rule]
     assert (found.level, told in found.text) == (level, True), found.text
     assert found.next_step or level is Level.OK
-
-
-def test_unknown_counts_are_taken_for_the_mean() -> None:
-    """So that the table is there before the last shard is counted."""
-    assert replace(GOOD, counts=[90, None, 110] + [None] * 77).all_counts == [90, 100, 110] + [100] * 77
 
 
 # An epoch
@@ -227,13 +214,6 @@ def test_equal_shards_that_divide_lose_nothing() -> None:
     shares = by_way([64] * 32, Readers(4, 2, 16))
     assert {way for way, share in shares.items() if share.lost or share.repeated} == {"resampled"}
     assert {(share.least_steps, share.most_steps) for share in shares.values()} == {(32, 32)}
-
-
-def test_who_waits_is_named() -> None:
-    """The rank with most steps, and how many more it has."""
-    plain = by_way([10, 10, 30], Readers(2, 1, 10))["shards, as webdataset splits"]
-    assert (plain.least_steps, plain.most_steps) == (1, 4)
-    assert plain.note == "rank 0 takes 3 more than rank 1, and waits for it in the gradient all-reduce"
 
 
 @pytest.mark.parametrize("shards", [1, 2, 100])

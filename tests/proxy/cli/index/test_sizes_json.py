@@ -13,13 +13,6 @@ from forebay_proxy.cli.index.sizes_json import Conflict, SizesJson
 from forebay_proxy.core.errors import ConfigError
 
 
-def test_a_new_file(tmp_path: Path) -> None:
-    """Names to numbers, nothing beside it."""
-    assert SizesJson(tmp_path / "sizes.json").add({"b.tar": 2, "a.tar": 1}) == 0
-    assert json.loads((tmp_path / "sizes.json").read_text()) == {"a.tar": 1, "b.tar": 2}
-    assert os.listdir(tmp_path) == ["sizes.json"]
-
-
 def test_other_shards_stay(tmp_path: Path) -> None:
     """A part of a set is added to the rest; digits of another tool stay as it wrote them, rights and links too."""
     real, link = tmp_path / "real.json", tmp_path / "sizes.json"

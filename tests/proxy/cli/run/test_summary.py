@@ -24,13 +24,6 @@ def told(before: dict[str, Any], after: dict[str, Any]) -> str:
     return summary(before, after, MINE)
 
 
-def test_the_difference_is_what_this_run_did() -> None:
-    """Hit, origin and saved bytes, reader wait and errors, less what was there before."""
-    before = status(1 * GB, mine=tally_of(1, 1 * GB, 0, 1.2, 1), other=tally_of(5, 7 * GB))
-    after = status(3 * GB, mine=tally_of(3, 11 * GB, 8 * GB, 4.2, 1), other=tally_of(5, 7 * GB))
-    assert told(before, after) == "10.0 GB read, 8.0 GB hit (80 %), 2.0 GB from origins, 8.0 GB saved; readers waited 3.0 s; 0 errors"
-
-
 def test_other_jobs_are_told_apart() -> None:
     """Neither their bytes nor those that origins sent for both are the command's."""
     line = told(status(), status(5 * GB, mine=tally_of(2, 2 * GB, 1 * GB), other=tally_of(3, 8 * GB, 8 * GB), third=tally_of(1, GB)))

@@ -84,12 +84,6 @@ def test_what_of_a_set_cannot_be_fetched_is_shown_with_its_next_step(sidecar: Fa
     assert [line for line in lines if "cannot be fetched" in line] == said
 
 
-def test_an_idle_one_says_no_more_than_it_knows() -> None:
-    """No readers, no plans, nothing served: no empty tables, no division."""
-    with FakeSidecar() as fake:
-        assert len(invoke("status", "--url", fake.url).stdout.splitlines()) == 7
-
-
 def test_json_is_the_sidecars_own(sidecar: FakeSidecar) -> None:
     """Nothing added, nothing lost."""
     assert json.loads(invoke("status", "--json").stdout) == sidecar.status
