@@ -16,7 +16,7 @@ import pytest
 from support.house import SEGMENT, World, building, data_of, reader, until
 
 from forebay_proxy.core.errors import ConfigError
-from forebay_proxy.core.facts.requests import ClientRefused, DoorAnswered, LeaseEnded, RequestDone, RequestOutcome, Served
+from forebay_proxy.core.facts.requests import DoorAnswered, LeaseEnded, RequestDone, RequestOutcome, Served
 from forebay_proxy.server import fd_door
 from forebay_proxy.server.fd_door import FdServer
 from forebay_proxy.server.net.access import Access
@@ -194,29 +194,6 @@ async def test_a_wrong_line_is_answered(tmp_path: Path, line: bytes) -> None:
         found.close()
         found = await asked(tmp_path)
         assert found.bytes() == DATA
-
-
-async def test_what_a_long_request_holds_is_not_kept(tmp_path: Path) -> None:
-    """Thousands of the longest would be hundreds of megabytes; it is answered as any other."""
-    async with opened(tmp_path) as (_, door):
-        for length, kept in ((100, 1), (8000, 1)):
-            client = await connected(tmp_path)
-            client.send(encode_request(A, "", [("X-Other", "v" * length)]))
-            (await heard(client)).close()
-            assert door._shard.cache_info().currsize == kept
-        found = await asked(tmp_path)
-        found.close()
-        assert door._shard.cache_info().currsize == 2
-
-
-async def test_another_user_gets_nothing(tmp_path: Path) -> None:
-    """The kernel names the client's user; it is counted as at the HTTP socket."""
-    async with opened(tmp_path, access=Access(os.getuid() + 1)) as (world, door):
-        found = await asked(tmp_path)
-        assert (found.answer.status, found.descriptor) == (403, None)
-        found.close()
-        assert world.of(ClientRefused) == [ClientRefused("uid")]
-        assert len(door.connections) == 0
 
 
 async def test_beyond_the_bound_http_does(tmp_path: Path) -> None:

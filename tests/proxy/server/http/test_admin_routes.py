@@ -37,15 +37,6 @@ async def send(world: World, method: str, target: str, value: object, headers: d
     return await world.ask(method, target, headers, json.dumps(value).encode())
 
 
-async def test_health_and_readiness(world: World) -> None:
-    """Alive while the loop turns; ready until it drains; the rest is still answered then."""
-    assert [(await world.ask("GET", path)).status for path in ("/healthz", "/readyz")] == [200, 200]
-    await world.server.drain()
-    ready = await world.ask("GET", "/readyz")
-    assert (ready.status, ready.body) == (503, b"draining\n")
-    assert [(await world.ask("GET", path)).status for path in ("/healthz", "/v1/status")] == [200, 200]
-
-
 async def test_status_is_completed_by_what_the_face_knows(world: World) -> None:
     """State, address and socket; the rest as the service gives it. HEAD has no body; metrics come with the type Prometheus wants."""
     status = (await world.ask("GET", "/v1/status")).json
@@ -102,13 +93,6 @@ async def test_lines_are_a_plan_too(world: World) -> None:
     body = "".join(json.dumps(url) + "\n" for url in URLS).encode()
     reply = await world.ask("PUT", f"{PLAN}?epoch=2&set=x", {"Content-Type": "application/x-ndjson"}, body)
     assert (reply.status, world.plans.calls) == (204, [("replace", "train/0/3/7.1", URLS, 2, "x")])
-
-
-async def test_the_credential_of_a_plan_goes_with_its_shards(world: World) -> None:
-    """As that of a GET does: to the host named first, and no further."""
-    shards = ["https://a.example/0.tar", "https://b.example/1.tar"]
-    await send(world, "PUT", PLAN, {"shards": shards}, {"Authorization": "Bearer t", "X-Forwarded-For": "f"})
-    assert [shard.credential.headers for shard in world.plans.shards] == [(("Authorization", "Bearer t"),), ()]
 
 
 @pytest.mark.parametrize(
@@ -197,14 +181,6 @@ async def test_an_unclear_evict_takes_nothing(world: World, body: bytes) -> None
     """A slip must not empty the cache."""
     reply = await world.ask("POST", "/v1/evict", {"Content-Length": str(len(body))}, body)
     assert (reply.status, world.operations.evicted, "all" in reply.problem["next_step"]) == (400, [], True)
-
-
-async def test_warm_streams_a_line_an_event(world: World) -> None:
-    """As they happen, the last one says the end."""
-    reply = await send(world, "POST", "/v1/warm", {"shards": URLS})
-    events = [json.loads(line) for line in reply.body.splitlines()]
-    assert (reply.headers["content-type"], reply.complete) == ("application/x-ndjson", True)
-    assert [event["event"] for event in events] == ["shard", "shard", "end"]
 
 
 async def test_warm_shows_each_event_at_once(world: World) -> None:

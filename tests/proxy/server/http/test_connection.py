@@ -13,9 +13,7 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
-from support.fake_cache import FakeShard
-from support.http_server import World, listening, request
-from support.raw import line
+from support.http_server import request
 
 from forebay_proxy.server.http.connection import MOST_CONNECTIONS, PRIVATE, Connection, ConnectionLimit, client_places
 
@@ -34,32 +32,6 @@ async def test_aiohttp_still_has_it(name: str) -> None:
         f"aiohttp {version('aiohttp')} has no RequestHandler.{name} any more ({PRIVATE[name]}): find what tells it now and say so in"
         " server/http/connection.py, or lower the upper bound of aiohttp in pyproject.toml"
     )
-
-
-async def test_whether_it_is_idle_is_told() -> None:
-    """Before a request, while two are there of which one is being answered, and behind the last answer."""
-    shard = FakeShard(b"x" * 10, held_at=0)
-    async with listening({"s3://b/0.tar": shard}) as world, line(world.port) as client:
-        connection = await _connection(world)
-        assert connection.idle
-        await client.send(GET + GET)
-        await shard.reached.wait()
-        assert not connection.idle
-        shard.gate.set()
-        for _ in range(2):
-            assert (await client.answer())[0] == 200
-        async with asyncio.timeout(60):
-            while not connection.idle:
-                await asyncio.sleep(0.01)
-
-
-async def _connection(world: World) -> Connection:
-    async with asyncio.timeout(60):
-        while not world.server._server.connections:
-            await asyncio.sleep(0.01)
-    (connection,) = world.server._server.connections
-    assert isinstance(connection, Connection)
-    return connection
 
 
 def test_none_of_our_names_covers_one_of_aiohttps() -> None:

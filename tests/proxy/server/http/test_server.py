@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -223,22 +222,6 @@ async def test_a_forward_proxy_request_is_refused_with_the_right_form(world: Wor
     assert (reply.status, "/https/host/path" in reply.problem["next_step"]) == (400, True)
 
 
-async def test_a_connection_serves_one_request_after_another(world: World) -> None:
-    """Keep-alive, also pipelined, also after an error."""
-    first = request("GET", PATH, {"Range": "bytes=0-3"}, close=False)
-    wrong = request("GET", "/s3/b/none.tar", close=False)
-    reader, writer = await world.connect(first + wrong + request("GET", PATH, {"Range": "bytes=4-7"}))
-    received = await reader.read(-1)
-    writer.close()
-    await writer.wait_closed()
-    assert [part.split(b"\r\n")[0] for part in received.split(b"HTTP/1.1 ")[1:]] == [
-        b"206 Partial Content",
-        b"404 Not Found",
-        b"206 Partial Content",
-    ]
-    assert received.endswith(DATA[4:8])
-
-
 async def test_an_error_before_the_first_byte_is_an_answer_with_a_reason(world: World) -> None:
     """The header waits for the first byte, so curl may still see a 503 and ask again."""
     world.cache.contents[NAME] = FakeShard(DATA, fails_at=0, error=OriginUnavailable(NAME, "the origin answered 503", retry_after_s=7.2))
@@ -262,16 +245,6 @@ async def test_errors_keep_their_status_and_name_shard_and_cause(world: World, e
     reply = await world.ask("GET", PATH)
     assert (reply.status, reply.problem["shard"], "retry-after" in reply.headers) == (status, NAME, status >= 500)
     assert error.cause in reply.problem["detail"]
-
-
-async def test_no_query_in_answers_and_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """A query may hold a secret that nobody recognises as one."""
-    name = "https://h.example/x.tar?key=CANARY"
-    world.cache.errors[name] = OriginUnavailable(name, "the origin answered 503")
-    with caplog.at_level(logging.DEBUG):
-        reply = await world.ask("GET", "/https/h.example/x.tar?key=CANARY")
-    assert (reply.status, b"CANARY" in reply.body, "CANARY" in caplog.text) == (503, False, False)
-    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
 
 
 async def test_a_fault_of_ours_is_500_without_details(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -376,15 +349,6 @@ async def test_a_slow_client_holds_one_chunk_and_gets_every_byte(world: World, l
     writer.transport.resume_reading()  # type: ignore[attr-defined]
     reply = await read_to_end(reader)
     assert (reply.complete, reply.body == data) == (True, True)
-
-
-async def test_a_stuck_client_slows_only_itself(world: World) -> None:
-    """One reads nothing, another is served meanwhile."""
-    world.cache.contents["s3://b/large.tar"] = FakeShard(LARGE)
-    _, stuck = await stuck_client(world, "/s3/b/large.tar")
-    await until_still(lambda: sum(opening.handed for opening in world.cache.resolver))
-    assert (await world.ask("GET", PATH)).body == DATA
-    stuck.transport.abort()
 
 
 async def test_a_request_is_reported_once_with_its_facts(world: World) -> None:

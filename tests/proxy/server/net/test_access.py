@@ -9,14 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-from support.fake_cache import FakeShard
 from support.http_server import listening, request
 
 from forebay_proxy.core.facts.requests import ClientRefused
 from forebay_proxy.server.net.access import Access, AccessQuestion, AccessRefused
 from forebay_proxy.server.net.peers import Peer, Where
 
-NAME = "s3://b/0.tar"
 PATH = "/s3/b/0.tar"
 NOBODY = 65534
 OURS = Peer(Where.LOOPBACK, 1000, "127.0.0.1")
@@ -108,30 +106,12 @@ def test_our_own_names_are_ours(host: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:7070", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1", "", "[evil]"]
-)
-def test_a_rebound_name_is_refused(host: str) -> None:
-    """A web page's name that was made to resolve to 127.0.0.1 still stands in Host."""
-    assert refused(OURS, asking(host=host)).reason == "browser"
-
-
-@pytest.mark.parametrize(
     "path", ["/", "/page/status.js", "/page/status.css", "/v1/status", "/v1/shards", "/v1/plans", "/metrics", "/healthz"]
 )
 @pytest.mark.parametrize("site", ["same-origin", "none"])
 def test_a_browser_gets_the_page_and_what_it_reads(path: str, site: str) -> None:
     """Typed, bookmarked, or fetched by the page."""
     RULES.check(OURS, asking(path, fetch_site=site, origin="http://127.0.0.1:7070"))
-
-
-async def test_a_refusal_is_a_problem_and_an_event() -> None:
-    """It says why; the cache is not asked; it is counted by its reason."""
-    async with listening({NAME: FakeShard(b"x")}) as world:
-        for headers in ({"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
-            reply = await world.ask("GET", PATH, headers)
-            assert (reply.status, reply.problem["type"]) == (403, "urn:forebay:problem:access-refused")
-        assert world.cache.resolver == []
-        assert world.of(ClientRefused) == [ClientRefused("browser")] * 3
 
 
 @needs_root
