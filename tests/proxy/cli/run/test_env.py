@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -116,20 +115,6 @@ def test_each_run_is_a_job_of_its_own() -> None:
     first, second = (fresh_job({}, "node/7 ü", 42) for _ in range(2))
     assert first != second
     assert ReaderName(first, "0", "0", "1.1")
-
-
-def test_tasks_of_one_slurm_step_are_one_job(tmp_path: Path) -> None:
-    """srun starts a forebay run per task; they train one model. The next ones of the same tasks are another job."""
-    tmp_path.chmod(0o700)
-    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "XDG_RUNTIME_DIR": str(tmp_path)}
-    names = list[set[str]]()
-    for _ in range(2):
-        with ExitStack() as held:
-            running = [held.enter_context(subprocess.Popen(["cat"], stdin=subprocess.PIPE)) for _ in range(2)]
-            names.append({fresh_job({**step, "SLURM_PROCID": str(task)}, "a", one.pid) for task, one in enumerate(running)})
-    assert names[0] == {"7.0"}
-    (following,) = names[1]
-    assert following.startswith("7.0-")
 
 
 def test_under_wds_secure_no_rule_is_set() -> None:

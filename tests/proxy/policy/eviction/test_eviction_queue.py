@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.house import FakeClock, reader, shard_of
@@ -39,30 +40,17 @@ def test_the_order_is_that_of_a_sorted_list(steps: list[tuple[str, NextUse | Non
     assert sorted(key for _, key in eviction_queue.order()) == sorted(now)
 
 
+@pytest.mark.parametrize("refreshed", [False, True])
 @given(st.dictionaries(st.sampled_from(KEYS), uses, min_size=1), st.dictionaries(st.sampled_from(KEYS), uses))
-def test_who_stays_longer_than_it_seemed_sinks_by_itself(before: dict[str, NextUse], later: dict[str, NextUse]) -> None:
-    """Without a touch: what rose towards staying is found out when it comes to the top."""
+def test_what_changed_without_a_touch_is_found(refreshed: bool, before: dict[str, NextUse], later: dict[str, NextUse]) -> None:
+    """What stays longer than it seemed, when it comes to the top; by mere time and in whatever direction, after one round of a refresh."""
     now = dict(before)
     eviction_queue = EvictionQueue(now.get)
     for key in now:
         eviction_queue.touch(key)
-    for key, use in later.items():
-        if key in now:
-            now[key] = max(now[key], use)
-    assert [use for use, _ in eviction_queue.order()] == sorted(now.values())
-
-
-@given(st.dictionaries(st.sampled_from(KEYS), uses, min_size=1), st.dictionaries(st.sampled_from(KEYS), uses))
-def test_a_refresh_finds_what_changed_by_mere_time(before: dict[str, NextUse], later: dict[str, NextUse]) -> None:
-    """Whatever direction, after one round of it."""
-    now = dict(before)
-    eviction_queue = EvictionQueue(now.get)
-    for key in now:
-        eviction_queue.touch(key)
-    now.update({key: use for key, use in later.items() if key in now})
-    eviction_queue.refresh(3)
-    eviction_queue.refresh(100)
-    eviction_queue.refresh(100)
+    now.update({key: use if refreshed else max(now[key], use) for key, use in later.items() if key in now})
+    for count in (3, 100, 100) if refreshed else ():
+        eviction_queue.refresh(count)
     assert [use for use, _ in eviction_queue.order()] == sorted(now.values())
 
 

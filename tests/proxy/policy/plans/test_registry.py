@@ -72,27 +72,6 @@ def test_a_silent_reader_is_forgotten() -> None:
     assert [plan.reader for plan in plans.all()] == [S]
 
 
-@settings(max_examples=examples(50))
-@given(
-    st.lists(st.lists(st.integers(0, 39), max_size=12), min_size=1, max_size=5),
-    st.lists(st.tuples(st.integers(0, 4), st.floats(0, 30)), max_size=20),
-)
-def test_nearest_agrees_with_sorting_everything(orders: list[list[int]], steps: list[tuple[int, float]]) -> None:
-    """Brute force over all that is left; also ``need_at`` is the smallest over all readers."""
-    plans, clock = plans_of()
-    for number, order in enumerate(orders):
-        plans.replace(reader(number), [SHARDS[index] for index in order])
-    for number, seconds in steps:
-        clock.advance(seconds)
-        plan = next((plan for plan in plans.all() if plan.reader == reader(number)), None)
-        if plan is not None and plan.position < len(plan):
-            assert plans.opened(plans.shard_at(plan, plan.position), plan.reader) == "planned"
-    left = [(plan.need_at(index), plans.shard_at(plan, index).name) for plan in plans.all() for index in range(plan.position, len(plan))]
-    assert [need for need, _, _ in nearest(plans)] == sorted(need for need, _ in left)
-    for name in NAMES:
-        assert need_at(plans, name) == min((need for need, owner in left if owner == name), default=None)
-
-
 def test_announced_farther_leaves_sooner() -> None:
     """And announced at all stays longer than unread without an announcement of a job that plans."""
     plans, _ = plans_of()

@@ -23,23 +23,13 @@ from forebay_proxy.server.http.s3_requests import NotOffered, answer_in_xml, obj
 SIGNED = {"Authorization": "AWS4-HMAC-SHA256 Credential=AKIA/20261122/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=00"}
 
 
-@pytest.mark.parametrize(
-    ("target", "headers", "speaks"),
-    [
-        ("/s3/b/k.tar", SIGNED, True),
-        ("/s3/b/k.tar", {"authorization": "AWS AKIA:sig"}, True),
-        ("/s3/b/k.tar", {"X-Amz-Date": "20261122T000000Z"}, True),
-        ("/s3/b/k.tar", {"amz-sdk-invocation-id": "1"}, True),
-        ("/s3/b/k.tar?X-Amz-Signature=00", {}, True),
-        ("/s3/b?list-type=2", {}, True),
-        ("/s3", SIGNED, True),
-        ("/s3/b/k.tar", {}, False),
-        ("/s3/b/k.tar?region=eu-west-1", {"Authorization": "Bearer x"}, False),
-        ("/https/h/k.tar", SIGNED, False),
-        ("/http/s3/k.tar?X-Amz-Signature=00", SIGNED, False),
-        ("/", SIGNED, False),
-    ],
-)
+@pytest.mark.parametrize(("target", "headers", "speaks"), [
+    ("/s3/b/k.tar", SIGNED, True), ("/s3/b/k.tar", {"authorization": "AWS AKIA:sig"}, True),
+    ("/s3/b/k.tar", {"X-Amz-Date": "20261122T000000Z"}, True), ("/s3/b/k.tar", {"amz-sdk-invocation-id": "1"}, True),
+    ("/s3/b/k.tar?X-Amz-Signature=00", {}, True), ("/s3/b?list-type=2", {}, True), ("/s3", SIGNED, True), ("/s3/b/k.tar", {}, False),
+    ("/s3/b/k.tar?region=eu-west-1", {"Authorization": "Bearer x"}, False), ("/https/h/k.tar", SIGNED, False),
+    ("/http/s3/k.tar?X-Amz-Signature=00", SIGNED, False), ("/", SIGNED, False),
+])  # fmt: skip
 def test_who_speaks_s3(target: str, headers: dict[str, str], speaks: bool) -> None:
     """A signature or a header of AWS's, for a path below /s3; curl and the loader do not."""
     assert speaks_s3(target, CIMultiDict(headers)) is speaks

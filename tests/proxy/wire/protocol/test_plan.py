@@ -52,42 +52,28 @@ def test_lines_may_be_blank_and_end_as_windows_ends_them() -> None:
     assert decode("application/x-www-form-urlencoded", b'{"shards": ["s3://b/k"]}') == PlanBody(["s3://b/k"])
 
 
-@pytest.mark.parametrize(
-    ("body", "told"),
-    [
-        (b"", "the body is not JSON at character 0"),
-        (b"{", "not JSON"),
-        (b"\xff", "not JSON"),
-        (b"[" * 100_000, "nested too deep"),
-        (b'{"shards": ' + b"9" * 5000 + b"}", "not JSON"),
-        (b"[]", '{"shards": ['),
-        (b'"s3://b/k"', '{"shards": ['),
-        (b"{}", "shards is missing"),
-        (b'{"shards": "s3://b/k"}', "not a list"),
-        (b'{"shard": ["s3://b/k"]}', "unknown field 'shard'; known are shards, epoch, set, indices"),
-        (b'{"shards": ["s3://b/0", 7, 8]}', "entry 1 is not a string"),
-        (b'{"shards": ["s3://b/0", ["s3://b/1"]]}', "entry 1 is not a string"),
-        (b'{"shards": ["s3://b/0", "s3://b/1", "ftp://h/2", "x"]}', "entry 2: unknown scheme 'ftp'"),
-        (b'{"shards": ["pipe:cat /x"]}', "entry 0: unknown scheme"),
-        (b'{"shards": ["s3://b/\\ud800"]}', "entry 0: the URL holds a lone surrogate"),
-        (b'{"shards": ["s3://b/' + b"x" * 9000 + b'"]}', "entry 0: the URL is longer than 8192 bytes"),
-        (b'{"shards": [], "epoch": -1}', "epoch is not a whole number"),
-        (b'{"shards": [], "epoch": true}', "epoch is not a whole number"),
-        (b'{"shards": [], "epoch": 1.5}', "epoch is not a whole number"),
-        (b'{"shards": [], "set": ""}', "set is not a pattern"),
-        (b'{"shards": [], "set": 7}', "set is not a pattern"),
-        (b'{"shards": [], "set": "a\\u0000"}', "set is not a pattern"),
-        (b'{"indices": [1]}', "indices point into a pattern"),
-        (b'{"set": "s3://b/{0..9}", "indices": [1], "shards": []}', "indices point into a pattern"),
-        (b'{"set": "s3://b/{0..9}", "indices": 1}', "indices is not a list"),
-        (b'{"set": "s3://b/{0..9}", "indices": [0, 10]}', "indices[1] is not a whole number from 0 to 9"),
-        (b'{"set": "s3://b/{0..9}", "indices": [-1]}', "indices[0]"),
-        (b'{"set": "s3://b/{0..9}", "indices": [true]}', "indices[0]"),
-        (b'{"set": "s3://b/{0..9", "indices": [0]}', "set: the braces"),
-        (b'{"set": "s3://b/{0..99999999}", "indices": [0]}', "set: the pattern stands for more than"),
-        (b'{"set": "ftp://b/{0..9}", "indices": [3]}', "entry 0: unknown scheme"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("body", "told"), [
+    (b"", "the body is not JSON at character 0"), (b"{", "not JSON"), (b"\xff", "not JSON"), (b"[" * 100_000, "nested too deep"),
+    (b'{"shards": ' + b"9" * 5000 + b"}", "not JSON"), (b"[]", '{"shards": ['), (b'"s3://b/k"', '{"shards": ['),
+    (b"{}", "shards is missing"), (b'{"shards": "s3://b/k"}', "not a list"),
+    (b'{"shard": ["s3://b/k"]}', "unknown field 'shard'; known are shards, epoch, set, indices"),
+    (b'{"shards": ["s3://b/0", 7, 8]}', "entry 1 is not a string"), (b'{"shards": ["s3://b/0", ["s3://b/1"]]}', "entry 1 is not a string"),
+    (b'{"shards": ["s3://b/0", "s3://b/1", "ftp://h/2", "x"]}', "entry 2: unknown scheme 'ftp'"),
+    (b'{"shards": ["pipe:cat /x"]}', "entry 0: unknown scheme"),
+    (b'{"shards": ["s3://b/\\ud800"]}', "entry 0: the URL holds a lone surrogate"),
+    (b'{"shards": ["s3://b/' + b"x" * 9000 + b'"]}', "entry 0: the URL is longer than 8192 bytes"),
+    (b'{"shards": [], "epoch": -1}', "epoch is not a whole number"), (b'{"shards": [], "epoch": true}', "epoch is not a whole number"),
+    (b'{"shards": [], "epoch": 1.5}', "epoch is not a whole number"), (b'{"shards": [], "set": ""}', "set is not a pattern"),
+    (b'{"shards": [], "set": 7}', "set is not a pattern"), (b'{"shards": [], "set": "a\\u0000"}', "set is not a pattern"),
+    (b'{"indices": [1]}', "indices point into a pattern"),
+    (b'{"set": "s3://b/{0..9}", "indices": [1], "shards": []}', "indices point into a pattern"),
+    (b'{"set": "s3://b/{0..9}", "indices": 1}', "indices is not a list"),
+    (b'{"set": "s3://b/{0..9}", "indices": [0, 10]}', "indices[1] is not a whole number from 0 to 9"),
+    (b'{"set": "s3://b/{0..9}", "indices": [-1]}', "indices[0]"), (b'{"set": "s3://b/{0..9}", "indices": [true]}', "indices[0]"),
+    (b'{"set": "s3://b/{0..9", "indices": [0]}', "set: the braces"),
+    (b'{"set": "s3://b/{0..99999999}", "indices": [0]}', "set: the pattern stands for more than"),
+    (b'{"set": "ftp://b/{0..9}", "indices": [3]}', "entry 0: unknown scheme"),
+])  # fmt: skip
 def test_bad_bodies(body: bytes, told: str) -> None:
     """The first fault is named, with its index."""
     with pytest.raises(InvalidPlan) as caught:
@@ -95,21 +81,13 @@ def test_bad_bodies(body: bytes, told: str) -> None:
     assert told in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("body", "query", "told"),
-    [
-        (b'"s3://b/0"\ns3://b/1\n', "", "entry 1 is not JSON"),
-        (b'"s3://b/0"\n["s3://b/1"]\n', "", "entry 1 is not a string"),
-        (b'"s3://b/0"\n"s3://b/1","s3://b/2"\n', "", "entry 1 is not JSON"),
-        (b'"s3://b/0\ns3://b/1"\n', "", "entry 0 is not JSON"),
-        (b'"s3://b/0"\n"nope"\n', "", "entry 1: unknown scheme"),
-        (b'{"shards": ["s3://b/0"]}', "", "entry 0 is not a string"),
-        (b"", "epoch=x", "epoch is not"),
-        (b"", "epoch=", "epoch is not"),
-        (b"", "epoch=" + "9" * 5000, "epoch is not"),
-        (b"", "set=", "set is not"),
-    ],
-)
+@pytest.mark.parametrize(("body", "query", "told"), [
+    (b'"s3://b/0"\ns3://b/1\n', "", "entry 1 is not JSON"), (b'"s3://b/0"\n["s3://b/1"]\n', "", "entry 1 is not a string"),
+    (b'"s3://b/0"\n"s3://b/1","s3://b/2"\n', "", "entry 1 is not JSON"), (b'"s3://b/0\ns3://b/1"\n', "", "entry 0 is not JSON"),
+    (b'"s3://b/0"\n"nope"\n', "", "entry 1: unknown scheme"), (b'{"shards": ["s3://b/0"]}', "", "entry 0 is not a string"),
+    (b"", "epoch=x", "epoch is not"), (b"", "epoch=", "epoch is not"), (b"", "epoch=" + "9" * 5000, "epoch is not"),
+    (b"", "set=", "set is not"),
+])  # fmt: skip
 def test_bad_lines(body: bytes, query: str, told: str) -> None:
     """A line is one JSON string."""
     with pytest.raises(InvalidPlan) as caught:

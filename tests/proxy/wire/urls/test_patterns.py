@@ -11,34 +11,14 @@ from hypothesis import strategies as st
 from forebay_proxy.wire.urls.patterns import InvalidPattern, expand, meant_range, parse_pattern
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", [""]),
-        ("plain", ["plain"]),
-        ("s3://b/{000..002}.tar", ["s3://b/000.tar", "s3://b/001.tar", "s3://b/002.tar"]),
-        ("{8..10}", ["8", "9", "10"]),
-        ("{08..10}", ["08", "09", "10"]),
-        ("{3..1}", ["3", "2", "1"]),
-        ("{0..10..5}", ["0", "5", "10"]),
-        ("{-1..1}", ["-1", "0", "1"]),
-        ("{a..c}", ["a", "b", "c"]),
-        ("{Z..b}", ["Z", "a", "b"]),
-        ("{a,b}{1,2}", ["a1", "a2", "b1", "b2"]),
-        ("{a,b{1..2}}", ["a", "b1", "b2"]),
-        ("{,x}", ["", "x"]),
-        ("{0000}", ["{0000}"]),
-        ("{{0..1}}", ["{0}", "{1}"]),
-        ("{}", ["{}"]),
-        ("\\{a,b\\}", ["{a,b}"]),
-        ("{a\\,b,c}", ["a,b", "c"]),
-        ("{\\\\}", ["{}"]),  # taken away twice, as braceexpand does at each level
-        ("laion/{2B/{0..1},400M/{0..1}}.tar", ["laion/2B/0.tar", "laion/2B/1.tar", "laion/400M/0.tar", "laion/400M/1.tar"]),
-    ],
-)
-def test_examples(text: str, expected: list[str]) -> None:
-    """Ranges, steps, padding, letters, commas, nesting, escapes."""
-    assert list(expand(text)) == expected
+@pytest.mark.parametrize("text", [
+    "", "plain", "s3://b/{000..002}.tar", "{8..10}", "{08..10}", "{3..1}", "{0..10..5}", "{-1..1}", "{a..c}", "{Z..b}", "{a,b}{1,2}",
+    "{a,b{1..2}}", "{,x}", "{0000}", "{{0..1}}", "{}", "\\{a,b\\}", "{a\\,b,c}", "{\\\\}", "laion/{2B/{0..1},400M/{0..1}}.tar",
+])  # fmt: skip
+def test_examples(text: str) -> None:
+    """Ranges, steps, padding, letters, commas, nesting, and escapes, which braceexpand takes away at each level."""
+    braceexpand = pytest.importorskip("braceexpand", reason="braceexpand comes with webdataset")
+    assert list(expand(text)) == list(braceexpand.braceexpand(text))
 
 
 @given(st.text(alphabet="{}{},.\\0123-abZ/", max_size=24))
