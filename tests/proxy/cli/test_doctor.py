@@ -209,13 +209,6 @@ def test_samples_are_shared_to_fewer_than_readers(counts: list[int], readers: Re
     assert (sum(counts) + repeat.repeated) % readers.count == (sum(counts) - drop.lost) % readers.count == 0
 
 
-def test_equal_shards_that_divide_lose_nothing() -> None:
-    """But a resampled epoch, which draws."""
-    shares = by_way([64] * 32, Readers(4, 2, 16))
-    assert {way for way, share in shares.items() if share.lost or share.repeated} == {"resampled"}
-    assert {(share.least_steps, share.most_steps) for share in shares.values()} == {(32, 32)}
-
-
 @pytest.mark.parametrize("shards", [1, 2, 100])
 def test_a_resampled_epoch_misses_a_third(shards: int) -> None:
     """(1 - 1/n)^n, against drawing."""

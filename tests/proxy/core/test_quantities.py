@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from forebay_proxy.core.quantities import (
     ShareOfDisk,
     TotalBytes,
-    format_bits,
-    format_rate,
     format_size,
     parse_duration,
     parse_limit,
@@ -113,12 +111,3 @@ def test_what_is_no_rate_says_what_would_be(text: str) -> None:
     """A small b alone is both, and so neither."""
     with pytest.raises(ValueError, match="800MB/s for bytes, or 10Gbit for bits"):
         parse_rate(text)
-
-
-def test_rates_for_people() -> None:
-    """Always bytes."""
-    assert [format_rate(1_250_000_000), format_rate(800_000_000), format_rate(12_500_000)] == ["1.25 GB/s", "800 MB/s", "12.5 MB/s"]
-    assert [format_rate(999_999), format_rate(7), format_rate(5e13)] == ["1.00 MB/s", "7 B/s", "50.00 TB/s"]
-    assert [format_bits(1_250_000_000), format_bits(312_500_000), format_bits(25), format_bits(1e12)] == [
-        "10 Gbit/s", "2.5 Gbit/s", "200 bit/s", "8000 Gbit/s",
-    ]  # fmt: skip

@@ -41,19 +41,6 @@ def test_a_mac_does_not_hang_on_order_or_case(pairs: list[tuple[str, str]], rand
     assert Credential(tuple(pairs)).mac(b"k") == Credential(turned).mac(b"k")
 
 
-@pytest.mark.parametrize(
-    ("pin", "headers"),
-    [
-        (Pin(), {}),
-        (Pin(PinKind.ETAG, '"a"'), {"If-Match": '"a"'}),
-        (Pin(PinKind.MODIFIED, "Sat, 29 Oct 1994 19:43:31 GMT"), {"If-Unmodified-Since": "Sat, 29 Oct 1994 19:43:31 GMT"}),
-    ],
-)
-def test_pins(pin: Pin, headers: dict[str, str]) -> None:
-    """What the answering host is asked to compare."""
-    assert (pin.headers(), bool(pin)) == (headers, bool(headers))
-
-
 def test_etags_of_our_own() -> None:
     """The origin's strong one, else one made of the key."""
     key = store_key("s3://b/k", "etag")

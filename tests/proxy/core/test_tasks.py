@@ -182,20 +182,6 @@ async def test_a_second_cancellation_loses_nothing() -> None:
     assert brought == ["done"]
 
 
-@pytest.mark.filterwarnings("ignore:coroutine '_deliver' was never awaited:RuntimeWarning")
-async def test_work_that_never_begins_holds_up_nobody() -> None:
-    """A task group that comes down ends its newest tasks before their first step."""
-    async with asyncio.TaskGroup() as group:
-        tasks = BackgroundTasks(group)
-        caller = asyncio.create_task(tasks.within(3600, asyncio.sleep(0), "work", pytest.fail))
-        await asyncio.sleep(0)
-        (chore,) = tasks._tasks
-        chore.cancel()
-        done, _ = await asyncio.wait([caller], timeout=60)
-        assert done == {caller}
-        assert caller.cancelled()
-
-
 class Faulty:
     """Fails so many times, then waits for ever."""
 
@@ -243,6 +229,17 @@ async def test_one_that_fails_again_and_again_is_given_up() -> None:
     await asyncio.wait_for(kept("tick", work, given_up.append), 60)
     assert (work.begun, len(given_up)) == (3, 1)
     assert "tick failed 3 times within" in given_up[0]
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_fault_now_and_then_is_none_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only those within a minute count."""
+    monkeypatch.setattr(chores_module, "FAULTS_WITHIN_S", 0.0)
+    work, given_up = Faulty(9), list[str]()
+    task = asyncio.create_task(kept("tick", work, given_up.append))
+    await turned(lambda: work.begun == 10)
+    assert given_up == []
+    task.cancel()
 
 
 async def turns(count: int = 5) -> None:

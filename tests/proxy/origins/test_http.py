@@ -6,7 +6,6 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +30,9 @@ from forebay_proxy.core.errors import (
 from forebay_proxy.core.events import Event, Events
 from forebay_proxy.core.facts.origins import OriginAnswered, OriginFailed
 from forebay_proxy.core.facts.requests import ClientRefused
-from forebay_proxy.core.request_loop import LoopGuard
 from forebay_proxy.core.shard import ByteRange, Pin, PinKind, Shard
 from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.origins.http import HttpOrigin
-from forebay_proxy.origins.net.egress import Egress
 from forebay_proxy.origins.net.guard import Guard
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
@@ -433,19 +430,6 @@ async def test_a_chunk_header_that_cannot_be_read_is_no_silence_without_end(orig
     async with client_of(origin, idle_timeout_s=0.2) as client:
         error = await asyncio.wait_for(client.fails(ShardError, shard_of(origin.url("/c"))), 60)
     assert "SECRET" not in str(error)
-
-
-async def test_requests_carry_the_mark_of_their_sidecar(origin: ScriptedOrigin) -> None:
-    """Ours behind those the asking request has passed; nothing of it is part of the shard's name."""
-    http = HttpOrigin(guard=Guard(allow_origin=[origin.base]), events=Events(), egress=Egress(loop_guard=LoopGuard("ab")))
-    shard = shard_of(origin.url("/a.tar"))
-    passed = replace(shard, via="forebay;id=cd")
-    assert passed == shard
-    for each in (shard, passed):
-        async with http.read(each, ByteRange(0, 9), NO_PIN) as body:
-            assert b"".join([chunk async for chunk in body.chunks]) == ramp(10)
-    await http.aclose()
-    assert [request.headers["cdn-loop"] for request in origin.requests] == ["forebay;id=ab", "forebay;id=cd, forebay;id=ab"]
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.05], ids=["with the body", "a moment later"])

@@ -186,28 +186,6 @@ async def test_a_tls_connection_without_a_proper_end_is_a_cut_too(tmp_path: Path
         assert body_of("a").startswith(bytes(got))
 
 
-async def test_a_cancelled_taker_takes_the_connection_along(way: tuple[Server, Reader]) -> None:
-    """In its wait for bytes that do not come; nothing of the first is in what the second reads."""
-    server, reader = way
-    stuck = asyncio.Event()
-
-    async def half(writer: asyncio.StreamWriter, body: bytes) -> None:
-        writer.write(body[: SIZE // 2])
-        await writer.drain()
-        await stuck.wait()
-
-    server.answer, got = half, bytearray()
-    task = asyncio.create_task(reader.take("a", got))
-    while len(got) < SIZE // 2:
-        await asyncio.sleep(0.01)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    server.answer = whole
-    assert await reader.get("b") == body_of("b")
-    stuck.set()
-
-
 async def test_odd_pieces_make_the_same_bytes(way: tuple[Server, Reader]) -> None:
     """Sent in pieces of any size, with pauses: over TLS, records that end anywhere. A taker that is slow makes the sender wait."""
     server, reader = way

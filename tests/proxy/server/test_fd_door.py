@@ -139,17 +139,6 @@ async def test_our_own_descriptor_is_closed_at_once(tmp_path: Path) -> None:
         assert len(os.listdir("/proc/self/fd")) == before
 
 
-async def test_an_opening_is_a_hit_with_all_its_bytes(tmp_path: Path) -> None:
-    """In metrics and status, by its job."""
-    async with opened(tmp_path) as (world, _):
-        before = len(world.of(RequestDone))
-        (await asked(tmp_path, who=str(reader()))).close()
-        await until(lambda: not world.fd_leases.count)
-        [fact] = world.of(RequestDone)[before:]
-        assert (fact.code, fact.outcome, fact.bytes_sent, fact.hit_bytes, fact.job) == (200, RequestOutcome.HIT, LENGTH, LENGTH, "job")
-        assert world.of(DoorAnswered) == [DoorAnswered("passed")]
-
-
 async def test_the_end_of_a_lease_is_told_once(tmp_path: Path) -> None:
     """For the access log: a whole shard, by whom, and for how long; however the lease ends, and whether the plan told an epoch or not."""
     async with opened(tmp_path) as (world, door):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
@@ -26,14 +25,6 @@ def health_of() -> tuple[DiskHealth, FakeClock, list[Any]]:
 
 def changes(facts: list[Any]) -> list[str]:
     return [fact.state for fact in facts if isinstance(fact, DiskChanged)]
-
-
-def test_one_failure_stops_nobody_else() -> None:
-    """It is counted; the others are tried as before."""
-    health, _, facts = health_of()
-    health.failed(EIO)
-    assert health.usable
-    assert facts == [DiskOperationFailed("write", "EIO")]
 
 
 def test_many_failures_at_once_are_an_outage() -> None:
@@ -118,14 +109,3 @@ def test_a_lost_directory_is_down_for_good(caplog: pytest.LogCaptureFixture, fai
         health.look()
     assert (health.state, health.reason, changes(facts)) == ("down", "the directory was removed", ["down"])
     assert sum("was removed" in record.getMessage() for record in caplog.records) == 1
-
-
-def test_one_line_a_change(caplog: pytest.LogCaptureFixture) -> None:
-    """A thousand failures are one line, and coming back is one."""
-    health, clock, _ = health_of()
-    with caplog.at_level(logging.INFO, "forebay"):
-        for _ in range(1000):
-            health.failed(EIO)
-        clock.advance(PAUSE_S)
-        health.look()
-    assert len(caplog.records) == 2

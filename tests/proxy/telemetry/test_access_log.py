@@ -211,16 +211,11 @@ def _stranger(path: Path) -> None:
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only root can give a file away")
 
 
-@pytest.mark.parametrize(
-    ("make", "cause"),
-    [
-        (lambda path: path.parent.rmdir(), "No such file"),
-        (lambda path: path.symlink_to("elsewhere"), "symbolic links"),
-        (Path.mkdir, "Is a directory"),
-        (os.mkfifo, r"No such device|no regular file"),
-        pytest.param(_stranger, "no regular file of yours", marks=needs_root),
-    ],
-)
+@pytest.mark.parametrize(("make", "cause"), [
+    (lambda path: path.parent.rmdir(), "No such file"), (lambda path: path.symlink_to("elsewhere"), "symbolic links"),
+    (Path.mkdir, "Is a directory"), (os.mkfifo, r"No such device|no regular file"),
+    pytest.param(_stranger, "no regular file of yours", marks=needs_root),
+])  # fmt: skip
 async def test_what_cannot_be_written_ends_the_start(tmp_path: Path, make: Callable[[Path], object], cause: str) -> None:
     """The flag, the path, the cause, and what to do; a pipe without waiting for its reader."""
     path = tmp_path / "inner" / "a.log"

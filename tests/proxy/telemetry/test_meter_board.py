@@ -132,13 +132,6 @@ def test_a_rank_that_has_ended_may_be_gone(node: Node) -> None:
     assert node.board.rows("other")[0]["unequal"] is None
 
 
-def test_long_steps_are_no_standing(node: Node) -> None:
-    """Of a training whose steps take half a minute."""
-    node.tell(300, 0, rank="1", **ENDED)
-    node.board.take(ReaderName("train", "0", "main", "7.0"), MeterBody(300.0, dict.fromkeys(CAUSES, 0.0), 10, **STOOD))
-    assert [row["unequal"] for row in node.board.rows()] == [None, None]
-
-
 def test_a_process_that_ends_is_shown_so_until_it_speaks_again(node: Node) -> None:
     """Of one that was never heard nothing is known."""
     teller = ReaderName("train", "0", "main", "7.0")

@@ -74,15 +74,6 @@ def test_refused_and_cut_requests_are_kept_with_their_times() -> None:
     ]
 
 
-def test_the_same_over_and_over_is_one_row() -> None:
-    """Sixty-four workers that meet one 404 do not push the other errors out."""
-    errors = RecentErrors(lambda: 1.0)
-    errors.listen(ended(403, "other"))
-    for _ in range(64):
-        errors.listen(ended(404, "same"))
-    assert [(row["error"], row["count"]) for row in errors.rows()] == [("same", 64), ("other", 1)]
-
-
 def test_only_the_last_ones_are_kept() -> None:
     """A screen of them."""
     errors = RecentErrors(lambda: 1.0)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from support.house import FakeClock, reader
 
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.facts.origins import OriginAnswered, OriginBytes, OriginFailed
+from forebay_proxy.core.facts.origins import OriginBytes
 from forebay_proxy.telemetry.origin_board import OriginBoard
 from forebay_proxy.telemetry.verdict import verdict
 from forebay_proxy.telemetry.waits import OPENING, Waits
@@ -111,21 +111,6 @@ def test_who_has_ended_does_not_lead(ended: bool, silent_s: float) -> None:
     gone = metered(0, 60, decode=50.0) | {"ended": ended, "silent_s": silent_s}
     assert "training waited 20 %" in node.verdict(meters=(gone, metered(1, 60, origin=12.0) | {"ended": False, "silent_s": 9.0}))
     assert f"{'training has ended; it' if ended else 'training'} waited 83 % of the last minute" in node.verdict(meters=(gone,))
-
-
-def test_an_outage_is_as_long_as_its_readers_have_asked_in_vain() -> None:
-    """Readers ask again after 30 s; the 503 is not forgotten in between."""
-    node = Node()
-    node.board.listen(OriginAnswered(O, "GET", 503, 0.1))
-    for round_s in (30, 30, 30):
-        with suppress(TimeoutError), node.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
-            node.board.listen(OriginFailed(O, "unavailable", "the origin answered 503"))
-            node.clock.advance(round_s)
-            raise TimeoutError
-        node.waits.look(1)
-        node.clock.advance(1)
-    with node.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
-        assert node.verdict().startswith(f"a reader waits for {O}, 93 s by now: the origin answered 503")
 
 
 def test_waits_that_training_does_not_feel_are_said_to_be_hidden() -> None:

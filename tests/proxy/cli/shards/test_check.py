@@ -33,18 +33,11 @@ def test_what_a_secured_webdataset_refuses() -> None:
     assert all("refused by WebDataset" in row for row in ways("pipe:aws s3 cp s3://b/a.tar -", WDS_SECURE="1"))
 
 
-@pytest.mark.parametrize(
-    ("url", "words"),
-    [
-        ("pipe:ais get x -", "left to WebDataset"),
-        ("/nas/a.tar", "left to WebDataset"),
-        ("file:///nas/a.tar", "read directly, past Forebay"),
-        ("s3:///a.tar", "refused"),
-        ("pipe:cat /nas/a.tar", f"through Forebay: {BASE}/file/nas/a.tar; only below a --file-root"),
-        ("s3://b/{0..3", "do not balance"),
-        ("s3://b/{0..99999999}.tar", "more than"),
-    ],
-)
+@pytest.mark.parametrize(("url", "words"), [
+    ("pipe:ais get x -", "left to WebDataset"), ("/nas/a.tar", "left to WebDataset"), ("file:///nas/a.tar", "read directly, past Forebay"),
+    ("s3:///a.tar", "refused"), ("pipe:cat /nas/a.tar", f"through Forebay: {BASE}/file/nas/a.tar; only below a --file-root"),
+    ("s3://b/{0..3", "do not balance"), ("s3://b/{0..99999999}.tar", "more than"),
+])  # fmt: skip
 def test_what_is_said_of_the_way_in_code(url: str, words: str) -> None:
     """Unknown commands, bare paths, URLs and patterns that are wrong, and a NAS that goes through where a root covers it."""
     assert words in ways(url)[1]

@@ -271,15 +271,10 @@ async def test_a_token_that_cannot_be_a_header_is_not_sent(hub: Hub, caplog: pyt
     assert "hf bad" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("environ", "path"),
-    [
-        ({"HF_TOKEN_PATH": "/t/tok", "HF_HOME": "/h"}, "/t/tok"),
-        ({"HF_HOME": "/h", "XDG_CACHE_HOME": "/c"}, "/h/token"),
-        ({"XDG_CACHE_HOME": "/c"}, "/c/huggingface/token"),
-        ({}, "~/.cache/huggingface/token"),
-    ],
-)
+@pytest.mark.parametrize(("environ", "path"), [
+    ({"HF_TOKEN_PATH": "/t/tok", "HF_HOME": "/h"}, "/t/tok"), ({"HF_HOME": "/h", "XDG_CACHE_HOME": "/c"}, "/h/token"),
+    ({"XDG_CACHE_HOME": "/c"}, "/c/huggingface/token"), ({}, "~/.cache/huggingface/token"),
+])  # fmt: skip
 def test_where_the_token_file_is(environ: dict[str, str], path: str) -> None:
     """The places of huggingface_hub, in its order."""
     assert token_path(environ) == Path(path).expanduser()

@@ -99,22 +99,6 @@ async def test_a_fresh_signature_that_is_refused_stands(server: ScriptedOrigin, 
     assert len(server.requests) == 1
 
 
-async def test_a_rejected_token_makes_credentials_be_read_anew(
-    server: ScriptedOrigin, client: S3Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Keys rotated in a file or a service are picked up without a restart, at most every ten seconds."""
-    server.next("/b/k.tar", status=400, body=xml("ExpiredToken"))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAOLD")
-    await client.origin.prepare(SHARD)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIANEW")
-    await client.get(SHARD, FIRST)
-    assert ["AKIAOLD" in request.target for request in server.requests] == [True, False]
-    server.put("/b/k.tar", xml("InvalidAccessKeyId"), status=403)
-    with pytest.raises(ShardForbidden, match="InvalidAccessKeyId"):
-        await client.get(SHARD, FIRST)
-    assert len(server.requests) == 3
-
-
 @pytest.mark.parametrize("status", [401, 403])
 async def test_keys_that_were_changed_are_taken_after_a_refusal(
     server: ScriptedOrigin, client: S3Client, monkeypatch: pytest.MonkeyPatch, status: int

@@ -45,19 +45,3 @@ async def test_wrong_credentials_are_told(client: S3Client, monkeypatch: pytest.
     monkeypatch.setenv(name, value)
     with pytest.raises(ShardForbidden, match=code):
         await client.get(s3_shard("s3://shards/a.tar"), ByteRange(0, 9))
-
-
-async def test_a_multipart_object(client: S3Client, rados_gateway: S3Server) -> None:
-    """Its ETag is no checksum, and pins all the same."""
-    with rados_gateway.client() as boto:
-        upload = boto.create_multipart_upload(Bucket="shards", Key="parts")["UploadId"]
-        parts = []
-        for number, start in ((1, 0), (2, 5 << 20)):
-            tag = boto.upload_part(Bucket="shards", Key="parts", UploadId=upload, PartNumber=number, Body=ramp(5 << 20, start))["ETag"]
-            parts.append({"PartNumber": number, "ETag": tag})
-        boto.complete_multipart_upload(Bucket="shards", Key="parts", UploadId=upload, MultipartUpload={"Parts": parts})
-    shard = s3_shard("s3://shards/parts")
-    version = await client.origin.head(shard)
-    assert version.length == 10 << 20
-    assert version.pin.value.endswith('-2"')
-    assert (await client.get(shard, ByteRange(5 << 20, (6 << 20) - 1), version.pin))[1] == ramp(1 << 20, 5 << 20)

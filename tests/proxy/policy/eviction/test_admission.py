@@ -68,14 +68,6 @@ class FullCache:
         return [(victim.subject[0].name, index) for victim in grant.victims for index in victim.subject[1]]
 
 
-def test_what_a_reader_has_behind_it_leaves_first() -> None:
-    """Of a shard read for the last time in this epoch, while one still needed stays whole; tails before heads."""
-    cache = FullCache(6, {0: 4, 1: 2})
-    cache.plans.replace(READER, [cache.shards[0], cache.shards[1]])
-    cache.opens(0, at=2)
-    assert cache.leaving(2) == [(name_of(0), 1), (name_of(0), 0)]
-
-
 def test_what_lies_before_a_reader_leaves_last() -> None:
     """Once nothing else is left; never what is leased."""
     cache = FullCache(6, {0: 4, 1: 2})

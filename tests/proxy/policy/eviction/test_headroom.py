@@ -15,17 +15,6 @@ def room_of(floor: int = 0) -> tuple[Headroom, FakeClock]:
     return Headroom(ASKED, floor, ASKED, clock), clock
 
 
-def test_what_others_leave() -> None:
-    """What we hold and what is free above the floor; never more than was asked for, never less than nothing."""
-    headroom, _ = room_of(floor=10 * MIB)
-    headroom.looked(30 * MIB, 40 * MIB)
-    assert headroom.capacity_bytes == 60 * MIB
-    headroom.looked(0, 5 * MIB)
-    assert headroom.capacity_bytes == 0
-    headroom.looked(900 * MIB, 5 * MIB)
-    assert headroom.capacity_bytes == ASKED
-
-
 def test_a_file_system_that_does_not_say() -> None:
     """What was asked for counts then, and what it refuses."""
     headroom, _ = room_of(floor=10 * MIB)

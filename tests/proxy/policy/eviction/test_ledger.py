@@ -166,3 +166,23 @@ def test_what_is_promised_is_not_on_the_disk_until_it_is_allocated() -> None:
     ledger.release(displaced)
     assert ledger.unallocated_bytes == 0
     assert ledger.held_bytes == ledger.used_bytes == 57
+
+
+def test_what_the_disk_holds_at_least_while_it_is_watched() -> None:
+    """What is being given or taken back does not count, also when that is over."""
+    ledger: Ledger[str] = Ledger(100)
+    ledger.found(60)
+    ledger.watch()
+    grant = ledger.reserve(20, list)
+    ledger.allocated(grant)
+    assert (ledger.least_bytes, ledger.held_bytes) == (60, 80)
+    ledger.doom(15)
+    ledger.gone(15)
+    ledger.watch()
+    assert ledger.least_bytes == 65
+    ledger.freeing(grant)
+    ledger.release(grant)
+    assert ledger.least_bytes == 45
+    ledger.measured_overhead(8, swept=3)
+    ledger.watch()
+    assert ledger.least_bytes == 50

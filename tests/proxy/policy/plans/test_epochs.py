@@ -12,7 +12,6 @@ from support.lengths import examples
 
 from forebay_proxy.policy.plans.epoch import Epoch
 from forebay_proxy.policy.plans.epochs import GROUP_LIFE_S, EpochTracker
-from forebay_proxy.policy.plans.shard_sets import MOST_SETS
 
 GROUP = "https://o/set/"
 PATTERN = "https://o/{set,more}/{a,b,c,d}.tar"
@@ -212,18 +211,6 @@ def test_a_larger_set_is_read_by_those_who_say_so() -> None:
     assert [unread(passes, shard.name, GROUP, 3.0) for shard in (A, C)] == [[], []]
     passes.began(half, "small", 1, 4.0)
     assert [unread(passes, shard.name, GROUP, 5.0) for shard in (A, C)] == [["small"], []]
-
-
-def test_sets_by_long_names_do_not_pile_up() -> None:
-    """A client that names a new set with each plan is forgotten, set by set; one that is read all the while stays."""
-    passes = EpochTracker()
-    for number in range(1000):
-        passes.began(f"{number}" + "x" * 1000, "liar", number, 0.0)
-        passes.ended("liar", number)
-        passes.opened(A, "job", 0.0, "https://o/set/{a,b}.tar", 0)
-    assert len(passes.groups) <= MOST_SETS
-    assert unread(passes, A.name, GROUP, 0.0) == []
-    assert passes.groups._seen == 1
 
 
 def test_a_first_epoch_without_a_number_is_the_one_before() -> None:

@@ -72,15 +72,6 @@ def test_a_silent_reader_is_forgotten() -> None:
     assert [plan.reader for plan in plans.all()] == [S]
 
 
-def test_announced_farther_leaves_sooner() -> None:
-    """And announced at all stays longer than unread without an announcement of a job that plans."""
-    plans, _ = plans_of()
-    plans.opened(SHARDS[9], R)
-    plans.replace(R, SHARDS[:3])
-    assert [rank(plans, index) for index in (0, 2, 5)] == [Rank.AHEAD, Rank.AHEAD, Rank.LATER]
-    assert plans.next_use(NAMES[5], GROUP) < plans.next_use(NAMES[2], GROUP) < plans.next_use(NAMES[0], GROUP)
-
-
 def test_whoever_listens_hears_which_shards_moved() -> None:
     """Announced, opened, passed over, withdrawn."""
     plans, _ = plans_of()

@@ -55,15 +55,10 @@ async def test_shards_and_plans_are_listed(world: World) -> None:
     assert (plans["instance"], plans["total"], plans["plans"][0]["reader"]) == ("0123456789abcdef", 1, "job/0/1/7.1")
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "allow"),
-    [
-        ("POST", "/v1/status", "GET, HEAD"),
-        ("GET", "/v1/evict", "POST"),
-        ("GET", PLAN, "PUT, POST, DELETE"),
-        ("DELETE", "/v1/plans", "GET, HEAD"),
-    ],
-)
+@pytest.mark.parametrize(("method", "path", "allow"), [
+    ("POST", "/v1/status", "GET, HEAD"), ("GET", "/v1/evict", "POST"), ("GET", PLAN, "PUT, POST, DELETE"),
+    ("DELETE", "/v1/plans", "GET, HEAD"),
+])  # fmt: skip
 async def test_another_method_is_405(world: World, method: str, path: str, allow: str) -> None:
     """It says which there are."""
     reply = await world.ask(method, path)

@@ -63,19 +63,13 @@ def test_other_operations_are_not_offered(target: str) -> None:
         object_target(target, {})
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "status"),
-    [
-        (NotOffered("no listing"), "NotImplemented", 501),
-        (MethodNotAllowed("PUT", allow=("GET",)), "MethodNotAllowed", 405),
-        (ShardNotFound("s3://b/k", "gone"), "NoSuchKey", 404),
-        (ShardForbidden("s3://b/k", "no"), "AccessDenied", 403),
-        (RangeNotSatisfiable("s3://b/k", "beyond", length=7), "InvalidRange", 416),
-        (PreconditionFailed("s3://b/k", "other", etag='"a"'), "PreconditionFailed", 412),
-        (OriginUnavailable("s3://b/k", "down"), "ServiceUnavailable", 503),
-        (ConfigError("ours"), "InternalError", 500),
-    ],
-)
+@pytest.mark.parametrize(("error", "code", "status"), [
+    (NotOffered("no listing"), "NotImplemented", 501), (MethodNotAllowed("PUT", allow=("GET",)), "MethodNotAllowed", 405),
+    (ShardNotFound("s3://b/k", "gone"), "NoSuchKey", 404), (ShardForbidden("s3://b/k", "no"), "AccessDenied", 403),
+    (RangeNotSatisfiable("s3://b/k", "beyond", length=7), "InvalidRange", 416),
+    (PreconditionFailed("s3://b/k", "other", etag='"a"'), "PreconditionFailed", 412),
+    (OriginUnavailable("s3://b/k", "down"), "ServiceUnavailable", 503), (ConfigError("ours"), "InternalError", 500),
+])  # fmt: skip
 def test_a_refusal_is_s3s(error: ForebayError, code: str, status: int) -> None:
     """Status, code and a message with what to do next; the header fields are those of any refusal."""
     answer = answer_in_xml(error)

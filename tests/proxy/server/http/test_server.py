@@ -168,16 +168,11 @@ async def test_http_1_0_gets_no_body_of_unknown_length(world: World) -> None:
     assert (reply.status, "HTTP/1.1" in reply.problem["next_step"]) == (505, True)
 
 
-@pytest.mark.parametrize(
-    ("outcome", "text"),
-    [
-        (RequestOutcome.HIT, "forebay; hit"),
-        (RequestOutcome.COLLAPSED, "forebay; fwd=miss; stored; collapsed"),
-        (RequestOutcome.PARTIAL, "forebay; fwd=partial; stored"),
-        (RequestOutcome.BYPASS, "forebay; fwd=miss; detail=no-room"),
-        (RequestOutcome.RELAYED, "forebay; fwd=miss; detail=sparse"),
-    ],
-)
+@pytest.mark.parametrize(("outcome", "text"), [
+    (RequestOutcome.HIT, "forebay; hit"), (RequestOutcome.COLLAPSED, "forebay; fwd=miss; stored; collapsed"),
+    (RequestOutcome.PARTIAL, "forebay; fwd=partial; stored"), (RequestOutcome.BYPASS, "forebay; fwd=miss; detail=no-room"),
+    (RequestOutcome.RELAYED, "forebay; fwd=miss; detail=sparse"),
+])  # fmt: skip
 async def test_cache_status_says_how(world: World, outcome: RequestOutcome, text: str) -> None:
     """The words of RFC 9211."""
     world.cache.contents[NAME].outcome = outcome
@@ -230,15 +225,10 @@ async def test_an_error_before_the_first_byte_is_an_answer_with_a_reason(world: 
     assert world.of(Aborted) == []
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (ShardForbidden(NAME, "the origin answered 401", status=401), 401),
-        (ShardForbidden(NAME, "the origin answered 403"), 403),
-        (OriginTimeout(NAME, "nothing came for 15 s"), 504),
-        (TruncatedShard(NAME, "3 of 5 bytes came"), 502),
-    ],
-)
+@pytest.mark.parametrize(("error", "status"), [
+    (ShardForbidden(NAME, "the origin answered 401", status=401), 401), (ShardForbidden(NAME, "the origin answered 403"), 403),
+    (OriginTimeout(NAME, "nothing came for 15 s"), 504), (TruncatedShard(NAME, "3 of 5 bytes came"), 502),
+])  # fmt: skip
 async def test_errors_keep_their_status_and_name_shard_and_cause(world: World, error: Exception, status: int) -> None:
     """4xx or 5xx decides whether clients ask again."""
     world.cache.errors[NAME] = error

@@ -274,21 +274,11 @@ def test_a_rank_that_is_silent_for_an_hour_makes_room() -> None:
 CANARY = "c4n4ry-s3cr3t"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"https://user:{CANARY}@data.example.org/a.tar",
-        f"https://data.example.org/a.tar?X-Amz-Signature={CANARY}",
-        f"https://data.example.org/{CANARY}/a.tar",
-        f"https://data.example.org#{CANARY}",
-        f"https://data.example.org\\@{CANARY}",
-        f"s3://bucket/{CANARY}",
-        f"Bearer {CANARY}",
-        f"job?token={CANARY}",
-        f"{CANARY}\n# HELP forged 1",
-        f'"}} forged{{x="{CANARY}',
-    ],
-)
+@pytest.mark.parametrize("text", [
+    f"https://user:{CANARY}@data.example.org/a.tar", f"https://data.example.org/a.tar?X-Amz-Signature={CANARY}",
+    f"https://data.example.org/{CANARY}/a.tar", f"https://data.example.org#{CANARY}", f"https://data.example.org\\@{CANARY}",
+    f"s3://bucket/{CANARY}", f"Bearer {CANARY}", f"job?token={CANARY}", f"{CANARY}\n# HELP forged 1", f'"}} forged{{x="{CANARY}',
+])  # fmt: skip
 def test_no_url_key_or_secret_becomes_a_label(metrics: Metrics, text: str) -> None:
     """Whatever text a fact carries by mistake, only scheme and host, or a plain word, get out."""
     for fact in _hostile(text, text, 200):

@@ -189,22 +189,6 @@ def test_a_field_that_is_there_twice_is_the_last_one() -> None:
         assert list(decode("application/json", body, expand=False).indices or ()) == [3]
 
 
-parts = (
-    st.text(st.characters(exclude_categories=("C", "Z"), exclude_characters="/"), min_size=1, max_size=128)
-    .filter(str.isprintable)
-    .filter(lambda part: part not in (".", ".."))
-)
-
-
-@given(parts, parts, parts, parts)
-def test_round_trip(job: str, rank: str, worker: str, opener: str) -> None:
-    """Parse what ``str`` wrote; it is ASCII without blanks, fit for a header."""
-    reader = ReaderName(job, rank, worker, opener)
-    assert ReaderName.parse(str(reader)) == reader
-    assert str(reader).isascii()
-    assert " " not in str(reader)
-
-
 def test_ordinary_names_are_written_as_they_are() -> None:
     """No escapes where none are needed."""
     assert str(ReaderName("4711.0", "3", "1", "812.2")) == "4711.0/3/1/812.2"

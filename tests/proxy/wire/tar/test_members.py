@@ -35,22 +35,12 @@ def test_walking_can_start_at_any_member() -> None:
     assert [member.name for member in members(content, start=found[1].start)] == ["b.x", "c.x"]
 
 
-@pytest.mark.parametrize(
-    ("content", "kind", "at"),
-    [
-        (b"", "start", 0),
-        (b"no tar" * 200, "start", 0),
-        (ONE, "no-end", 1024),
-        (ONE + bytes(512), "no-end", 1024),
-        (ONE[:1000], "cut", 1000),
-        (ONE + hand_header(b"x", 9, kind=b"L"), "cut", 1536),
-        (ONE + END + b"x", "after-end", 2048),
-        (ONE + b"x" * 512 + END, "header", 1024),
-        (ONE + hand_header(b"x", 9, kind=b"L") + padded(b"name") + END, "extended", 2048),
-        (ONE + hand_header(b"x", 9, kind=b"S") + END, "sparse", 1024),
-        (ONE + hand_header(b"x", 2**60, style="base256") + END, "cut", 2560),
-    ],
-)
+@pytest.mark.parametrize(("content", "kind", "at"), [
+    (b"", "start", 0), (b"no tar" * 200, "start", 0), (ONE, "no-end", 1024), (ONE + bytes(512), "no-end", 1024), (ONE[:1000], "cut", 1000),
+    (ONE + hand_header(b"x", 9, kind=b"L"), "cut", 1536), (ONE + END + b"x", "after-end", 2048), (ONE + b"x" * 512 + END, "header", 1024),
+    (ONE + hand_header(b"x", 9, kind=b"L") + padded(b"name") + END, "extended", 2048),
+    (ONE + hand_header(b"x", 9, kind=b"S") + END, "sparse", 1024), (ONE + hand_header(b"x", 2**60, style="base256") + END, "cut", 2560),
+])  # fmt: skip
 def test_every_other_end_is_an_error_with_its_place(content: bytes, kind: str, at: int) -> None:
     """The kind and the byte."""
     with pytest.raises(BadTar) as raised:
