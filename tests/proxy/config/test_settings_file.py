@@ -76,18 +76,6 @@ def test_one_that_others_can_write_is_not_read(home: Path, mode: int, folder: in
 
 
 @needs_root
-@pytest.mark.parametrize("uid", [NOBODY, 1000])
-@pytest.mark.parametrize("whose", ["file", "folder"])
-def test_one_of_another_user_is_not_read(home: Path, uid: int, whose: str) -> None:
-    """What it says does not matter, even where it is unreadable nonsense."""
-    path = written(home / "forebay.toml", "port = = 1\n", 0o600)
-    os.chown(path if whose == "file" else home, uid, uid)
-    settings = loaded(home)
-    assert settings.model_dump() == Settings().model_dump()
-    assert f"belongs to uid {uid}, not to you" in settings.notices[0]
-
-
-@needs_root
 def test_a_link_is_judged_by_what_it_leads_to_and_where_that_lies(tmp_path: Path, home: Path) -> None:
     """A link laid in our directory into somebody else's; and one that leads to a place of ours."""
     (home / "forebay.toml").symlink_to(tmp_path / "theirs/forebay.toml")

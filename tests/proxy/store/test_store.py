@@ -16,7 +16,7 @@ from support.stores import held_by_a_child, make_row, ramp, sum_of
 from forebay_proxy.core.errors import ConfigError, DiskFailed
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES, SegmentLayout
-from forebay_proxy.store.facts import CommitFailed, IndexCommitted
+from forebay_proxy.store.facts import CommitFailed
 from forebay_proxy.store.files import fallocate
 from forebay_proxy.store.index.row import Row
 from forebay_proxy.store.store import StartReport, Store
@@ -300,16 +300,6 @@ async def test_another_owners_index_is_not_written(store: Store, tmp_path: Path,
         await store.index_writer.committed()
     await other.aclose()
     assert [row.key for row in (await next_life(store.path)).rows] == [row.key]
-
-
-async def test_measure_follows_the_index(store: Store, events: Events) -> None:
-    """Told after each commit, so that the ledger can take it in."""
-    before, seen = store.measure(), []
-    events.on(IndexCommitted, lambda _: seen.append(store.measure()))
-    for number in range(100):
-        store.index_writer.put(make_row(f"s3://b/{number}", length=2**33, sums=[7] * 1024))
-    await store.index_writer.committed()
-    assert seen[-1] - before > 100 * 1024 * 8
 
 
 async def test_closing_says_goodbye(store: Store) -> None:

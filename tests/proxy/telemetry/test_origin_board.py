@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from support.house import FakeClock
 
 from forebay_proxy.core.facts.origins import FetchRetried, FlightBoarded, OriginAnswered, OriginBytes, OriginFailed
@@ -91,26 +90,6 @@ def test_a_refusal_is_no_answer_or_400_and_more() -> None:
         board.listen(OriginAnswered(O, "GET", code, 0.1))
     assert list(board.refusals(O).items()) == [(503, 2), (0, 1), (400, 1)]
     assert board.refusals("https://other") == {}
-
-
-@pytest.mark.parametrize(("code", "explained"), [(206, ""), (399, ""), (400, "503"), (503, "503"), (0, "503")])
-def test_only_a_good_answer_ends_an_error_that_is_asked_again(code: int, explained: str) -> None:
-    """Another refusal, or silence, does not."""
-    clock = FakeClock()
-    board = OriginBoard(clock)
-    board.listen(OriginFailed(O, "throttled", "503"))
-    board.listen(OriginAnswered(O, "GET", code, 0.1))
-    assert board.error_since(O, clock() + 60) == explained
-    assert board.error_since(O, clock() + 61) == ""
-
-
-def test_a_shard_that_changed_says_nothing_of_its_origin() -> None:
-    """As one that is not there."""
-    clock = FakeClock()
-    board = OriginBoard(clock)
-    board.listen(OriginFailed(O, "changed", "it was replaced"))
-    assert board.error_since(O, clock()) == "it was replaced"
-    assert board.error_since(O, clock() + 1) == ""
 
 
 def test_the_one_unheard_for_longest_makes_room() -> None:

@@ -10,7 +10,7 @@ from support.house import FakeClock
 from forebay_proxy.core.events import RequestFailed
 from forebay_proxy.core.facts.requests import Aborted, NotTar
 from forebay_proxy.core.segments import SEGMENT_BYTES
-from forebay_proxy.telemetry.troubles import KEPT, QUIET_S, RecentErrors, Troubles
+from forebay_proxy.telemetry.troubles import QUIET_S, RecentErrors, Troubles
 
 GB = 10**9
 
@@ -72,14 +72,6 @@ def test_refused_and_cut_requests_are_kept_with_their_times() -> None:
         {"at": 101.0, "what": "cut", "error": "shard s3://b/b.tar: reset", "job": "train", "count": 1},
         {"at": 100.0, "what": "404", "error": "shard s3://b/a.tar: not there", "job": "train", "count": 1},
     ]
-
-
-def test_only_the_last_ones_are_kept() -> None:
-    """A screen of them."""
-    errors = RecentErrors(lambda: 1.0)
-    for number in range(KEPT + 5):
-        errors.listen(ended(404, str(number)))
-    assert [row["error"] for row in errors.rows()] == [str(number) for number in range(KEPT + 4, 4, -1)]
 
 
 def test_the_last_one_is_news_for_a_minute() -> None:

@@ -42,21 +42,6 @@ def test_a_wait_is_counted_while_it_lasts() -> None:
     assert (wait.seconds, len(clocked.waits), clocked.waits.openings()) == (3.5, 0, 0)
 
 
-def test_a_wait_that_fails_is_counted_too() -> None:
-    """The origin gave up: the reader had waited all the same."""
-    clocked = Clocked()
-
-    def given_up() -> None:
-        with clocked.waits.waiting(None, A, "https://o", READING):
-            clocked.clock.advance(2)
-            raise ValueError("gone")
-
-    with pytest.raises(ValueError, match="gone"):
-        given_up()
-    assert clocked.told == [ReaderWaited("", 2, None)]
-    assert len(clocked.waits) == 0
-
-
 @pytest.mark.parametrize(
     ("fails", "pause_s", "again", "seconds"),
     [(True, 1.0, A, 6.0), (True, 10.0, A, 0.0), (False, 1.0, A, 0.0), (True, 1.0, "https://o/b.tar", 0.0)],

@@ -89,13 +89,6 @@ def test_json_is_the_sidecars_own(sidecar: FakeSidecar) -> None:
     assert json.loads(invoke("status", "--json").stdout) == sidecar.status
 
 
-def test_a_dead_one_is_one_line_and_exit_2() -> None:
-    """Cause and next step."""
-    result = invoke("status", "--url", "http://127.0.0.1:1")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "forebay: no sidecar answers at http://127.0.0.1:1: connection refused; start one with 'forebay serve'\n"
-
-
 def test_watch_shows_it_again_until_ctrl_c(sidecar: FakeSidecar, tmp_path: Path) -> None:
     """One JSON line an interval; SIGINT ends it without a traceback."""
     argv = [sys.executable, "-m", "forebay_proxy", "status", "--watch", "--json", "--interval", "0.1"]

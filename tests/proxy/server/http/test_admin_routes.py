@@ -83,13 +83,6 @@ async def test_put_replaces_post_appends_delete_withdraws(world: World) -> None:
     assert [event.job for event in world.of(RequestDone)] == ["train"] * 3
 
 
-async def test_lines_are_a_plan_too(world: World) -> None:
-    """NDJSON with epoch and set in the query."""
-    body = "".join(json.dumps(url) + "\n" for url in URLS).encode()
-    reply = await world.ask("PUT", f"{PLAN}?epoch=2&set=x", {"Content-Type": "application/x-ndjson"}, body)
-    assert (reply.status, world.plans.calls) == (204, [("replace", "train/0/3/7.1", URLS, 2, "x")])
-
-
 @pytest.mark.parametrize(
     ("body", "names"),
     [

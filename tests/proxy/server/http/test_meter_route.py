@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator
 import pytest
 from support.http_server import World, listening
 
-from forebay_proxy.wire.protocol.meter import MAX_BODY_BYTES
-
 METER = "/v1/meter/train/0/main/7.0"
 BODY = b'{"wall_s": 60.0, "stall_s": {"decode": 1.5}, "steps": 100}'
 
@@ -70,8 +68,3 @@ async def test_a_bad_field_is_400_and_named(world: World) -> None:
     reply = await world.ask("POST", METER, {}, json.dumps({**json.loads(BODY), "steps": -1}).encode())
     assert (reply.status, reply.problem["detail"].split()[0]) == (400, "steps")
     assert world.meters == []
-
-
-async def test_a_large_body_is_413(world: World) -> None:
-    """Totals have less than a kilobyte."""
-    assert (await world.ask("POST", METER, {}, BODY + b" " * MAX_BODY_BYTES)).status == 413

@@ -36,21 +36,16 @@ def test_taken(text: str) -> None:
     assert parse_proxy_target(result[len(BASE) :]) == source.url
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"{BASE}/s3/b/k.tar", f"{BASE}", "http://localhost:7070/x", f"pipe:curl -s '{BASE}/x'", f"pipe:curl -s {BASE}", "/nas/x.tar",
-        "file:///x",
-        "https://user:pass@h/x", "https://h/x#y", "https://h/%zz", "https://h/a/../x", "s3://b/a/../k", "s3://b/%41", "s3://b/a b",
-        "s3://b/a?b",
-        "pipe:curl -u a:b https://h/x", "pipe:curl -H 'A: b' https://h/x", "pipe:curl https://h/x?a=1&b=2", "pipe:curl -k https://h/x",
-        "pipe:curl 'https://h/x\"", "pipe:curl https://h/x | zcat", "pipe:aws s3 cp s3://b/k.tar", "pipe:aws s3 cp --recursive s3://b/k -",
-        "pipe:aws s3 cp s3://b/k - --profile a --profile b", "pipe:aws s3 cp s3://b/k - > x", "pipe:AWS_PROFILE=p aws s3 cp s3://b/k -",
-        "pipe:s5cmd cat s3://b/*", "pipe:gsutil cat gs://b/k#1", "pipe:cat x.tar", "pipe:cat /x",
-        "pipe:curl https://h/x\ntrue", "pipe:aws s3 cp 's3://b/k -", "pipe:aws s3 cp s3://b/k' -", "pipe:aws s3 cp 's3://b/k\" -",
-        "pipe:aws s3 cp s3://b/k -2>/dev/null", "pipe:s5cmd cat s3://b/k2>/dev/null",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    f"{BASE}/s3/b/k.tar", f"{BASE}", "http://localhost:7070/x", f"pipe:curl -s '{BASE}/x'", f"pipe:curl -s {BASE}", "/nas/x.tar",
+    "file:///x", "https://user:pass@h/x", "https://h/x#y", "https://h/%zz", "https://h/a/../x", "s3://b/a/../k", "s3://b/%41", "s3://b/a b",
+    "s3://b/a?b", "pipe:curl -u a:b https://h/x", "pipe:curl -H 'A: b' https://h/x", "pipe:curl https://h/x?a=1&b=2",
+    "pipe:curl -k https://h/x", "pipe:curl 'https://h/x\"", "pipe:curl https://h/x | zcat", "pipe:aws s3 cp s3://b/k.tar",
+    "pipe:aws s3 cp --recursive s3://b/k -", "pipe:aws s3 cp s3://b/k - --profile a --profile b", "pipe:aws s3 cp s3://b/k - > x",
+    "pipe:AWS_PROFILE=p aws s3 cp s3://b/k -", "pipe:s5cmd cat s3://b/*", "pipe:gsutil cat gs://b/k#1", "pipe:cat x.tar", "pipe:cat /x",
+    "pipe:curl https://h/x\ntrue", "pipe:aws s3 cp 's3://b/k -", "pipe:aws s3 cp s3://b/k' -", "pipe:aws s3 cp 's3://b/k\" -",
+    "pipe:aws s3 cp s3://b/k -2>/dev/null", "pipe:s5cmd cat s3://b/k2>/dev/null",
+])  # fmt: skip
 def test_left_alone(text: str) -> None:
     """What a rule cannot carry keeps working as before; our own address is never sent round in a circle."""
     assert rewritten(RULES, text) == text

@@ -119,57 +119,42 @@ def test_credentials_become_headers(text: str, headers: tuple[tuple[str, str], .
     assert "dTpw" not in repr(source)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        # not ours at all
-        "", "-", "x.tar", "/nas/x.tar", "./x.tar", "c:/x", "ais://b/k", "az://c/k", "ftp://h/x", "pipe:", "pipe: ", "http:x", "s3:b",
-        "pipe:ssh host cat /x.tar", "pipe:rclone cat r:b/k", "pipe:hdfs dfs -cat /x", "pipe:ais get ais://b/k -", "pipe:zcat /x.tar.gz",
-        # programs of their own
-        "pipe:cat /x.tar | zstd -d", "pipe:cat /x.tar; true", "pipe:cat /x.tar && true", "pipe:cat /x.tar &", "pipe:cat $X",
-        "pipe:cat /$(x)",
-        "pipe:cat `x`", "pipe:cat \"/a$X\"", "pipe:cat /x.tar || echo", "pipe:cat /x.tar > /y", "pipe:cat /x.tar 2>&1", "pipe:(cat /x.tar)",
-        "pipe:cat /x.tar 2>/dev/nullx", "pipe:aws s3 cp s3://b/k - 2>/dev/null--quiet", "pipe:aws s3 cp s3://b/k -2>/dev/null",
-        "pipe:cat '/x'2>/dev/null", "pipe:cat /x.tar | pv /y", "pipe:cat /x.tar | pv | pv", "pipe:cat /x.tar || true || true",
-        "pipe:cat /x.tar || true | pv", "pipe:cat /x*.tar", "pipe:cat /x?.tar", "pipe:cat /[x].tar", "pipe:cat ~/x.tar", "pipe:cat /x #c",
-        "pipe:cat /x\ntrue", "pipe:cat 'x", "pipe:cat \"x", "pipe:cat /x\\", "pipe:X=1 cat /x", "pipe:X=1", "pipe:eval cat /x",
-        "pipe:timeout 60 cat /x", "pipe:cat /x 2>", "pipe:" + "a" * 40000,
-        # cat
-        "pipe:cat x.tar", "pipe:cat /x /y", "pipe:cat -n /x", "pipe:cat -", "pipe:cat /a/../b",
-        # aws
-        "pipe:aws s3 cp --recursive s3://b/k -", "pipe:aws s3 cp - s3://b/k", "pipe:aws s3 cp /x s3://b/k",
-        "pipe:aws s3 cp s3://b/k /tmp/x",
-        "pipe:aws s3 ls s3://b", "pipe:aws s3 cp --no-verify-ssl s3://b/k -", "pipe:aws s3 cp --sse-c-key k s3://b/k -", "pipe:aws",
-        "pipe:aws s3 cp --ca-bundle x s3://b/k -", "pipe:aws s3 cp s3://b/k - --profile", "pipe:aws s3 cp --unknown s3://b/k -",
-        "pipe:AWS_ACCESS_KEY_ID=x aws s3 cp s3://b/k -", "pipe:aws s3 cp s3://arn:aws:s3:r:1:accesspoint/n/k -",
-        "pipe:aws s3 cp s3://b/a/../k -", "pipe:aws s3 cp s3://b/k - extra", "pipe:aws s3 cp --endpoint-url h:9000 s3://b/k -",
-        "pipe:aws s3 cp --key x s3://b/k -", "pipe:aws s3api get-object --bucket b --key k /tmp/x",
-        "pipe:aws s3api get-object --bucket b --key k --range bytes=0-9 /dev/stdout", "pipe:aws s3api head-object --bucket b --key k",
-        "pipe:S3_ENDPOINT_URL=http://h aws s3 cp s3://b/k -", "pipe:aws -- s3 cp s3://b/k -",
-        # s5cmd, s3cmd, Google
-        "pipe:s5cmd cat 's3://b/*.tar'", "pipe:s5cmd ls s3://b", "pipe:s5cmd cat s3://b/k s3://b/l",
-        "pipe:s5cmd --no-verify-ssl cat s3://b/k",
-        "pipe:s5cmd --credentials-file x cat s3://b/k", "pipe:s3cmd -c cfg get s3://b/k -", "pipe:s3cmd --host=h get s3://b/k -",
-        "pipe:s3cmd get s3://b/k /tmp/x", "pipe:s3cmd put - s3://b/k", "pipe:gsutil cat 'gs://b/*'", "pipe:gsutil cat gs://b/k#1",
-        "pipe:gsutil cat -r 0-9 gs://b/k", "pipe:gsutil -u proj cat gs://b/k", "pipe:gsutil -o Credentials:x=y cat gs://b/k",
-        "pipe:gsutil cat s3://b/k", "pipe:gsutil cp gs://b/k -", "pipe:gcloud storage cp gs://b/k -", "pipe:gcloud auth list",
-        "pipe:gcloud storage cat --account a gs://b/k",
-        # curl: bytes, route, trust, or another tool's business
-        "pipe:curl -k https://h/x", "pipe:curl -x http://p https://h/x", "pipe:curl --cacert c https://h/x", "pipe:curl -r 0-9 https://h/x",
-        "pipe:curl --compressed https://h/x", "pipe:curl -A ua https://h/x", "pipe:curl -i https://h/x", "pipe:curl -I https://h/x",
-        "pipe:curl -o f https://h/x", "pipe:curl -O https://h/x", "pipe:curl -X POST https://h/x", "pipe:curl -d a=b https://h/x",
-        "pipe:curl https://h/x https://h/y", "pipe:curl h/x", "pipe:curl ftp://h/x", "pipe:curl -u user https://h/x",
-        "pipe:curl -b jar https://h/x",
-        "pipe:curl -H 'Range: bytes=0-9' https://h/x", "pipe:curl -H @file https://h/x", "pipe:curl -H 'Authorization;' https://h/x",
-        "pipe:curl -H 'Accept:' https://h/x", "pipe:curl -H 'X-Forwarded-For: a' https://h/x", "pipe:curl -H 'Host: a' https://h/x",
-        "pipe:curl -H Authorization:Bearer hf_x https://h/x", "pipe:curl 'https://h/{a,b}'", "pipe:curl 'https://h/[1-3]'",
-        "pipe:curl https://h/{}",
-        "pipe:curl https://h/x?a&b", "pipe:curl http://127.1/x", "pipe:curl --limit-rate 1M https://h/x", "pipe:curl -s https://h/x -o",
-        "pipe:curl -K c",
-        "pipe:curl --retry=3x=4 --nonsense https://h/x", "pipe:curl -n https://h/x", "pipe:wget -qO f https://h/x",
-        "pipe:wget --no-check-certificate -O - https://h/x", "pipe:wget -i list -O -", "pipe:wget -qO- -e robots=off https://h/x",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "", "-", "x.tar", "/nas/x.tar", "./x.tar", "c:/x", "ais://b/k", "az://c/k", "ftp://h/x", "pipe:", "pipe: ", "http:x", "s3:b",
+    "pipe:ssh host cat /x.tar", "pipe:rclone cat r:b/k", "pipe:hdfs dfs -cat /x", "pipe:ais get ais://b/k -", "pipe:zcat /x.tar.gz",
+    "pipe:cat /x.tar | zstd -d", "pipe:cat /x.tar; true", "pipe:cat /x.tar && true", "pipe:cat /x.tar &", "pipe:cat $X", "pipe:cat /$(x)",
+    "pipe:cat `x`", "pipe:cat \"/a$X\"", "pipe:cat /x.tar || echo", "pipe:cat /x.tar > /y", "pipe:cat /x.tar 2>&1", "pipe:(cat /x.tar)",
+    "pipe:cat /x.tar 2>/dev/nullx", "pipe:aws s3 cp s3://b/k - 2>/dev/null--quiet", "pipe:aws s3 cp s3://b/k -2>/dev/null",
+    "pipe:cat '/x'2>/dev/null", "pipe:cat /x.tar | pv /y", "pipe:cat /x.tar | pv | pv", "pipe:cat /x.tar || true || true",
+    "pipe:cat /x.tar || true | pv", "pipe:cat /x*.tar", "pipe:cat /x?.tar", "pipe:cat /[x].tar", "pipe:cat ~/x.tar", "pipe:cat /x #c",
+    "pipe:cat /x\ntrue", "pipe:cat 'x", "pipe:cat \"x", "pipe:cat /x\\", "pipe:X=1 cat /x", "pipe:X=1", "pipe:eval cat /x",
+    "pipe:timeout 60 cat /x", "pipe:cat /x 2>", "pipe:" + "a" * 40000, "pipe:cat x.tar", "pipe:cat /x /y", "pipe:cat -n /x", "pipe:cat -",
+    "pipe:cat /a/../b", "pipe:aws s3 cp --recursive s3://b/k -", "pipe:aws s3 cp - s3://b/k", "pipe:aws s3 cp /x s3://b/k",
+    "pipe:aws s3 cp s3://b/k /tmp/x", "pipe:aws s3 ls s3://b", "pipe:aws s3 cp --no-verify-ssl s3://b/k -",
+    "pipe:aws s3 cp --sse-c-key k s3://b/k -", "pipe:aws", "pipe:aws s3 cp --ca-bundle x s3://b/k -", "pipe:aws s3 cp s3://b/k - --profile",
+    "pipe:aws s3 cp --unknown s3://b/k -", "pipe:AWS_ACCESS_KEY_ID=x aws s3 cp s3://b/k -",
+    "pipe:aws s3 cp s3://arn:aws:s3:r:1:accesspoint/n/k -", "pipe:aws s3 cp s3://b/a/../k -", "pipe:aws s3 cp s3://b/k - extra",
+    "pipe:aws s3 cp --endpoint-url h:9000 s3://b/k -", "pipe:aws s3 cp --key x s3://b/k -",
+    "pipe:aws s3api get-object --bucket b --key k /tmp/x", "pipe:aws s3api get-object --bucket b --key k --range bytes=0-9 /dev/stdout",
+    "pipe:aws s3api head-object --bucket b --key k", "pipe:S3_ENDPOINT_URL=http://h aws s3 cp s3://b/k -", "pipe:aws -- s3 cp s3://b/k -",
+    "pipe:s5cmd cat 's3://b/*.tar'", "pipe:s5cmd ls s3://b", "pipe:s5cmd cat s3://b/k s3://b/l", "pipe:s5cmd --no-verify-ssl cat s3://b/k",
+    "pipe:s5cmd --credentials-file x cat s3://b/k", "pipe:s3cmd -c cfg get s3://b/k -", "pipe:s3cmd --host=h get s3://b/k -",
+    "pipe:s3cmd get s3://b/k /tmp/x", "pipe:s3cmd put - s3://b/k", "pipe:gsutil cat 'gs://b/*'", "pipe:gsutil cat gs://b/k#1",
+    "pipe:gsutil cat -r 0-9 gs://b/k", "pipe:gsutil -u proj cat gs://b/k", "pipe:gsutil -o Credentials:x=y cat gs://b/k",
+    "pipe:gsutil cat s3://b/k", "pipe:gsutil cp gs://b/k -", "pipe:gcloud storage cp gs://b/k -", "pipe:gcloud auth list",
+    "pipe:gcloud storage cat --account a gs://b/k", "pipe:curl -k https://h/x", "pipe:curl -x http://p https://h/x",
+    "pipe:curl --cacert c https://h/x", "pipe:curl -r 0-9 https://h/x", "pipe:curl --compressed https://h/x", "pipe:curl -A ua https://h/x",
+    "pipe:curl -i https://h/x", "pipe:curl -I https://h/x", "pipe:curl -o f https://h/x", "pipe:curl -O https://h/x",
+    "pipe:curl -X POST https://h/x", "pipe:curl -d a=b https://h/x", "pipe:curl https://h/x https://h/y", "pipe:curl h/x",
+    "pipe:curl ftp://h/x", "pipe:curl -u user https://h/x", "pipe:curl -b jar https://h/x", "pipe:curl -H 'Range: bytes=0-9' https://h/x",
+    "pipe:curl -H @file https://h/x", "pipe:curl -H 'Authorization;' https://h/x", "pipe:curl -H 'Accept:' https://h/x",
+    "pipe:curl -H 'X-Forwarded-For: a' https://h/x", "pipe:curl -H 'Host: a' https://h/x",
+    "pipe:curl -H Authorization:Bearer hf_x https://h/x", "pipe:curl 'https://h/{a,b}'", "pipe:curl 'https://h/[1-3]'",
+    "pipe:curl https://h/{}", "pipe:curl https://h/x?a&b", "pipe:curl http://127.1/x", "pipe:curl --limit-rate 1M https://h/x",
+    "pipe:curl -s https://h/x -o", "pipe:curl -K c", "pipe:curl --retry=3x=4 --nonsense https://h/x", "pipe:curl -n https://h/x",
+    "pipe:wget -qO f https://h/x", "pipe:wget --no-check-certificate -O - https://h/x", "pipe:wget -i list -O -",
+    "pipe:wget -qO- -e robots=off https://h/x",
+])  # fmt: skip
 def test_left_alone(text: str) -> None:
     """What would change a byte, a route or a trust, and whatever is not known, is opened as it always was."""
     assert parse_source(text) is None
