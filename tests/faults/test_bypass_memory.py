@@ -39,7 +39,7 @@ async def test_an_ended_window_counts_until_its_reader_has_left(tmp_path: Path) 
         world.origin.put("https://o/a.tar", data_of(1000))
         async with world.opened("https://o/a.tar") as reading:
             async with asyncio.timeout(60):
-                while len(world.flights) or not world.buffers.windows.held_bytes:
+                while len(world.fetches) or not world.buffers.windows.held_bytes:
                     await asyncio.sleep(0.001)
             await asyncio.sleep(0.01)
             assert (world.buffers.windows.holders, world.buffers.windows.held_bytes) == (1, 1000)
@@ -49,7 +49,7 @@ async def test_an_ended_window_counts_until_its_reader_has_left(tmp_path: Path) 
 
 async def test_whoever_comes_too_late_for_such_a_body_has_one_of_its_own(tmp_path: Path) -> None:
     """Its beginning was passed through memory and is gone; nobody is cut off for that."""
-    async with building(tmp_path / "c", segments=0, window_unit=2048) as world:
+    async with building(tmp_path / "c", segments=0) as world:
         data = data_of(3 * SEGMENT)
         world.origin.put("https://o/a.tar", data, ranged=False, length_known=False, identity=False)
         async with world.opened("https://o/a.tar") as first:
@@ -65,7 +65,7 @@ async def test_whoever_is_slow_is_waited_for_where_nothing_can_be_asked_twice(tm
 
     Where it can be asked for again the slow one is not waited for, and asks again.
     """
-    async with building(tmp_path / "c", segments=2, window_unit=2048) as world:
+    async with building(tmp_path / "c", segments=2) as world:
         data = data_of(6 * SEGMENT)
         world.origin.put("https://o/a.tar", data, ranged=False, length_known=False, identity=identity)
         async with world.opened("https://o/a.tar") as slow, world.opened("https://o/a.tar") as fast:

@@ -111,7 +111,7 @@ async def relayed(world: World, cut: Cut) -> None:
 
     assert await cut.run(work()) in (None, DATA[A][5:105] + DATA[A][SEGMENT + 9 : SEGMENT + 109])
     await world.quiet()
-    assert "0 begun" in repr(world.fill.relays), "nobody comes for these any more"
+    assert "0 begun" in repr(world.storage.relays), "nobody comes for these any more"
 
 
 async def another_version(world: World, cut: Cut) -> None:
@@ -218,7 +218,7 @@ EVERY = 5  # of all tasks together there are some hundred awaits, and neighbours
 
 def end(world: World) -> None:
     world.resolver.cancel()
-    world.flights.cancel()
+    world.fetches.cancel()
 
 
 def sums(world: World) -> None:

@@ -69,7 +69,7 @@ async def test_other_bytes_never_end_well(
         gate = slow_disk(monkeypatch)
         reading = asyncio.create_task(read(world))
         await gate.reached.wait()
-        await until(lambda: all(flight.position == 2 * SEGMENT for flight in world.flights.all()))
+        await until(lambda: all(flight.position == 2 * SEGMENT for flight in world.fetches.all()))
         for _ in range(20):
             await asyncio.sleep(0)
         assert not reading.done() or isinstance(reading.exception(), DigestDiffers), "all of it has arrived, and is not proved"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.house import SEGMENT, building, data_of, until
 
-from forebay_proxy.cache.fill import segment_grants
+from forebay_proxy.cache.fetching import segment_grants
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.space import Slice
@@ -39,7 +39,7 @@ async def test_a_flight_over_a_directory_that_is_gone(tmp_path: Path, *, moved: 
         async with world.opened(A) as reading:
             got = await world.taken(reading, SEGMENT_BYTES)
             entry = world.entry(A)
-            flight = world.flights.find(entry.key, 1)
+            flight = world.fetches.find(entry.key, 1)
             assert flight is not None
             await until(lambda: flight.on_disk.end == SEGMENT_BYTES + 4 * MIB)
             if moved:

@@ -82,7 +82,7 @@ FAULTS = """
 import os, sys
 
 def plant():
-    from forebay_proxy.cache.fill import segment_writer
+    from forebay_proxy.cache.fetching import segment_writer
     from forebay_proxy.cache.readers import active_readers
     from forebay_proxy.server.http import shard_route
     boom = "http://user:CANARYuserinfo41@h/?X-Amz-Signature=CANARYsignature13 Bearer CANARYauthorization01"

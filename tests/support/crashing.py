@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from forebay_proxy.cache.fill import segment_grants
+from forebay_proxy.cache.fetching import segment_grants
 from forebay_proxy.cache.resident import open_files
 from forebay_proxy.store import file_table
 from forebay_proxy.store.files import shard_file

@@ -185,8 +185,3 @@ class Urgency:
 
     def __repr__(self) -> str:
         return f"<Urgency {self.need:g}, {self.waiting} wait>"
-
-    @property
-    def place(self) -> tuple[str, int]:
-        """Under what its grant is noted while its segment has no key yet."""
-        return f"opening {id(self)}", 0

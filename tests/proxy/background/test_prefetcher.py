@@ -45,8 +45,8 @@ async def test_a_reader_that_boards_a_prefetch_makes_it_demand(tmp_path: Path) -
         world.prefetcher.wake()
         await gate.reached.wait()
         reading = asyncio.create_task(world.get(NAMES[0], reader()))
-        await until(lambda: any(flight.passengers for flight in world.flights.all()))
-        assert min(flight.need for flight in world.flights.all()) < DEMAND
+        await until(lambda: any(flight.passengers for flight in world.fetches.all()))
+        assert min(flight.need for flight in world.fetches.all()) < DEMAND
         gate.open()
         assert await reading == data_of(2 * SEGMENT)
         assert world.origin.sent_twice(NAMES[0]) == 0

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from forebay_proxy.cache.fill.fetcher import Fetcher
+from forebay_proxy.cache.fetching.fetcher import Fetcher
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.refusals import RefusalCache

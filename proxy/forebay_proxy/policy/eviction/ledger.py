@@ -48,13 +48,6 @@ class Grant(Generic[S]):
     on_disk: bool = False  # its blocks are allocated
     closed: bool = False
 
-    def join(self, other: Grant[S]) -> None:
-        """What ``other``, whose victims are gone, was promised is this grant's from now on."""
-        assert not other.owed, "a grant ends after its victims"
-        assert not other.closed, "a grant ends once"
-        other.closed = True
-        self.bytes += other.bytes
-
 
 class Ledger(Generic[S]):
     """Four sums and a bound; see the module's text for the rules."""

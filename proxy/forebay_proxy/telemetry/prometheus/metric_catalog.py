@@ -129,7 +129,7 @@ METRICS: tuple[Metric, ...] = (
     _counter("revalidations_total", "Stored versions compared with their origin; unreachable: served all the same.", _NEW,
              result=("same", "changed", "unreachable", OTHER)),
 
-    # Flights
+    # Fetches
     _histogram("segment_fetch_seconds", _SEGMENT_S, "From the first request for a segment to its last byte, retries included.", _NEW),
     _counter("segments_fetched_total", "Segments fetched; stored=no: passed through memory because no room could be granted.", _NEW,
              kind=("demand", "prefetch"), stored=("yes", "no")),

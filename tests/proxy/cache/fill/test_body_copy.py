@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.house import SEGMENT, building, data_of, shard_of
 
-from forebay_proxy.cache.fill.body_copy import Stopwatch, check
+from forebay_proxy.cache.fetching.body_copy import Stopwatch, check
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import OriginLied, ShardChanged
 from forebay_proxy.core.segments import DEFAULT_LAYOUT

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from support.house import SEGMENT, building, data_of, reader, shard_of, until
 
-from forebay_proxy.cache.fill import fetcher
-from forebay_proxy.cache.fill.fetcher import DENIALS, UNANSWERED_BUDGET_S, UNWANTED_BUDGET_S, reason_of
+from forebay_proxy.cache.fetching import fetcher
+from forebay_proxy.cache.fetching.fetcher import DENIALS, UNANSWERED_BUDGET_S, UNWANTED_BUDGET_S, reason_of
 from forebay_proxy.core.errors import (
     OriginError,
     OriginLied,
@@ -193,7 +193,7 @@ async def test_demand_overtakes_a_prefetch_that_waits(tmp_path: Path) -> None:
         entry = world.entry(A)
         gate = remote.hold()
         for index in range(1, 5):
-            world.segment_flights.ensure(entry, index, shard_of(A), need=2000.0 + index, need_at=None, reader=reader())
+            world.segment_fetches.ensure(entry, index, shard_of(A), need=2000.0 + index, need_at=None, reader=reader())
         await gate.reached.wait()
         assert world.limiters.of("https://o").in_flight == 1
         asked = len(world.origin.asked(A))

@@ -12,8 +12,8 @@ import pytest
 from support.cancelling import When, at_each_await
 from support.house import SEGMENT, World, building, data_of, until
 
-from forebay_proxy.cache.fill.fill import Fill
-from forebay_proxy.cache.fill.segment_writer import SegmentWriter
+from forebay_proxy.cache.fetching.fill import Fill
+from forebay_proxy.cache.fetching.segment_writer import SegmentWriter
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import SegmentMissed, ShardCompleted, VersionOutdated
 from forebay_proxy.cache.resident.space import Slice
@@ -49,7 +49,7 @@ async def first_stored(world: World) -> Entry:
 
 
 def granted(world: World, index: int = 1) -> Grant[Slice]:
-    grant = world.fill.grants.demand(world.entry(A), index)
+    grant = world.storage.grants.demand(world.entry(A), index)
     assert grant is not None
     return grant
 
@@ -59,7 +59,7 @@ def in_the_air(world: World, index: int = 1, need: float = 0.0) -> tuple[Flight,
     entry = world.entry(A)
     flight = Flight(index * SEGMENT, (index + 1) * SEGMENT, need, world.clock())
     entry.in_use.flying += 1
-    return flight, SegmentWriter(world.fill, world.buffers, entry, flight, granted(world, index))
+    return flight, SegmentWriter(world.storage, world.buffers, entry, flight, granted(world, index))
 
 
 async def failing(writer: SegmentWriter, error: BaseException) -> None:
@@ -93,17 +93,17 @@ async def nothing_left(world: World, entry: Entry) -> None:
 async def test_a_prepared_segment_is_allocated_in_its_shards_file(world: World) -> None:
     """Its bytes are the disk's before the first one comes."""
     entry, grant, before = world.entry(A), granted(world), world.allocated()
-    assert await world.fill.prepare(entry, 1, grant) is entry.stored.file
+    assert await world.storage.prepare(entry, 1, grant) is entry.stored.file
     assert entry.stored.writing == {1}
     assert world.allocated() >= before + SEGMENT
-    world.fill.give_back(entry, 1, grant)
+    world.storage.give_back(entry, 1, grant)
 
 
 async def test_room_that_is_given_back_is_free_on_the_disk(world: World) -> None:
     """What was allocated for it, too."""
     entry, grant, before = world.entry(A), granted(world), world.allocated()
-    await world.fill.prepare(entry, 1, grant)
-    world.fill.give_back(entry, 1, grant)
+    await world.storage.prepare(entry, 1, grant)
+    world.storage.give_back(entry, 1, grant)
     await nothing_left(world, entry)
     assert world.allocated() == before
 
@@ -120,19 +120,19 @@ async def test_a_leaving_segment_is_not_begun_anew_before_it_is_gone(world: Worl
     evicting = asyncio.create_task(world.reclaimer.evict(entry))
     await until(lambda: 0 in entry.in_use.leaving)
     grant = granted(world, 0)
-    preparing = asyncio.create_task(world.fill.prepare(entry, 0, grant))
+    preparing = asyncio.create_task(world.storage.prepare(entry, 0, grant))
     await asyncio.sleep(0.01)
     assert (preparing.done(), entry.stored.writing) == (False, set())
     gate.set()
     assert await preparing is entry.stored.file
     assert await evicting == SEGMENT
-    world.fill.give_back(entry, 0, grant)
+    world.storage.give_back(entry, 0, grant)
 
 
 async def test_a_disk_that_refuses_keeps_no_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The segment passes through memory, and its refusal is counted."""
     refusing(monkeypatch, world, DiskFailed("allocate", "EIO", "broken"))
-    assert await world.fill.prepare(world.entry(A), 1, granted(world)) is None
+    assert await world.storage.prepare(world.entry(A), 1, granted(world)) is None
     assert refusals(world) == ["disk"]
     await nothing_left(world, world.entry(A))
 
@@ -140,7 +140,7 @@ async def test_a_disk_that_refuses_keeps_no_room(world: World, monkeypatch: pyte
 async def test_a_file_that_is_in_the_way_is_noted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A descriptor of an earlier life holds it: the entry may be retired once that is closed."""
     refusing(monkeypatch, world, InTheWay("an earlier file is held"))
-    assert await world.fill.prepare(world.entry(A), 1, granted(world)) is None
+    assert await world.storage.prepare(world.entry(A), 1, granted(world)) is None
     assert (world.entry(A).stored.misplaced, refusals(world)) == (True, ["no-room"])
 
 
@@ -148,7 +148,7 @@ async def test_a_file_that_was_cut_ends_its_version(world: World, monkeypatch: p
     """It cannot be mended while it is read."""
     entry = world.entry(A)
     refusing(monkeypatch, world, DiskFailed("read", "ENODATA", "shorter than it was"))
-    assert await world.fill.prepare(entry, 1, granted(world)) is None
+    assert await world.storage.prepare(entry, 1, granted(world)) is None
     assert [fact.entry for fact in world.of(VersionOutdated)] == [entry]
 
 
@@ -164,8 +164,8 @@ async def test_preparing_holds_nothing_wherever_it_is_cancelled(tmp_path: Path, 
             entry.segments.lease(0)  # so the other shard is the victim
             grant = granted(world)
             assert grant.victims
-            if await cut.run(world.fill.prepare(entry, 1, grant)) is not None:
-                world.fill.give_back(entry, 1, grant)
+            if await cut.run(world.storage.prepare(entry, 1, grant)) is not None:
+                world.storage.give_back(entry, 1, grant)
             await nothing_left(world, entry)
             entry.segments.release(0)
             assert world.ledger.stored_bytes == SEGMENT
@@ -178,7 +178,7 @@ async def test_a_whole_segment_is_stored(world: World) -> None:
     """It is readable, paid for, and reported."""
     entry = world.entry(A)
     flight, writer = in_the_air(world)
-    await world.fill.run_flight(entry, flight, writer, writer.put(NEXT))
+    await world.storage.run_flight(entry, flight, writer, writer.put(NEXT))
     await nothing_left(world, entry)
     assert entry.segments.has(1)
     assert world.ledger.stored_bytes == 2 * SEGMENT
@@ -192,7 +192,7 @@ async def test_a_prefetched_segment_is_unread(world: World) -> None:
     for index, need in ((1, DEMAND + 1), (2, 0.0)):
         flight, writer = in_the_air(world, index, need)
         flight.passengers.followed = not need
-        await world.fill.run_flight(entry, flight, writer, writer.put(DATA[index * SEGMENT : (index + 1) * SEGMENT]))
+        await world.storage.run_flight(entry, flight, writer, writer.put(DATA[index * SEGMENT : (index + 1) * SEGMENT]))
     assert [index in entry.segments.unread for index in (1, 2)] == [True, False]
 
 
@@ -206,7 +206,7 @@ async def test_the_last_segment_completes_its_shard_once(world: World, monkeypat
     monkeypatch.setattr(ShardFile, "sync", sync)
     for index in (1, 2):
         flight, writer = in_the_air(world, index)
-        await world.fill.run_flight(entry, flight, writer, writer.put(DATA[index * SEGMENT : (index + 1) * SEGMENT]))
+        await world.storage.run_flight(entry, flight, writer, writer.put(DATA[index * SEGMENT : (index + 1) * SEGMENT]))
     await world.quiet()
     assert synced == [entry.key]
     assert [fact.entry for fact in world.of(ShardCompleted)] == [entry]
@@ -217,7 +217,7 @@ async def test_a_broken_flight_leaves_no_part_of_its_segment(world: World) -> No
     entry, before = world.entry(A), world.allocated()
     flight, writer = in_the_air(world)
     with pytest.raises(OriginUnavailable):
-        await world.fill.run_flight(entry, flight, writer, failing(writer, OriginUnavailable(A, "gone")))
+        await world.storage.run_flight(entry, flight, writer, failing(writer, OriginUnavailable(A, "gone")))
     await nothing_left(world, entry)
     assert (entry.segments.has(1), world.allocated()) == (False, before)
 
@@ -226,7 +226,7 @@ async def test_a_segment_that_did_not_come_is_reported_missing(world: World) -> 
     """Its reader's cursor goes back to it."""
     flight, writer = in_the_air(world)
     with pytest.raises(OriginUnavailable):
-        await world.fill.run_flight(world.entry(A), flight, writer, failing(writer, OriginUnavailable(A, "gone")))
+        await world.storage.run_flight(world.entry(A), flight, writer, failing(writer, OriginUnavailable(A, "gone")))
     assert [(fact.index, fact.flight) for fact in world.of(SegmentMissed)] == [(1, flight)]
 
 
@@ -241,7 +241,7 @@ async def test_readers_are_stopped_before_the_bytes_are_given_back(world: World,
 
     monkeypatch.setattr(Fill, "give_back", give_back)
     with pytest.raises(OriginUnavailable):
-        await world.fill.run_flight(world.entry(A), flight, writer, failing(writer, OriginUnavailable(A, "gone")))
+        await world.storage.run_flight(world.entry(A), flight, writer, failing(writer, OriginUnavailable(A, "gone")))
     assert [type(error) for error in errors] == [OriginUnavailable]
 
 
@@ -250,7 +250,7 @@ async def test_another_version_at_the_origin_ends_this_one(world: World) -> None
     entry = world.entry(A)
     flight, writer = in_the_air(world)
     with pytest.raises(ShardChanged):
-        await world.fill.run_flight(entry, flight, writer, failing(writer, ShardChanged(A, "another ETag")))
+        await world.storage.run_flight(entry, flight, writer, failing(writer, ShardChanged(A, "another ETag")))
     await world.quiet()
     assert entry.in_use.stale
     assert world.ledger.stored_bytes == 0
@@ -260,7 +260,7 @@ async def test_a_disk_that_fails_in_a_flight_is_told_to_its_health(world: World)
     """Its reader goes on past the cache."""
     flight, writer = in_the_air(world)
     with pytest.raises(DiskFailed):
-        await world.fill.run_flight(world.entry(A), flight, writer, failing(writer, DiskFailed("write", "EROFS", "read-only")))
+        await world.storage.run_flight(world.entry(A), flight, writer, failing(writer, DiskFailed("write", "EROFS", "read-only")))
     assert not world.cache.disk.usable
     world.clock.advance(60)
     world.cache.disk.look()
@@ -279,7 +279,7 @@ async def test_a_flight_holds_nothing_wherever_it_is_cancelled(tmp_path: Path, w
         async with building(tmp_path / f"{cut.number}") as world:
             entry = await first_stored(world)
             flight, writer = in_the_air(world)
-            await cut.run(world.fill.run_flight(entry, flight, writer, filling(writer)))
+            await cut.run(world.storage.run_flight(entry, flight, writer, filling(writer)))
             await nothing_left(world, entry)
             assert world.ledger.stored_bytes == SEGMENT * (1 + entry.segments.has(1))
             assert entry.segments.has(1) or type(flight.error) is ForebayError
@@ -303,7 +303,7 @@ async def test_a_write_under_way_ends_before_its_room_is_given_back(world: World
         await writer._begin_write()
         raise OriginUnavailable(A, "gone")
 
-    flying = asyncio.create_task(world.fill.run_flight(entry, flight, writer, filling()))
+    flying = asyncio.create_task(world.storage.run_flight(entry, flight, writer, filling()))
     await until(reached.is_set)
     await asyncio.sleep(0.01)
     assert (flying.done(), world.ledger.reserved_bytes) == (False, SEGMENT)
@@ -319,8 +319,8 @@ async def test_a_write_under_way_ends_before_its_room_is_given_back(world: World
 
 async def test_an_outdated_version_is_reported_once(world: World) -> None:
     """Two flights may learn it."""
-    world.fill.outdated(entry := world.entry(A))
-    world.fill.outdated(entry)
+    world.storage.outdated(entry := world.entry(A))
+    world.storage.outdated(entry)
     assert [fact.entry for fact in world.of(VersionOutdated)] == [entry]
 
 
@@ -328,7 +328,7 @@ async def test_an_outdated_version_stays_while_a_reader_is_inside(world: World) 
     """The reader ends with the version it began with; then its bytes leave."""
     entry = world.entry(A)
     async with world.opened(A, last=SEGMENT - 1) as reading:
-        world.fill.outdated(entry)
+        world.storage.outdated(entry)
         await world.quiet()
         assert world.ledger.stored_bytes == SEGMENT
         assert b"".join([bytes(chunk) async for chunk in reading.chunks()]) == DATA[:SEGMENT]
@@ -341,6 +341,6 @@ async def test_a_length_that_becomes_known_completes_the_shard(world: World) -> 
     await world.quiet()
     assert whole == DATA
     world.facts.clear()
-    world.fill.length_known(world.entry(A))
+    world.storage.length_known(world.entry(A))
     await world.quiet()
     assert [fact.entry for fact in world.of(ShardCompleted)] == [world.entry(A)]

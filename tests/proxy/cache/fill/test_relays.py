@@ -10,8 +10,8 @@ import pytest
 from support.fake_origin import reset
 from support.house import LAYOUT, SEGMENT, World, building, data_of, reader, shard_of
 
-from forebay_proxy.cache.fill import relays
-from forebay_proxy.cache.fill.relays import Relays
+from forebay_proxy.cache.fetching import relays
+from forebay_proxy.cache.fetching.relays import Relays
 from forebay_proxy.core.errors import ShardChanged
 from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.shard import ByteRange, SparseRange
@@ -178,7 +178,7 @@ async def test_a_part_that_nobody_comes_for_is_given_up(world: World, monkeypatc
         pass
     await world.quiet()
     assert len(world.room.entries) == 0
-    assert "0 begun" in repr(world.fill.relays)
+    assert "0 begun" in repr(world.storage.relays)
 
 
 def test_the_count_has_a_bound() -> None:

@@ -26,7 +26,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 def ensure(world: World, index: int) -> object:
-    return world.segment_flights.ensure(world.entry(A), index, shard_of(A), need=DEMAND + 1, need_at=None, reader=None)
+    return world.segment_fetches.ensure(world.entry(A), index, shard_of(A), need=DEMAND + 1, need_at=None, reader=None)
 
 
 async def test_ahead_of_need_a_missing_segment_takes_off_once(world: World) -> None:
@@ -34,7 +34,7 @@ async def test_ahead_of_need_a_missing_segment_takes_off_once(world: World) -> N
     assert ensure(world, 0) is None
     flight = ensure(world, 1)
     assert flight is not None
-    assert world.segment_flights.find(world.entry(A), 1) is flight
+    assert world.segment_fetches.find(world.entry(A), 1) is flight
     assert ensure(world, 1) is None
     await world.quiet()
     assert len(world.origin.asked(A)) == 2
@@ -56,7 +56,7 @@ async def test_ahead_of_need_nothing_takes_off_where_it_cannot_stay(world: World
 
 async def test_what_is_needed_now_flies_without_room_too(world: World) -> None:
     """What lies before the reader does not."""
-    entry, flights = world.entry(A), world.segment_flights
+    entry, flights = world.entry(A), world.segment_fetches
     grant = world.ledger.reserve(world.ledger.free_bytes, list)
     entry.segments.lease(0)
     assert not flights.launch_ahead(entry, 2, shard_of(A), 1.0, None)
@@ -70,7 +70,7 @@ async def test_what_is_needed_now_flies_without_room_too(world: World) -> None:
 
 async def test_a_flight_for_one_reader_is_found_by_nobody_else(world: World) -> None:
     """It ends where its segment does, and counts as fetched twice."""
-    entry, flights = world.entry(A), world.segment_flights
+    entry, flights = world.entry(A), world.segment_fetches
     flight = flights.launch_alone(entry, SEGMENT + 10, shard_of(A))
     assert (flight.first, flight.end, flight.bypass) == (SEGMENT + 10, 2 * SEGMENT, True)
     assert flights.find(entry, 1) is None
@@ -80,7 +80,7 @@ async def test_a_flight_for_one_reader_is_found_by_nobody_else(world: World) -> 
 
 async def test_a_flight_is_hurried_and_never_slowed(world: World) -> None:
     """The nearest need of all who wait is its need."""
-    entry, flights = world.entry(A), world.segment_flights
+    entry, flights = world.entry(A), world.segment_fetches
     flight = flights.launch(entry, 1, shard_of(A), 5.0, None)
     flights.hurry(entry, flight, 2.0)
     flights.hurry(entry, flight, 9.0)
@@ -90,7 +90,7 @@ async def test_a_flight_is_hurried_and_never_slowed(world: World) -> None:
 
 async def test_only_a_reader_with_a_plan_has_announced_itself(world: World) -> None:
     """A name alone says nothing of the future."""
-    known = world.segment_flights.announced
+    known = world.segment_fetches.announced
     assert (known(None), known(reader())) == (None, None)
     world.plans.replace(reader(), [shard_of(A)])
     assert known(reader()) == reader()

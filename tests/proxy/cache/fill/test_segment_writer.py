@@ -133,7 +133,7 @@ async def test_a_unit_comes_while_the_one_before_is_written(tmp_path: Path, monk
         world.origin.put(A, data_of(SEGMENT)).chunk_bytes = UNIT // 2
         reading = asyncio.create_task(world.get(A))
         await until(reached.is_set)
-        (flight,) = world.flights.all()
+        (flight,) = world.fetches.all()
         await until(lambda: flight.position == 2 * UNIT)
         assert flight.on_disk.end == 0
         gate.set()
@@ -189,7 +189,7 @@ async def test_shutdown_in_the_middle_gives_all_back(tmp_path: Path, kind: str, 
         reading = asyncio.create_task(world.get(A))
         await gate.reached.wait()
         world.resolver.cancel()
-        world.flights.cancel()
+        world.fetches.cancel()
         with pytest.raises(Exception, match="shutting down"):
             await reading
 
@@ -227,7 +227,7 @@ async def test_a_bypass_that_began_as_a_stored_flight_says_so(tmp_path: Path) ->
 
 async def test_every_bypass_counts_in_the_windows_share(tmp_path: Path) -> None:
     """Openings too: the unit shrinks with each."""
-    async with building(tmp_path / "c", segments=0, window_unit=4096) as world:
+    async with building(tmp_path / "c", segments=0) as world:
         world.origin.put(A, data_of(SEGMENT))
         world.origin.put(B, data_of(SEGMENT))
         async with world.opened(A, reader(1)) as one, world.opened(shard_of(B), reader(2)) as two:

@@ -211,7 +211,7 @@ async def test_another_shards_hashing_does_not_come_first(tmp_path: Path, monkey
             group.create_task(world.get(A, reader(2)))
             await until(lambda: A in world.resolver.versions.current and remote)
             await until(lambda: world.entry(A).trust.digest_state and world.entry(A).trust.digest_state.waiting)  # type: ignore[union-attr]
-            await until(lambda: world.entry(B).segments.has(1) and not len(world.flights))
+            await until(lambda: world.entry(B).segments.has(1) and not len(world.fetches))
             held.open()
         await world.quiet()
     assert order[:4] == [B, A, A, A]

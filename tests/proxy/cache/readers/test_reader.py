@@ -134,7 +134,7 @@ async def test_leases_move_with_the_reader_and_end_with_it(tmp_path: Path) -> No
 @pytest.mark.parametrize("where", ["opening", "waiting", "bypass", "verifying", "between"])
 async def test_a_cancelled_reader_gives_everything_back(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever it stood."""
-    async with building(tmp_path / "c", segments=0 if where == "bypass" else 50, window_unit=4096) as world:
+    async with building(tmp_path / "c", segments=0 if where == "bypass" else 50) as world:
         data = data_of(6 * SEGMENT)
         remote = world.origin.put(A, data)
         verifying, verified, digest = threading.Event(), threading.Event(), file_io.digest
@@ -179,7 +179,7 @@ async def test_a_cancelled_reader_gives_everything_back(tmp_path: Path, where: s
 
 async def test_readers_cancelled_at_any_step_leave_nothing(tmp_path: Path) -> None:
     """After one turn of the loop, after two, after three ...: the books agree every time, and the last reader gets all."""
-    async with building(tmp_path / "c", segments=5, window_unit=4096) as world:
+    async with building(tmp_path / "c", segments=5) as world:
         a, b = data_of(4 * SEGMENT), data_of(4 * SEGMENT, 1)
         world.origin.put(A, a)
         world.origin.put(B, b, ranged=False)

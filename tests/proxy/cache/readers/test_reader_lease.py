@@ -61,7 +61,7 @@ async def test_giving_up_leaves_nothing(tmp_path: Path) -> None:
         hold = await held(world)
         gate = world.origin.remotes[A].hold(SEGMENT + 10)
         hold.ask_ahead(0, 1)
-        flight = world.segment_flights.find(world.entry(A), 1)
+        flight = world.segment_fetches.find(world.entry(A), 1)
         assert flight is not None
         hold.board(flight, SEGMENT)
         hold.moved(SEGMENT + 5)

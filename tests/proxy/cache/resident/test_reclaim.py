@@ -216,7 +216,7 @@ async def test_a_flight_cancelled_while_it_prepares_gives_all_back(tmp_path: Pat
         monkeypatch.setattr(target, step, held)
         reading = asyncio.create_task(world.get(B))
         await reached.wait()
-        world.flights.cancel()
+        world.fetches.cancel()
         world.resolver.cancel()
         await asyncio.sleep(0)
         gate.set()
@@ -231,9 +231,9 @@ async def test_a_flight_cancelled_while_it_waits_for_a_segment_to_leave(tmp_path
         grant = world.room.reserve(SEGMENT)
         entry = world.entry(A)
         reading = asyncio.create_task(world.get(A, first=2 * SEGMENT, last=3 * SEGMENT - 1))
-        await until(lambda: world.flights.find(entry.key, 2))
+        await until(lambda: world.fetches.find(entry.key, 2))
         await asyncio.sleep(0)
-        world.flights.cancel()
+        world.fetches.cancel()
         with pytest.raises(Exception, match="shutting down"):
             await reading
         await world.reclaimer.clear(grant)
@@ -262,7 +262,7 @@ async def test_a_segment_put_back_and_taken_again_is_waited_for_again(tmp_path: 
         await until(lambda: 1 in entry.in_use.leaving)
         entry.in_use.leaving[1].add_done_callback(lambda _: taken_again.append(asyncio.create_task(world.reclaimer.discard(entry, 1))))
         grant = world.room.reserve(SEGMENT)
-        preparing = asyncio.create_task(world.fill.prepare(entry, 1, grant))
+        preparing = asyncio.create_task(world.storage.prepare(entry, 1, grant))
         await asyncio.sleep(0.01)
         refuse.set()
         await first

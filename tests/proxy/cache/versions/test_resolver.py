@@ -13,7 +13,7 @@ import pytest
 from support.fake_origin import reset
 from support.house import SEGMENT, building, data_of, reader, shard_of, until
 
-from forebay_proxy.cache.fill.fetcher import UNWANTED_BUDGET_S
+from forebay_proxy.cache.fetching.fetcher import UNWANTED_BUDGET_S
 from forebay_proxy.cache.resident.space import Slice
 from forebay_proxy.cache.versions.refusals import REMEMBERED_S
 from forebay_proxy.cache.versions.versions import NO_JOB_S
@@ -199,7 +199,7 @@ async def test_an_opening_ahead_that_finds_no_room_is_nobodys_answer(tmp_path: P
     async with building(tmp_path / "c") as world:
         world.origin.put(A, DATA)
         comers: list[asyncio.Task[bytes]] = []
-        grant = world.fill.grants.opening
+        grant = world.storage.grants.opening
 
         async def no_room(needed: Urgency, size: int) -> Grant[Slice] | None:
             if needed.need < DEMAND:
@@ -207,7 +207,7 @@ async def test_an_opening_ahead_that_finds_no_room_is_nobodys_answer(tmp_path: P
             comers.append(asyncio.create_task(world.get(A, reader(2))))  # it runs before anybody hears of the failure
             return None
 
-        monkeypatch.setattr(world.fill.grants, "opening", no_room)
+        monkeypatch.setattr(world.storage.grants, "opening", no_room)
         with pytest.raises(CacheFull):
             await world.resolver.entry(shard_of(A), "job", need=DEMAND + 1)
         assert await comers[0] == DATA

@@ -1,7 +1,8 @@
-"""One flight's way to the origin: ask, check, resume, land.
+"""The way to the origin: ask, check, resume; the bytes of one version, in order.
 
-The version is pinned: every request carries the pin, every answer's version is compared, so bytes of two versions never meet. A broken body
-is asked again from its next missing byte (Range + pin) within the retry budget; the readers of the flight do not notice.
+The version is pinned: every request carries the pin, every answer's version is compared before any of its bytes is given out, so bytes of
+two versions never meet. A broken body is asked again from its next missing byte (Range + pin) within the retry budget; who takes the bytes
+does not notice.
 """
 
 from __future__ import annotations
@@ -10,12 +11,11 @@ import logging
 import random
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 
-from forebay_proxy.cache.fill.body_copy import BodyCopy, Stopwatch, check
-from forebay_proxy.cache.fill.segment_writer import SegmentWriter
 from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.facts import DigestsOffered
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import (
     OriginLied,
@@ -30,16 +30,16 @@ from forebay_proxy.core.errors import (
     VersionLost,
 )
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.facts.origins import FetchRetried, OriginOddity
+from forebay_proxy.core.facts.origins import FetchRetried, OriginBytes, OriginOddity
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 from forebay_proxy.origins.base import OriginBody, TellsDigests
 from forebay_proxy.origins.registry import Origins
-from forebay_proxy.transfer.buffers import BufferBudget
-from forebay_proxy.transfer.flights import Flight
-from forebay_proxy.transfer.limiter import WAITED, Limiters, Slot, SlotNeed
+from forebay_proxy.transfer.fetches import Answer
+from forebay_proxy.transfer.limiter import DEMAND, WAITED, Limiters, Slot, SlotNeed
 from forebay_proxy.transfer.retry import RetryBudget
+from forebay_proxy.wire.tar.end_marker import EndMarker
 
-__all__ = ["DENIALS", "UNWANTED_BUDGET_S", "Fetcher", "QueuedNeed", "reason_of"]
+__all__ = ["DENIALS", "UNWANTED_BUDGET_S", "Fetcher", "QueuedNeed", "check", "reason_of"]
 
 log = logging.getLogger("forebay")
 
@@ -54,6 +54,7 @@ UNWANTED_BUDGET_S = 15.0
 DENIALS = 40
 DENIED_S = 0.01  # the n-th question comes after n of these, up to
 LONGEST_DENIED_S = 0.1
+ALONE_BYTES = 128 * 1024  # that wait in this process for the one reader of a body, who may be slow
 NAMELESS = "the origin names no version: nothing would tell another one's bytes from these"
 
 
@@ -70,7 +71,6 @@ class Fetcher:
         self,
         origins: Origins,
         limiters: Limiters,
-        buffers: BufferBudget,
         events: Events,
         *,
         retry_budget_s: float,
@@ -80,7 +80,6 @@ class Fetcher:
     ) -> None:
         self._origins = origins.by_scheme
         self._limiters = limiters
-        self._buffers = buffers
         self._events = events
         self._retry_budget_s = retry_budget_s
         self._clock = clock
@@ -99,10 +98,10 @@ class Fetcher:
 
     @asynccontextmanager
     async def ask(
-        self, shard: Shard, want: ByteRange | None, pin: Pin, flight: SlotNeed, retry_budget: RetryBudget | None = None
+        self, shard: Shard, want: ByteRange | None, pin: Pin, need: SlotNeed, retry_budget: RetryBudget | None = None
     ) -> AsyncIterator[tuple[OriginBody, Slot]]:
         """One request, in its turn; the origin's limiter learns how it went."""
-        async with self._turn(shard, flight, retry_budget) as slot:
+        async with self._turn(shard, need, retry_budget) as slot:
             slot.brings_bytes(self._clock)
             async with self._origins[shard.url.scheme].read(shard, want, pin) as body:
                 self._answers(shard, slot)
@@ -121,10 +120,10 @@ class Fetcher:
                 await self.again(shard, error, retry_budget)
 
     @asynccontextmanager
-    async def _turn(self, shard: Shard, flight: SlotNeed, retry_budget: RetryBudget | None) -> AsyncIterator[Slot]:
+    async def _turn(self, shard: Shard, need: SlotNeed, retry_budget: RetryBudget | None) -> AsyncIterator[Slot]:
         """A place at the origin; whatever goes wrong while it is held is told to the limiter."""
         came = self._clock()
-        async with self._limiters.of(shard.origin).slot(flight) as slot:
+        async with self._limiters.of(shard.origin).slot(need) as slot:
             if retry_budget is not None:
                 retry_budget.queued(self._clock() - came)
             try:
@@ -163,48 +162,112 @@ class Fetcher:
         """Something that waits for its turn is needed sooner now."""
         self._limiters.of(origin).wake()
 
-    async def fill(
-        self, entry: Entry, flight: Flight, shard: Shard, writer: SegmentWriter, retry_budget: RetryBudget | None = None
-    ) -> None:
-        """Bring everything of ``flight`` that has not arrived, however often the body breaks. Raises what cannot be mended."""
-        retry_budget = retry_budget or self.retry_budget(shard.origin)
-        await writer.ready()
-        while not flight.done and not writer.complete:
-            if writer.received > 0 and not entry.version.identity:
-                raise VersionLost(entry.name, NAMELESS)
-            before = writer.received
+    async def stream(
+        self,
+        entry: Entry,
+        shard: Shard,
+        first: int,
+        end: int | None,
+        need: SlotNeed,
+        *,
+        wanted: Callable[[], object],
+        answer: Answer | None = None,
+        retry_budget: RetryBudget | None = None,
+        alone: bool = False,
+    ) -> AsyncGenerator[bytes | memoryview]:
+        """Bytes ``first`` to ``end`` (exclusive; None: to where the origin's body ends) of this very version, however often a body breaks.
+
+        ``answer``: one that has begun, of which the first bytes are taken. ``wanted``: whether a reader waits for them. ``alone``: they go
+        at the pace of one reader, and hold no place of the origin's. The taker has done with a piece when it asks for the next.
+
+        Raises what cannot be mended; ``TruncatedShard`` for a body whose end cannot be told from a cut.
+        """
+        budget = retry_budget or self.retry_budget(shard.origin)
+        position = first
+        while end is None or position < end:
+            before = position
             try:
-                want = self._range(entry, flight, writer)
-                async with self.ask(shard, want, entry.version.pin, flight, retry_budget) as (body, slot):
-                    check(entry, body, want)
-                    if entry.trust.denials:
-                        self._shown_again(entry)
-                    await self.pour(entry, flight, shard, writer, body, slot)
+                if answer is None and position > 0 and not entry.version.identity:
+                    raise VersionLost(entry.name, NAMELESS)
+                want = ByteRange(position, None if end is None else end - 1) if entry.ranged else None
+                asking = self.ask(shard, want, entry.version.pin, need, budget) if answer is None else answer.taken()
+                answer = None
+                async with asking as (body, slot):
+                    self._judge(entry, body, want)
+                    if alone:
+                        slot.leave()
+                        body.narrow(ALONE_BYTES)
+                    async with aclosing(self._needed(entry, shard, body, position, end, need)) as pieces:
+                        async for piece in pieces:
+                            yield piece
+                            position += len(piece)
+                if end is None or entry.version.length is None:
                     return
+                if position < end:
+                    raise TruncatedShard(entry.name, f"the body ended at byte {position} of {end}")
             except RangeNotSatisfiable as error:
                 cause = f"the origin says that byte {before} lies beyond its end, this version has {entry.version.length} bytes"
                 raise ShardChanged(entry.name, cause) from error
             except ShardError as error:
-                await writer.flush()  # what arrived is kept: the next request starts behind it
-                if writer.complete:
+                if position == end:
                     return  # all of it came before the end of the body went wrong
-                if writer.received > before:
-                    retry_budget.progress()
-                elif flight.end is None and isinstance(error, TruncatedShard):
+                if position > before:
+                    budget.progress()
+                elif entry.version.length is None and isinstance(error, TruncatedShard):
                     raise  # the same end twice: it is the origin's, and asking again brings it again
-                await self.resume(entry, flight, shard, writer, error, retry_budget)
+                await self._resume(entry, shard, position, error, budget, wanted)
 
-    @staticmethod
-    def _range(entry: Entry, flight: Flight, writer: SegmentWriter) -> ByteRange | None:
-        if not entry.ranged:
-            return None
-        return ByteRange(writer.received, None if flight.end is None else flight.end - 1)
+    def _judge(self, entry: Entry, body: OriginBody, want: ByteRange | None) -> None:
+        """As ``check``; and what an answer of the right version says besides."""
+        check(entry, body, want)
+        if entry.trust.denials:
+            self._shown_again(entry)
+        if body.digests:
+            self._events.emit(DigestsOffered(entry, body.digests))
 
-    async def resume(
-        self, entry: Entry, flight: Flight, shard: Shard, writer: SegmentWriter, error: ShardError, retry_budget: RetryBudget
+    async def _needed(
+        self, entry: Entry, shard: Shard, body: OriginBody, position: int, end: int | None, need: SlotNeed
+    ) -> AsyncGenerator[bytes | memoryview]:
+        """Of one body the bytes from ``position`` to ``end``. Raises ``OriginLied`` where it begins too late, or goes on too long."""
+        limiter, kind = self._limiters.of(shard.origin), "demand" if need.need < DEMAND else "prefetch"
+        began, company, received = self._clock(), limiter.in_flight, 0
+        # A whole body where a part is needed: what came before is passed over, what lies beyond is left.
+        whole = not body.ranged and (entry.ranged or end != entry.version.length)
+        skip, tail = position - body.first, EndMarker() if entry.version.length is None and not body.framed else None
+        if skip < 0:
+            raise OriginLied(entry.name, f"the body starts at {body.first}, {position} is needed")
+        if whole and entry.ranged:
+            self._events.emit(OriginOddity(shard.origin, "whole-for-range"))
+        async for piece in body.chunks:
+            received += len(piece)
+            limiter.bandwidth.came(len(piece), self._clock())
+            self._events.emit(OriginBytes(shard.origin, len(piece), kind))
+            if tail is not None:
+                tail.feed(piece)
+            passed = min(skip, len(piece))
+            skip -= passed
+            needed = piece[passed:] if end is None else piece[passed : passed + end - position]
+            if len(needed) < len(piece) - passed and not whole:
+                raise OriginLied(entry.name, f"more bytes came than the {end} promised")
+            position += len(needed)
+            if position == end:
+                limiter.connection_rate.measured(received, self._clock() - began, max(company, limiter.in_flight))
+            if needed:
+                yield needed
+            if whole and position == end:
+                return
+        if tail is not None and not tail.seen:
+            raise TruncatedShard(
+                entry.name,
+                f"the connection closed after {position} bytes, with neither a length nor a tar end marker: that may be a cut",
+                next_step="serve the shard with a Content-Length",
+            )
+
+    async def _resume(
+        self, entry: Entry, shard: Shard, position: int, error: ShardError, budget: RetryBudget, wanted: Callable[[], object]
     ) -> None:
         """Pause before asking for the rest, or raise ``error`` if asking cannot help."""
-        resumed = writer.received > 0
+        resumed = position > 0
         if resumed and not entry.version.identity:
             raise VersionLost(entry.name, f"{error.cause}, and {NAMELESS}", next_step=error.next_step) from error
         if isinstance(error, ShardChanged):
@@ -214,11 +277,11 @@ class Fetcher:
             await self.sleep(min(LONGEST_DENIED_S, DENIED_S * entry.trust.denials))
             self._events.emit(FetchRetried(shard.origin, reason_of(error), resumed))
             return
-        if flight.passengers:
-            retry_budget.wanted()
+        if wanted():
+            budget.wanted()
         else:
-            retry_budget.shorten(UNWANTED_BUDGET_S)
-        await self.again(shard, error, retry_budget, resumed=resumed)
+            budget.shorten(UNWANTED_BUDGET_S)
+        await self.again(shard, error, budget, resumed=resumed)
 
     def _shown_again(self, entry: Entry) -> None:
         """The origin shows a version that it had denied: several servers behind one name made up their ETags from inodes or copy times."""
@@ -246,11 +309,29 @@ class Fetcher:
             raise
         self._events.emit(FetchRetried(shard.origin, reason_of(error), resumed))
 
-    async def pour(self, entry: Entry, flight: Flight, shard: Shard, writer: SegmentWriter, body: OriginBody, slot: Slot) -> None:
-        """Land the bytes of ``body``; at its end the flight is complete. Raises as ``BodyCopy.run``."""
-        limiter = self._limiters.of(shard.origin)
-        stopwatch = Stopwatch(limiter.connection_rate, limiter.bandwidth, lambda: limiter.in_flight, self._clock)
-        await BodyCopy(entry, flight, writer, body, origin=shard.origin, buffers=self._buffers, events=self._events).run(slot, stopwatch)
+
+def check(entry: Entry, body: OriginBody, want: ByteRange | None) -> None:
+    """The answer is about the version being fetched, and its bytes can be told apart. Raises ``ShardChanged``, or ``OriginLied``.
+
+    Where the origin names its versions, the same name with another length or encoding is a lie. Where it does not, they are all there is
+    to tell two versions apart.
+    """
+    mine, theirs = entry.version, body.version
+    if mine.encoding != theirs.encoding and mine.identity:
+        was, now = mine.encoding or "identity", theirs.encoding or "identity"
+        raise OriginLied(entry.name, f"the origin now sends it encoded as {now}, it was {was}", of_version=True)
+    if mine.identity and not theirs.identity:
+        raise OriginLied(entry.name, f"the origin does not say of which version this is, it was {mine.identity}", of_version=True)
+    if mine.identity != theirs.identity:
+        raise ShardChanged(entry.name, f"the origin now has version {theirs.identity or 'without identity'}, this one is {mine.identity}")
+    if mine.length is not None and theirs.length is not None and mine.length != theirs.length:
+        cause = f"the origin now says that it has {theirs.length} bytes, it said {mine.length}"
+        raise OriginLied(entry.name, cause, of_version=True) if mine.identity else ShardChanged(entry.name, cause)
+    if mine.encoding != theirs.encoding:
+        raise ShardChanged(entry.name, "the origin now sends it in another encoding")
+    # It honoured Range once, or an earlier process had its body as one stream. Same version and length: what is needed is taken of it.
+    if want is not None and not body.ranged and theirs.length is None:
+        raise OriginLied(entry.name, f"asked for {want.header()}, the origin answered with a body of unknown length", of_version=True)
 
 
 def _is_answer(error: ShardError) -> bool:
