@@ -231,8 +231,9 @@ class Fetcher:
         """Of one body the bytes from ``position`` to ``end``. Raises ``OriginLied`` where it begins too late, or goes on too long."""
         limiter, kind = self._limiters.of(shard.origin), "demand" if need.need < DEMAND else "prefetch"
         began, company, received = self._clock(), limiter.in_flight, 0
-        # A whole body where a part is needed: what came before is passed over, what lies beyond is left.
+        # A whole body where a part is needed, or what another reader asked for: what came before is passed over, what lies beyond is left.
         whole = not body.ranged and (entry.ranged or end != entry.version.length)
+        longer = whole or (end is not None and body.ranged and body.length is not None and body.first + body.length > end)
         skip, tail = position - body.first, EndMarker() if entry.version.length is None and not body.framed else None
         if skip < 0:
             raise OriginLied(entry.name, f"the body starts at {body.first}, {position} is needed")
@@ -247,14 +248,14 @@ class Fetcher:
             passed = min(skip, len(piece))
             skip -= passed
             needed = piece[passed:] if end is None else piece[passed : passed + end - position]
-            if len(needed) < len(piece) - passed and not whole:
+            if len(needed) < len(piece) - passed and not longer:
                 raise OriginLied(entry.name, f"more bytes came than the {end} promised")
             position += len(needed)
             if position == end:
                 limiter.connection_rate.measured(received, self._clock() - began, max(company, limiter.in_flight))
             if needed:
                 yield needed
-            if whole and position == end:
+            if longer and position == end:
                 return
         if tail is not None and not tail.seen:
             raise TruncatedShard(
