@@ -163,7 +163,7 @@ class Opening:
 
     async def _handed_over(self, entry: Entry, body: OriginBody, slot: Slot, held: AsyncExitStack) -> None:
         """The body is the reader's that comes for it first; of an opening ahead of need nobody does."""
-        if self._needed.need >= DEMAND and not self._needed.waiting:
+        if self._needed.need >= DEMAND:
             self._resolve()
             return
         answer = entry.in_use.answer = Answer(body, slot, held.pop_all())
