@@ -200,9 +200,9 @@ class ShardReader:
         """Readable bytes at the position, within one segment: at most one unit, and ``copied`` of a file; 0: they may be a stretch."""
         index, fetch = self._place.segment, self.lease.fetch
         self._repeats.expect(index, fetch, stored=self._place.source is SegmentSource.STORE)
-        if self._alone is not None:
-            return self._alone.take()
         end = self.chunk_reader.end_of(index, self._end)
+        if self._alone is not None:
+            return self._alone.take(end - self.position)
         if not copied and not self._repeats and (fetch is None or not fetch.bypass):  # what is to be compared, we must see
             last = end if fetch is None else min(end, fetch.position)
             if last - self.position >= LEAST_BYTES:
@@ -363,9 +363,10 @@ class Alone:
         self._piece = await anext(self._pieces, b"")
         return self.ready
 
-    def take(self) -> bytes | memoryview:
-        """At most one unit of what has come."""
-        taken, self._piece = self._piece[: self._unit_bytes], self._piece[self._unit_bytes :]
+    def take(self, most: int) -> bytes | memoryview:
+        """Of what has come ``most`` bytes, and one unit, at most."""
+        size = min(most, self._unit_bytes)
+        taken, self._piece = self._piece[:size], self._piece[size:]
         return taken
 
     async def aclose(self) -> None:
