@@ -39,7 +39,7 @@ from forebay_proxy.transfer.limiter import DEMAND, WAITED, Limiters, Slot, SlotN
 from forebay_proxy.transfer.retry import RetryBudget
 from forebay_proxy.wire.tar.end_marker import EndMarker
 
-__all__ = ["DENIALS", "UNWANTED_BUDGET_S", "Fetcher", "QueuedNeed", "check", "reason_of"]
+__all__ = ["DENIALS", "NAMELESS", "UNWANTED_BUDGET_S", "Fetcher", "QueuedNeed", "check", "reason_of"]
 
 log = logging.getLogger("forebay")
 
@@ -180,6 +180,8 @@ class Fetcher:
         ``answer``: one that has begun, of which the first bytes are taken. ``wanted``: whether a reader waits for them. ``alone``: they go
         at the pace of one reader, and hold no place of the origin's. The taker has done with a piece when it asks for the next.
 
+        Of a version without identity it is one body, whatever it is of: who was given bytes before must not go on with it.
+
         Raises what cannot be mended; ``TruncatedShard`` for a body whose end cannot be told from a cut.
         """
         budget = retry_budget or self.retry_budget(shard.origin)
@@ -187,8 +189,6 @@ class Fetcher:
         while end is None or position < end:
             before = position
             try:
-                if answer is None and position > 0 and not entry.version.identity:
-                    raise VersionLost(entry.name, NAMELESS)
                 want = ByteRange(position, None if end is None else end - 1) if entry.ranged else None
                 asking = self.ask(shard, want, entry.version.pin, need, budget) if answer is None else answer.taken()
                 answer = None

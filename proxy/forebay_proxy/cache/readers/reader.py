@@ -21,10 +21,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from typing import Protocol, cast
 
+from forebay_proxy.cache.fetching.fetcher import NAMELESS
 from forebay_proxy.cache.readers.chunk_reader import FIRST_BYTES, LEAST_BYTES, MOST_BYTES, ChunkReader, FileStretch, RepeatCheck
 from forebay_proxy.cache.readers.reader_lease import ReaderLease, ReaderParts, ReaderPlace, ReaderTally, SegmentSource
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.core.errors import CacheError, DigestDiffers, OriginError, ShardChanged, bare
+from forebay_proxy.core.errors import CacheError, DigestDiffers, OriginError, ShardChanged, VersionLost, bare
 from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.segments import read_ahead_breadth
 from forebay_proxy.core.shard import Shard
@@ -79,6 +80,7 @@ class ShardReader:
         self.entry = entry
         self.tally = ReaderTally()
         self.position = 0
+        self._first = 0
         self._host = host
         self._end: int | None = 0
         self._place = ReaderPlace()
@@ -95,7 +97,7 @@ class ShardReader:
 
         The outcome is as known now; a bypass further on makes it ``BYPASS`` in the end. Raises ``ShardError``.
         """
-        self.position = first
+        self.position = self._first = first
         length = self.entry.shown_version.length
         self._end = length if last is None else last + 1 if length is None else min(length, last + 1)
         if length is not None and first >= length:
@@ -276,6 +278,8 @@ class ShardReader:
 
     def _read_alone(self, end: int | None, outcome: RequestOutcome = RequestOutcome.BYPASS) -> None:
         """A body of its own brings what follows, to ``end`` (exclusive; None: to the shard's)."""
+        if self.position > self._first and not self.entry.version.identity:
+            raise VersionLost(self.entry.name, NAMELESS)
         self._place.source, self.tally.outcome = SegmentSource.ALONE, outcome
         sparse = outcome is RequestOutcome.RELAYED
         pieces = self._host.parts.segment_fetches.alone(self.entry, self.position, end, self.shard, sparse=sparse)
