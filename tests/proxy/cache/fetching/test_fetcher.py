@@ -269,14 +269,11 @@ async def test_a_nameless_shard_of_another_length_is_another(world: World) -> No
     assert await world.get(A) == longer
 
 
-async def test_the_rest_of_a_nameless_body_is_asked_for_by_nobody(world: World) -> None:
-    """Nothing would tell it from another version's; also where none of it was had before."""
+async def test_the_rest_of_a_nameless_body_is_not_asked_for(world: World) -> None:
+    """Nothing would tell it from another version's."""
     world.origin.put(A, DATA, identity=False, ranged=False).fail(after=1000)
     with pytest.raises(VersionLost, match="connection reset, and the origin names no version"):
         await world.get(A)
-    entry = Entry("k" * 64, shard_of(A), version("", len(DATA)), DEFAULT_LAYOUT, ranged=False)
-    with pytest.raises(VersionLost):
-        await anext(world.fetcher.stream(entry, shard_of(A), 1000, 2000, Urgency(0.0), wanted=lambda: True))
 
 
 async def test_a_416_within_a_version_is_another_version(world: World) -> None:

@@ -19,7 +19,7 @@ from forebay_proxy.cache.readers import reader as reader_module
 from forebay_proxy.cache.readers.chunk_reader import FileStretch
 from forebay_proxy.cache.readers.reader import REST_S, ShardReader
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.core.errors import FellBehind, OriginError
+from forebay_proxy.core.errors import FellBehind, OriginError, VersionLost
 from forebay_proxy.core.facts.origins import FetchJoined
 from forebay_proxy.core.facts.requests import ReaderWaited, RequestOutcome
 from forebay_proxy.core.segments import FIRST_BREADTH
@@ -373,6 +373,19 @@ async def test_a_chunk_of_a_readers_own_body_ends_with_its_segment(tmp_path: Pat
             chunks = [bytes(chunk) async for chunk in reading.chunks()]
         assert b"".join(chunks) == data
         assert [len(chunk) for chunk in chunks] == [SEGMENT, SEGMENT // 2, SEGMENT // 2, SEGMENT]
+
+
+async def test_many_read_parts_of_what_has_no_name(tmp_path: Path) -> None:
+    """Each by one body; who was given bytes of it must not go on with another."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data := data_of(3 * SEGMENT), identity=False)
+        firsts = [SEGMENT + number for number in range(6)]
+        assert await asyncio.gather(*(world.get(A, first=first) for first in firsts)) == [data[first:] for first in firsts]
+        async with world.opened(A, first=5) as reading:
+            await world.taken(reading, 10)
+            await reading.aclose()
+            with pytest.raises(VersionLost):
+                reading._go_alone(FellBehind("gone"))
 
 
 @pytest.mark.parametrize("room", [0, 50])
