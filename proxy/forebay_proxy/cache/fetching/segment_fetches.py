@@ -175,6 +175,8 @@ class SegmentFetches:
         self._storage.begun(entry, shard)
         error: BaseException | None = None
         try:
+            if answer is not None and fetch.bypass:
+                answer.leave_place()  # stuck readers may have all memory for a minute
             await sink.ready()
             pieces = self._fetcher.stream(
                 entry, shard, fetch.first, fetch.end, fetch, wanted=lambda: fetch.subscribers, answer=answer, retry_budget=retry_budget
