@@ -368,6 +368,20 @@ async def test_a_bypass_waits_for_memory_before_it_asks(tmp_path: Path, cancelle
                 assert bytes(buffer) == data[waits.first : waits.end]
 
 
+async def test_an_opening_that_waits_for_memory_holds_no_place_at_the_origin(world: World) -> None:
+    """Stuck readers may have it for a minute, and others could be served meanwhile."""
+    world.origin.put(B, DATA)
+    with full(world):
+        async with AsyncExitStack() as held:
+            for _ in range(MEMORY_SEGMENTS):
+                await world.buffers.memory.take(0, held.enter_context(ExitStack()))
+            reading = asyncio.create_task(world.get(B, last=9))
+            await until(lambda: world.segment_fetches.find(world.entry(B), 0) if B in world.resolver.versions.current else None)
+            assert (world.limiters.of("https://origin.example").in_flight, world.origin.open, reading.done()) == (0, 1, False)
+        assert await reading == DATA[:10]
+    assert world.origin.asked(B) == [(0, SEGMENT - 1)]
+
+
 async def test_what_nobody_waits_for_is_given_up_where_the_disk_refuses_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the origin is asked."""
     with monkeypatch.context() as patch:

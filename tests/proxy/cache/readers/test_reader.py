@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 import time
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -24,7 +23,6 @@ from forebay_proxy.core.facts.origins import FetchJoined
 from forebay_proxy.core.facts.requests import ReaderWaited, RequestOutcome
 from forebay_proxy.core.segments import FIRST_BREADTH
 from forebay_proxy.core.shard import Pin, Version
-from forebay_proxy.store.files import file_io
 from forebay_proxy.transfer.bandwidth import MOST_RANGES
 
 A = "https://o/set/a.tar"
@@ -134,73 +132,6 @@ async def test_leases_move_with_the_reader_and_end_with_it(tmp_path: Path) -> No
             assert min(reading.entry.segments.leases) == 3
             assert world.cache.leased_segments == len(reading.entry.segments.leases)
         assert world.cache.leased_segments == 0
-
-
-@pytest.mark.parametrize("where", ["opening", "waiting", "bypass", "verifying", "between"])
-async def test_a_cancelled_reader_gives_everything_back(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever it stood."""
-    async with building(tmp_path / "c", segments=0 if where == "bypass" else 50) as world:
-        data = data_of(6 * SEGMENT)
-        remote = world.origin.put(A, data)
-        verifying, verified, digest = threading.Event(), threading.Event(), file_io.digest
-
-        def held_digest(*args: Any) -> int:
-            verifying.set()
-            verified.wait(60)
-            return digest(*args)
-
-        if where == "verifying":
-            await world.get(A)
-            await world.quiet()
-            entry = world.entry(A)
-            entry.segments.unverified = set(entry.segments.stored())
-            monkeypatch.setattr(file_io, "digest", held_digest)
-        gate = remote.hold({"opening": None}.get(where, 20_000))
-        reached = asyncio.Event()
-
-        async def read() -> None:
-            async with world.opened(A) as reading:
-                async for _ in reading.chunks():
-                    if where in ("between", "bypass"):
-                        reached.set()
-                        await asyncio.Event().wait()
-
-        task = asyncio.create_task(read())
-        if where in ("opening", "waiting"):
-            await gate.reached.wait()
-        elif where == "verifying":
-            await until(verifying.is_set)
-        else:
-            await reached.wait()
-        task.cancel()
-        verified.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        gate.open()
-        await world.quiet()
-        world.check()
-        assert await world.get(A) == data
-
-
-async def test_readers_cancelled_at_any_step_leave_nothing(tmp_path: Path) -> None:
-    """After one turn of the loop, after two, after three ...: the books agree every time, and the last reader gets all."""
-    async with building(tmp_path / "c", segments=5) as world:
-        a, b = data_of(4 * SEGMENT), data_of(4 * SEGMENT, 1)
-        world.origin.put(A, a)
-        world.origin.put(B, b, ranged=False)
-        for turns in range(60):
-            tasks = [asyncio.create_task(world.get(name)) for name in (A, B)]
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await world.quiet()
-            world.check()
-            if turns % 7 == 0:
-                await world.operations.evict(None)
-        assert await world.get(A) == a
-        assert await world.get(B) == b
 
 
 LARGE = 2 << 20  # a segment in which no folio of another can lie: what is sent from its file
