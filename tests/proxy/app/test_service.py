@@ -43,19 +43,19 @@ async def serving(place: Path) -> AsyncIterator[int]:
 
 async def test_what_has_come_is_written_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that has left got its last bytes from memory: they are on their way to the disk at the end, and here at the next start."""
-    ending, write, drop = threading.Event(), file_io.write_pieces, service.Sidecar._drop_unread
+    ending, write, drop = threading.Event(), file_io.append, service.Sidecar._drop_unread
 
-    def late(*arguments: Any) -> None:
+    def late(*arguments: Any) -> float:
         assert ending.wait(60)
-        write(*arguments)
+        return write(*arguments)
 
     def dropped(serving: service.Sidecar) -> None:
         drop(serving)
         ending.set()
 
-    monkeypatch.setattr(file_io, "write_pieces", late)
+    monkeypatch.setattr(file_io, "append", late)
     monkeypatch.setattr(service.Sidecar, "_drop_unread", dropped)
-    monkeypatch.setattr(service, "FLIGHTS_END_S", 60.0)
+    monkeypatch.setattr(service, "FETCHES_END_S", 60.0)
     (tmp_path / "root").mkdir()
     shard = tmp_path / "root" / "a.tar"
     shard.write_bytes(bytes(range(256)) * 20)

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from forebay_proxy.transfer.flights import Flight, Flights
 
 from forebay_proxy.core.errors import CacheFull, ForebayError
-from forebay_proxy.transfer.flights import Flight, Flights
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import asyncio
 from contextlib import ExitStack
 
 import pytest
+from forebay_proxy.transfer.passengers import Abandoned, Passengers
 
 from forebay_proxy.transfer import passengers as passengers_module
-from forebay_proxy.transfer.passengers import Abandoned, Passengers
 
 
 def aboard(**positions: int) -> Passengers:

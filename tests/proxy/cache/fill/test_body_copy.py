@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forebay_proxy.cache.fetching.body_copy import Stopwatch, check
 from support.house import SEGMENT, building, data_of, shard_of
 
-from forebay_proxy.cache.fetching.body_copy import Stopwatch, check
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import OriginLied, ShardChanged
 from forebay_proxy.core.segments import DEFAULT_LAYOUT

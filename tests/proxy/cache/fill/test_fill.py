@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forebay_proxy.cache.fetching.fill import Fill
+from forebay_proxy.cache.fetching.segment_writer import SegmentWriter
+from forebay_proxy.transfer.flights import Flight
 from support.cancelling import When, at_each_await
 from support.house import SEGMENT, World, building, data_of, until
 
-from forebay_proxy.cache.fetching.fill import Fill
-from forebay_proxy.cache.fetching.segment_writer import SegmentWriter
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import SegmentMissed, ShardCompleted, VersionOutdated
 from forebay_proxy.cache.resident.space import Slice
@@ -24,7 +25,6 @@ from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.files import file_io
 from forebay_proxy.store.files.file_io import InTheWay
 from forebay_proxy.store.files.shard_file import ShardFile
-from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.transfer.limiter import DEMAND
 
 A, B = "https://o/set/a.tar", "https://o/set/b.tar"

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from forebay_proxy.cache.fetching.relays import Relays
 from support.fake_origin import reset
 from support.house import LAYOUT, SEGMENT, World, building, data_of, reader, shard_of
 
 from forebay_proxy.cache.fetching import relays
-from forebay_proxy.cache.fetching.relays import Relays
 from forebay_proxy.core.errors import ShardChanged
 from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.shard import ByteRange, SparseRange

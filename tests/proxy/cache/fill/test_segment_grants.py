@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from forebay_proxy.cache.fetching.segment_grants import in_time
+from forebay_proxy.transfer.flights import Flight
 from support.house import LAYOUT, SEGMENT, World, building, data_of, reader, shard_of
 
 from forebay_proxy.cache.fetching import segment_grants as module
-from forebay_proxy.cache.fetching.segment_grants import in_time
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.core.facts.cache import ReservationRefused
 from forebay_proxy.core.shard import Pin, Version
-from forebay_proxy.transfer.flights import Flight
 from forebay_proxy.transfer.limiter import DEMAND
 from forebay_proxy.transfer.single_flight import Urgency
 

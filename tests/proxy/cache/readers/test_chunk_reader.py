@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import xxhash
+from forebay_proxy.transfer.flights import Flight
 from support.house import LAYOUT, SEGMENT, World, building, data_of, shard_of
 
 from forebay_proxy.cache.readers.chunk_reader import (
@@ -26,7 +27,6 @@ from forebay_proxy.core.errors import FellBehind, OriginError, ShardChanged, Wro
 from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.shard import Pin, PinKind, Version
 from forebay_proxy.transfer.buffers import Share
-from forebay_proxy.transfer.flights import Flight
 
 A = "https://o/set/a.tar"
 DATA = data_of(3 * SEGMENT)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import cast
 
 import pytest
+from forebay_proxy.cache.readers.file_stretch import MOST_BYTES, NUDGE_BYTES, TURN_BYTES, FileStretch
 
 from forebay_proxy.cache.readers.chunk_reader import ChunkReader
-from forebay_proxy.cache.readers.file_stretch import MOST_BYTES, NUDGE_BYTES, TURN_BYTES, FileStretch
 from forebay_proxy.cache.readers.reader_lease import ReaderPlace
 from forebay_proxy.server.http import body_writer
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forebay_proxy.cache.readers.file_stretch import FileStretch
 from support.house import SEGMENT, building, data_of, reader, shard_of, until
 
-from forebay_proxy.cache.readers.file_stretch import FileStretch
 from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.core.facts.origins import FlightBoarded
 from forebay_proxy.core.facts.requests import ReaderWaited
