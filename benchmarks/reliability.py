@@ -30,8 +30,7 @@ sys.path[:0] = [str(ROOT / "proxy"), str(ROOT / "benchmarks")]
 from forebay_proxy.app import shutdown  # noqa: E402
 from forebay_proxy.cache.fetching import fetcher  # noqa: E402
 from forebay_proxy.cache.versions import versions  # noqa: E402
-from forebay_proxy.config.fields import flag_name  # noqa: E402
-from forebay_proxy.config.settings import Settings  # noqa: E402
+from forebay_proxy.config.settings import Settings, flag_name  # noqa: E402
 from forebay_proxy.core import tasks  # noqa: E402
 from forebay_proxy.core.errors import ShardChanged  # noqa: E402
 from forebay_proxy.core.exit_codes import MEANINGS  # noqa: E402

@@ -10,8 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from forebay_proxy.config.fields import flag_name
-from forebay_proxy.config.settings import Settings
+from forebay_proxy.config.settings import Settings, flag_name
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reliability.md"

@@ -6,8 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from forebay_proxy.config.fields import env_name, flag_name
-from forebay_proxy.config.settings import Settings, default_text, has_flag, load
+from forebay_proxy.config.settings import Settings, default_text, env_name, flag_name, has_flag, load
 from forebay_proxy.config.settings_file import find_file
 
 ROOT = Path(__file__).parents[1]

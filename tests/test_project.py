@@ -80,7 +80,7 @@ def test_no_forbidden_call(nodes: Nodes, forbidden: str) -> None:
     assert not found, f"{forbidden} {FORBIDDEN_CALLS[forbidden]}"
 
 
-PARTICIPLES = {"framing", "landing", "opening", "quoting", "recording"}  # nouns of the field: HTTP framing, the landing of a body
+PARTICIPLES = {"framing", "landing", "opening", "recording"}  # nouns of the field: HTTP framing, the landing of a body
 
 
 def test_what_a_log_shows_of_an_object_names_its_class(nodes: Nodes) -> None:

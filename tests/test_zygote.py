@@ -164,3 +164,14 @@ def test_a_warm_worker(monkeypatch: pytest.MonkeyPatch, flags: list[str], is_war
     monkeypatch.setattr(util, "_args_from_interpreter_flags", lambda: flags)
     with warm_workers(), multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(_seen) == [is_warm, False, "y"]
+
+
+def test_what_cannot_be_imported_fails_a_pool(tmp_path: Path) -> None:
+    """Its workers are forked from a process that has tried to import it: half of it must not pass for a file without tests."""
+    broken = tmp_path / "test_broken.py"
+    broken.write_text("import nowhere\n\ndef test_nothing() -> None: ...\n")
+    root = Path(__file__).resolve().parents[1]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "tests/test_pool.py", str(broken)]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 1, done.stdout
+    assert "No module named 'nowhere'" in done.stdout

@@ -17,8 +17,7 @@ from demo.processes import Sidecar, run_trainer
 from demo.report import Report, Row, megabytes
 from demo.scale import Scale
 from forebay_proxy.wire.commands.sources import Source, parse_source
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import proxy_url
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, proxy_url
 
 __all__ = ["NotForUs", "Picked", "compare", "read_alone", "sources"]
 

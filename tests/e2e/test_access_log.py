@@ -14,7 +14,7 @@ from support.readers import make_shard, put_shards, read
 from support.scripted_origin import ScriptedOrigin
 from support.sidecar import Sidecar, forebay, running, small_segments, wait_until
 
-from forebay_proxy.simulate.recordings import read_recording
+from forebay_proxy.simulate.workload import read_recording
 
 SEGMENT = 1 << 16
 COUNT, SIZE = 8, 3 * SEGMENT + 1024

@@ -68,5 +68,5 @@ def test_a_slow_trainer_is_not_kept_waiting(place: Path, origin: ScriptedOrigin)
         found = trained(place, origin, "none", 10, 0.1)
         told_s, seen_s = sum(found["stalls"]["stall_s"].values()), found["wall_s"] - found["step_s"]
         if seen_s < 0.1 * found["wall_s"]:
-            break  # else others had the machine, and it was kept waiting
-    assert told_s < 0.1 * found["wall_s"]
+            break  # else others had the machine, and it was kept waiting: so much may be told, and no more
+    assert told_s < max(seen_s, 0.1 * found["wall_s"]) + 0.01 * found["wall_s"]

@@ -37,13 +37,13 @@ async def evicted(path: Path) -> AsyncIterator[tuple[World, Remote]]:
 
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Gate:
     """Writes wait: what arrives is readable from memory, and lands when the gate opens."""
-    gate, write_pieces = Gate(), ShardFile.write_pieces
+    gate, append = Gate(), ShardFile.append
 
-    async def write(self: ShardFile, *args: Any) -> None:
+    async def write(self: ShardFile, *args: Any, **how: Any) -> None:
         await gate.passed()
-        await write_pieces(self, *args)
+        await append(self, *args, **how)
 
-    monkeypatch.setattr(ShardFile, "write_pieces", write)
+    monkeypatch.setattr(ShardFile, "append", write)
     return gate
 
 

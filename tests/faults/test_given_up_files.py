@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.house import SEGMENT, building, data_of, until
 
-from forebay_proxy.cache.fetching import segment_grants
+from forebay_proxy.cache.fetching import segment_storage
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.space import Slice
@@ -62,7 +62,7 @@ async def test_a_flight_over_a_directory_that_is_gone(tmp_path: Path, *, moved: 
 @pytest.mark.parametrize("opened", [False, True], ids=["before the file was opened", "after it was"])
 async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, opened: bool) -> None:
     """The disk hung, the flight went on without it; what is freed for it afterwards is not what the next flight is writing."""
-    monkeypatch.setattr(segment_grants, "HUNG_S", 0.01)
+    monkeypatch.setattr(segment_storage, "HUNG_S", 0.01)
     allocate, hangs = OpenFiles.allocate, asyncio.Event()
 
     async def late(self: OpenFiles, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
@@ -80,7 +80,7 @@ async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.M
         await until(lambda: not world.resolver.running)
         world.clock.advance(60)
         world.cache.disk.look()  # it answers again
-        monkeypatch.setattr(segment_grants, "HUNG_S", 10.0)
+        monkeypatch.setattr(segment_storage, "HUNG_S", 10.0)
         stalls = remote.hold(5 * MIB)
         async with world.opened(A) as reading:
             got = await world.taken(reading, MIB)

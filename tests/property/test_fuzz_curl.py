@@ -16,7 +16,7 @@ from support.lengths import examples
 
 from forebay_proxy.server.http.framing import credential_headers
 from forebay_proxy.wire.commands.sources import Source, parse_source
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl
 
 MALFORMED = 3  # curl's exit code for a URL it cannot read
 

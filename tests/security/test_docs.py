@@ -7,11 +7,10 @@ from pathlib import Path
 
 from forebay_proxy.cache.readers import reader
 from forebay_proxy.cache.resident.entry import PROOF_S
-from forebay_proxy.config.fields import env_name
-from forebay_proxy.config.settings import Settings
+from forebay_proxy.config.settings import Settings, env_name
 from forebay_proxy.policy.plans import reader_plan
 from forebay_proxy.server.http import connection, framing
-from forebay_proxy.wire.urls.quoting import MAX_URL_BYTES
+from forebay_proxy.wire.urls.shard_url import MAX_URL_BYTES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")

@@ -15,8 +15,7 @@ from support.refusals import refused
 from forebay_proxy.core.errors import ShardError
 from forebay_proxy.core.shard import Pin, Shard, store_key
 from forebay_proxy.origins.file import FileOrigin
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import parse_origin_url, parse_proxy_target
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, parse_origin_url, parse_proxy_target
 
 SECRET = b"not for you"
 CLIMBS = [

@@ -34,8 +34,7 @@ from forebay_proxy.wire.commands.shell import NotRewritten, split_command
 from forebay_proxy.wire.commands.sources import Source, parse_source
 from forebay_proxy.wire.protocol.plan import InvalidPlan, InvalidReader, PlanBody, ReaderName, decode, encode
 from forebay_proxy.wire.tar.end_marker import EndMarker
-from forebay_proxy.wire.urls.quoting import MAX_URL_BYTES, InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import parse_origin_url, parse_proxy_target
+from forebay_proxy.wire.urls.shard_url import MAX_URL_BYTES, InvalidShardUrl, parse_origin_url, parse_proxy_target
 
 __all__ = ["TARGETS", "Target"]
 
@@ -152,7 +151,7 @@ def fuzz_shell(data: bytes) -> None:
 def fuzz_rewrite(data: bytes) -> None:
     """What a GOPEN_REWRITE rule makes of a text names the shard that the text names, or the text is left alone."""
     text = text_of(data)
-    value = gopen_rewrite("http://127.0.0.1:7070", schemes=("http", "s3", "gs", "hf", "file"))
+    value = gopen_rewrite("http://127.0.0.1:7070")
     changed = rewritten(value, text)
     if changed == text:
         return

@@ -22,7 +22,7 @@ def shards(count: int) -> list[Shard]:
     return [Shard.of(parse_origin_url(name_of(number))) for number in range(count)]
 
 
-def small(orders: Sequence[Sequence[Sequence[int]]], *, segments: int = 1, ahead: int | None = ALL, jobs: bool = False) -> Workload:
+def small(orders: Sequence[Sequence[Sequence[int]]], *, segments: int = 1, ahead: int = ALL, jobs: bool = False) -> Workload:
     """Readers by the numbers of their shards, epoch by epoch; of one job, or with ``jobs`` each of its own."""
     known = shards(1 + max((number for epochs in orders for epoch in epochs for number in epoch), default=0))
     readers = {

@@ -27,7 +27,7 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 _MOST = 1 << 17  # bytes of what is sent in one piece: an environment
@@ -161,8 +161,20 @@ def _be_python(orders: socket.socket, *modules: str) -> None:
 def _be_tests(orders: socket.socket, folder: str, *paths: str) -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as above
     os.chdir(folder)
-    pytest = importlib.import_module("pytest")
-    pytest.main(["--collect-only", "-qq", "-n0", "--capture=no", "-p", "no:cacheprovider", *paths])  # a worker will tell what cannot be
+    pytest, failed = importlib.import_module("pytest"), set[str]()
+
+    class Watch:
+        @pytest.hookimpl(wrapper=True)  # type: ignore[untyped-decorator]  # imported by name
+        def pytest_make_collect_report(self, collector: Any) -> Iterator[Any]:
+            report = yield
+            if report.failed:
+                failed.add(str(collector.path))
+            return report
+
+    pytest.main(["--collect-only", "-qq", "-n0", "--capture=no", "-p", "no:cacheprovider", *paths], plugins=[Watch()])
+    # A worker tells what cannot be imported. It would not import again what is here in half, and would find a file without tests.
+    for name in [name for name, module in sys.modules.items() if getattr(module, "__file__", None) in failed]:
+        del sys.modules[name]
     _wait_for_orders(orders)
     _end_with(lambda: _run(sys.argv[1:]))
 

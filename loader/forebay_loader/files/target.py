@@ -10,8 +10,7 @@ from fsspec.utils import stringify_path
 
 from forebay_loader.base.notices import notice_once
 from forebay_proxy.wire.commands.sources import Source
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import ShardUrl, parse_origin_url, parse_proxy_target
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, ShardUrl, parse_origin_url, parse_proxy_target
 
 __all__ = ["PROTOCOL", "Target", "file_name"]
 

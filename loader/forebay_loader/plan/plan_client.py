@@ -25,7 +25,7 @@ from forebay_loader.transport.endpoint import INSTANCES, find_endpoint
 from forebay_proxy.wire.commands.sources import Source, masked_parts
 from forebay_proxy.wire.protocol.plan import Encoded, encode
 from forebay_proxy.wire.urls.patterns import InvalidPattern, Pattern, check_parts, index_in, parse_pattern
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl
 
 __all__ = ["Coming", "PlanClient", "Subject", "set_of", "subject_of", "told_epoch"]
 

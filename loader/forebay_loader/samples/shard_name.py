@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any, Mapping
 
 from forebay_loader.samples.index_client import source_in
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl
 
 __all__ = ["VisitedShard", "drawn_as", "shard_name"]
 

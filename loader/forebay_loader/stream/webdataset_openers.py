@@ -25,8 +25,7 @@ from forebay_loader.transport.endpoint import find_endpoint
 from forebay_proxy.wire.commands.gopen_rules import rewritten as by_rules
 from forebay_proxy.wire.commands.gopen_rules import without_ours
 from forebay_proxy.wire.commands.sources import Source, parse_source, why_left
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import parse_proxy_target
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, parse_proxy_target
 
 __all__ = [
     "alongside",

@@ -24,8 +24,7 @@ from forebay_proxy.node import cache_location
 from forebay_proxy.node.cache_location import CacheLocation, Capacity, Machine
 from forebay_proxy.store.directory import DirectoryOwned
 from forebay_proxy.store.store import StartReport, Store
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import parse_origin_url
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, parse_origin_url
 
 __all__ = ["NotBegun", "OwnedDirectory", "Start", "adopt", "own_directory"]
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 from forebay_proxy.app.composition import CacheParts
 from forebay_proxy.app.telemetry_parts import TelemetryParts
 from forebay_proxy.background.prefetcher import Prefetcher
-from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.config.settings import Settings, as_json
 from forebay_proxy.core.logs import log_path
@@ -96,11 +95,8 @@ class PlanStatus:
         plans.sort(key=lambda plan: _place(plan.reader))
         shown = plans[:limit]
         follows = str(shown[-1].reader) if shown and len(plans) > limit else None
-        return {"total": total, "plans": self._rows(shown), "next": follows}
-
-    def _rows(self, plans: Iterable[ReaderPlan]) -> list[dict[str, Any]]:
         waiting = self._cache.readers.waits.readers()
-        return [self._row(plan, waiting=plan.reader in waiting) for plan in plans]
+        return {"total": total, "plans": [self._row(plan, waiting=plan.reader in waiting) for plan in shown], "next": follows}
 
     def _row(self, plan: ReaderPlan, *, waiting: bool) -> dict[str, Any]:
         lead, followed = self.lead(plan), self._adherence.of(plan.reader)
@@ -120,6 +116,15 @@ class PlanStatus:
             "silent_s": max(0.0, self._clock() - plan.pace.heard_at),
             "openings": {how: followed.openings[how] for how in ("planned", "skipped", "repeated", "unplanned")},
         }
+
+
+def _reader_row(
+    reader: ReaderName | None, shard: str, position: int, length: int | None, waited_s: float, waiting_for: str
+) -> dict[str, object]:
+    return {
+        "reader": str(reader) if reader else "anonymous", "shard": shard, "position_bytes": position, "length_bytes": length,
+        "waited_s": waited_s, "waiting_for": waiting_for,
+    }  # fmt: skip
 
 
 def _place(reader: ReaderName) -> tuple[object, ...]:
@@ -253,7 +258,7 @@ class StatusReport:
             "waited_share": waits.share(),
             "recent_errors": self._telemetry.recent_errors.rows(),
             "origins": self._telemetry.board.rows(usage.origins),
-            "readers": [*self._opening_rows(), *(self._reader_row(reading) for reading in self._cache.readers)],
+            "readers": list(self._reader_rows()),
             "plans": plans["plans"],
             "plans_total": plans["total"],
             "sets": self._parts.sets.status_rows(),
@@ -265,29 +270,16 @@ class StatusReport:
             "notices": [text for text in info.notices if text not in info.chosen] if info else [],
         }
 
-    def _opening_rows(self) -> Iterator[dict[str, object]]:
-        """Readers that wait for an origin's first answer."""
-        for wait in self._cache.readers.waits:
+    def _reader_rows(self) -> Iterator[dict[str, object]]:
+        """Readers that wait for an origin's first answer, then those inside a shard."""
+        waits, board = self._cache.readers.waits, self._telemetry.board
+        for wait in waits:
             if wait.what == OPENING:
-                yield {
-                    "reader": str(wait.reader) if wait.reader else "anonymous",
-                    "shard": wait.shard,
-                    "position_bytes": 0,
-                    "length_bytes": None,
-                    "waited_s": self._cache.readers.waits.seconds(wait),
-                    "waiting_for": why(wait, self._telemetry.board),
-                }
-
-    def _reader_row(self, reading: ShardReader) -> dict[str, object]:
-        wait = reading.tally.wait
-        return {
-            "reader": str(reading.reader) if reading.reader else "anonymous",
-            "shard": reading.entry.name,
-            "position_bytes": reading.position,
-            "length_bytes": reading.entry.shown_version.length,
-            "waited_s": reading.tally.waited_s + (self._cache.readers.waits.seconds(wait) if wait else 0.0),
-            "waiting_for": why(wait, self._telemetry.board) if wait else "",
-        }
+                yield _reader_row(wait.reader, wait.shard, 0, None, waits.seconds(wait), why(wait, board))
+        for reading in self._cache.readers:
+            held, length = reading.tally.wait, reading.entry.shown_version.length
+            waited_s = reading.tally.waited_s + (waits.seconds(held) if held else 0.0)
+            yield _reader_row(reading.reader, reading.entry.name, reading.position, length, waited_s, why(held, board) if held else "")
 
     def announced(self, job: str | None = None, after: ReaderName | None = None, limit: int = MOST_ROWS) -> dict[str, Any]:
         """``/v1/plans``: see ``PlanStatus.page``."""

@@ -9,12 +9,11 @@ import http.client
 import json
 import os
 import select
-import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from forebay_proxy.cli.output import notice
 from forebay_proxy.config.settings import load
@@ -22,7 +21,7 @@ from forebay_proxy.config.settings_file import find_file
 from forebay_proxy.core.errors import ConfigError, ForebayError
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.node.runfile import RunDirectory, RunFile
-from forebay_proxy.wire.protocol.keepalive import KeepAlive
+from forebay_proxy.wire.protocol.keepalive import KeepAlive, cause, connection_to
 from forebay_proxy.wire.protocol.runfile import is_stopped
 from forebay_proxy.wire.tar.sample_index import faults_text
 from forebay_proxy.wire.urls.shard_url import parse_proxy_target
@@ -62,24 +61,16 @@ class SidecarRefused(ForebayError):
         self.status = status
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
 class SidecarClient:
     """A sidecar at ``address``: ``http://host:port`` or ``unix:/path``. Raises ``ConfigError`` for any other spelling."""
 
     def __init__(self, address: str, *, token: str = "") -> None:
         self.address = address.rstrip("/")
         self._headers = {"Forebay-Token": token} if token else {}
-        self._where = _parse(self.address)
+        try:
+            connection_to(self.address, 0.0)
+        except ValueError as error:
+            raise ConfigError(str(error), next_step="check --url and FOREBAY_URL") from error
 
     def __repr__(self) -> str:
         return f"<SidecarClient {self.address}>"
@@ -127,8 +118,9 @@ class SidecarClient:
         """
         asked = {"If-None-Match": "*", **dict(headers)}  # the index itself is not wanted
         with self._answer("GET", f"/v1/index{target}", None, _ORIGIN_S, asked, target) as answer:
-            count, etag = answer.headers.get("Forebay-Samples", ""), answer.headers.get("ETag", "")
-            again, left_out = (_count(answer.headers.get(name)) for name in ("Forebay-Keys-Again", "Forebay-Links-Left-Out"))
+            etag = answer.headers.get("ETag", "")
+            count, *faults = (answer.headers.get(f"Forebay-{name}", "") for name in ("Samples", "Keys-Again", "Links-Left-Out"))
+        again, left_out = (int(text) if text.isascii() and text.isdigit() else 0 for text in faults)
         if not (count.isascii() and count.isdigit()):
             raise SidecarUnreachable("what answers there counts no samples", next_step="is it a Forebay of an older version?")
         return int(count), etag, faults_text(again, left_out)
@@ -175,10 +167,10 @@ class SidecarClient:
         self, method: str, path: str, body: bytes | None, timeout_s: float, headers: Mapping[str, str], target: str = ""
     ) -> Iterator[http.client.HTTPResponse]:
         """``target``: the shard whose origin the answer may have to wait for. Its silence is the origin's where the sidecar answers."""
-        connection = self._connection(timeout_s)
+        connection = connection_to(self.address, timeout_s)
         try:
             connection.request(method, path, body, {**self._headers, **headers})
-            if target and not _comes(connection.sock, min(_TELL_S, timeout_s)):
+            if target and not select.select([connection.sock], [], [], min(_TELL_S, timeout_s))[0]:
                 notice(f"still waiting: {self._cause_of_wait(target)} (shard {_name(target)})")
                 connection.sock.settimeout(max(timeout_s - _TELL_S, 0.1))
             answer = connection.getresponse()
@@ -206,30 +198,6 @@ class SidecarClient:
         going_on = f"readers wait for up to {budget_s:g} s (--retry-budget-s)" if budget_s else "readers wait for longer"
         step = f"{going_on}; ask the origin for the same URL with curl -v"
         return SidecarRefused(f"shard {_name(target)}: no bytes within {within_s:g} s: {cause}", next_step=step, status=503)
-
-    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
-        kind, host, port = self._where
-        return _UnixConnection(host, timeout_s) if kind == "unix" else http.client.HTTPConnection(host, port, timeout=timeout_s)
-
-
-def _parse(address: str) -> tuple[str, str, int]:
-    """("unix", path, 0) or ("http", host, port)."""
-    if address.startswith("unix:/"):
-        return "unix", "/" + address.removeprefix("unix:").lstrip("/"), 0
-    try:
-        parts = urlsplit(address)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port, parts = None, None, urlsplit("")
-    if parts.scheme != "http" or not host or parts.path or parts.query or parts.username:
-        raise ConfigError(
-            "the sidecar's address must look like http://127.0.0.1:7070 or unix:/path", next_step="check --url and FOREBAY_URL"
-        )
-    return "http", host, port or 80
-
-
-def _count(text: str | None) -> int:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else 0
 
 
 def _table(body: bytes) -> Table:
@@ -261,39 +229,20 @@ def _name(target: str) -> str:
     return Shard.of(parse_proxy_target(target)).name
 
 
-def _comes(asked: socket.socket, within_s: float) -> bool:
-    """Whether the answer begins within that time."""
-    waiting = select.poll()
-    waiting.register(asked, select.POLLIN)
-    return bool(waiting.poll(within_s * 1e3))
-
-
 def _unreachable(address: str, error: Exception) -> SidecarUnreachable:
     """Why nothing came from ``address``: a process of ours that is there and says nothing must not be started a second time."""
     silent = isinstance(error, (TimeoutError, BlockingIOError))  # a unix socket whose backlog is full says so at once
-    record = _record_of(address) if silent else None
+    live: list[RunFile] = []
+    with suppress(ConfigError):
+        live = RunDirectory.of(os.environ).live() if silent else []
+    record = next((record for record in live if address in (record.url, f"unix:{record.socket}")), None)  # ours, and alive
     if record is None:
-        return SidecarUnreachable(f"no sidecar answers at {address}: {_cause(error)}", next_step="start one with 'forebay serve'")
+        return SidecarUnreachable(f"no sidecar answers at {address}: {cause(error)}", next_step="start one with 'forebay serve'")
     where = f"the sidecar at {address} (pid {record.pid})"
     if is_stopped(record.pid):
         step = f"'kill -CONT {record.pid}' lets it go on, 'forebay stop' ends it"
         return SidecarHung(f"{where} is stopped, so it does not answer", next_step=step)
     return SidecarHung(f"{where} runs but does not answer: it hangs, or the machine swaps", next_step="'forebay stop' ends it")
-
-
-def _record_of(address: str) -> RunFile | None:
-    """The run file of the sidecar at ``address``, if it is one of ours that is alive."""
-    try:
-        live = RunDirectory.of(os.environ).live()
-    except ConfigError:
-        return None
-    return next((record for record in live if address in (record.url, f"unix:{record.socket}")), None)
-
-
-def _cause(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "timed out"
-    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
 
 
 def named_address(url: str | None, environ: Mapping[str, str]) -> tuple[str, str]:

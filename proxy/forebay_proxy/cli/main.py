@@ -38,8 +38,8 @@ _VERBS = {
     "ls": ("shards.ls:ls", "List the shards in the cache."),
     "evict": ("shards.evict:evict", "Remove shards from the cache."),
     "verify": ("shards.verify:verify", "Compare what is stored with its checksums."),
-    "plan": ("plan.plan:plan", "Say what a cache can do for a run, before the run."),
-    "doctor": ("doctor.doctor:doctor", "Check whether a set suits ranks, workers and cache."),
+    "plan": ("plan:plan", "Say what a cache can do for a run, before the run."),
+    "doctor": ("doctor:doctor", "Check whether a set suits ranks, workers and cache."),
     "takeover": ("run.takeover:takeover", "Take webdataset over in a Python environment."),
     "config": ("sidecars.config:config", None),
 }

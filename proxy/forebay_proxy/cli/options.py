@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_origin
 
 import click
 
-from forebay_proxy.config.fields import env_name, flag_name
-from forebay_proxy.config.settings import Settings, default_text, field_note, has_flag, load
+from forebay_proxy.config.settings import Settings, default_text, env_name, field_note, flag_name, has_flag, load
 from forebay_proxy.config.settings_file import find_file
 from forebay_proxy.core import secret_parameters
 from forebay_proxy.core.quantities import parse_size
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "SURVEY_SAMPLE",
     "SURVEY_SETTINGS",
     "Seams",
     "SettingsApart",
@@ -33,11 +31,10 @@ __all__ = [
     "from_option",
     "json_option",
     "load_settings",
-    "one_setting",
     "quantity",
     "settings_options",
     "some_bytes",
-    "total_bytes",
+    "survey_options",
     "url_option",
 ]
 
@@ -66,7 +63,7 @@ class Seams:
     survey: Callable[[Sequence[Shard], Settings, int], Survey] = _survey
 
 
-SURVEY_SAMPLE = 32  # survey.SAMPLE, whose module costs the command line half a second
+_SURVEY_SAMPLE = 32  # survey.SAMPLE, whose module costs the command line half a second
 SURVEY_SETTINGS = ("allow_origin", "file_root")  # those that decide whether an origin may be asked at all: its refusals name them
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -100,16 +97,16 @@ class SettingsApart(click.Command):
 def settings_options(function: Function) -> Function:
     """One option a field that may be given on a command line; values reach the verb as they were written."""
     for name in reversed([name for name in Settings.model_fields if has_flag(name)]):
-        function = one_setting(name)(function)
+        function = _one_setting(name)(function)
     return function
 
 
-def one_setting(name: str) -> Callable[[Function], Function]:
-    """The option of one field, for a verb that needs no more of them."""
+def _one_setting(name: str) -> Callable[[Function], Function]:
     text = f"{Settings.model_fields[name].description}  [{env_name(name)}; default: {default_text(name)}]"
-    if _is_switch(name):
+    if Settings.model_fields[name].annotation is bool:
         return click.option(f"{flag_name(name)}/--no-{name.replace('_', '-')}", name, default=None, help=text)
-    return click.option(flag_name(name), name, metavar=field_note(name, "metavar"), multiple=_is_repeatable(name), help=text)
+    repeatable = get_origin(Settings.model_fields[name].annotation) is tuple
+    return click.option(flag_name(name), name, metavar=field_note(name, "metavar"), multiple=repeatable, help=text)
 
 
 def quantity(parse: Callable[[str], Any]) -> Any:
@@ -124,7 +121,7 @@ def quantity(parse: Callable[[str], Any]) -> Any:
     return callback
 
 
-def total_bytes(text: str) -> int:
+def _total_bytes(text: str) -> int:
     if text.strip().endswith("%"):
         raise ValueError(f"{text!r}: this plan may be for another machine, whose disk it does not know; write how many bytes, as 500GB")
     return parse_size(text)
@@ -138,12 +135,21 @@ def some_bytes(text: str) -> int:
     return size
 
 
-def _is_switch(name: str) -> bool:
-    return Settings.model_fields[name].annotation is bool
-
-
-def _is_repeatable(name: str) -> bool:
-    return get_origin(Settings.model_fields[name].annotation) is tuple
+def survey_options(function: Function) -> Function:
+    """What a verb must know of a set that no sidecar has read yet."""
+    size = quantity(_total_bytes)
+    for option in reversed((
+        from_option,
+        click.option("--cache-size", callback=size, metavar="SIZE", help="What the cache may hold, as 500GB.  [FOREBAY_CACHE_SIZE]"),
+        click.option("--shard-size", callback=size, metavar="SIZE", help="Length of every shard, instead of asking the origin."),
+        click.option(
+            "--ask", type=click.IntRange(min=1), metavar="N", default=_SURVEY_SAMPLE, show_default=True,
+            help="Of how many shards, evenly spread, the origin is asked.",
+        ),
+        *map(_one_setting, SURVEY_SETTINGS),
+    )):  # fmt: skip
+        function = option(function)
+    return function
 
 
 def load_settings(flags: Mapping[str, Any], config: Path | None) -> Settings:

@@ -14,8 +14,7 @@ import click
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.wire.commands.sources import Source, masked_parts, parse_source, why_left
 from forebay_proxy.wire.urls.patterns import InvalidPattern, check_parts, expand, parse_pattern
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import parse_origin_url
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, parse_origin_url
 
 __all__ = ["Batch", "batches", "declared_set", "is_list", "named_batches", "named_texts", "read_list", "shown_argument", "understood"]
 

@@ -6,44 +6,144 @@ flag, help text and README line is derived from the fields below, so none of the
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, PrivateAttr, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError, model_validator
 
-from forebay_proxy.config.fields import (
-    Budget,
-    Connections,
-    Directory,
-    Endpoint,
-    File,
-    Host,
-    Limit,
-    LogLevel,
-    Names,
-    Paths,
-    Patterns,
-    Port,
-    Revalidate,
-    Seconds,
-    Share,
-    Socket,
-    Uids,
-    env_name,
-    flag_name,
-    from_environ,
-    nearest,
-    setting,
-)
 from forebay_proxy.config.settings_file import SettingsFile
 from forebay_proxy.core.errors import ConfigError
-from forebay_proxy.core.quantities import ShareOfDisk, TotalBytes
+from forebay_proxy.core.quantities import CacheLimit, ShareOfDisk, TotalBytes, parse_duration, parse_limit, parse_share
 from forebay_proxy.core.shard import shown_set
 
-__all__ = ["Settings", "as_json", "default_text", "field_note", "has_flag", "load", "value_text"]
+__all__ = ["PREFIX", "Settings", "as_json", "default_text", "env_name", "field_note", "flag_name", "has_flag", "load", "value_text"]
+
+
+def _setting(default: Any, help: str, *, metavar: str = "", unset: str = "", flag: bool = True) -> Any:
+    """A field; ``unset`` says in words what a default of None or () means, ``flag=False`` keeps the value out of argv."""
+    return Field(default, description=help, json_schema_extra={"metavar": metavar, "unset": unset, "flag": flag})
+
+
+def _listed(value: Any) -> Any:
+    """A comma list (how a variable carries several values) as a tuple."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def _patterns(value: Any) -> Any:
+    # Not at commas: braces hold them, and so may a key.
+    return tuple(value.split()) if isinstance(value, str) else value
+
+
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _limit(value: Any) -> Any:
+    return value if value is None else parse_limit(value)
+
+
+def _socket(value: Any) -> Any:
+    return "" if value in ("", "off") else _home(value)
+
+
+def _revalidate(value: Any) -> Any:
+    if value in ("job", "never"):
+        return value
+    try:
+        return parse_duration(value)
+    except ValueError:
+        raise ValueError(f"{str(value)!r} is neither 'job', 'never' nor a duration such as 1h") from None
+
+
+def _endpoint(value: Any) -> Any:
+    # The value stays out of the message: people write keys into such URLs.
+    if isinstance(value, str) and not re.fullmatch(r"https?://[^/?#@\s]+(?:/[^?#@\s]*)?", value):
+        raise ValueError("not an http(s) URL without credentials and query, such as https://storage.example.org")
+    return value
+
+
+def _home(value: Any) -> Any:
+    try:
+        return Path(value).expanduser() if isinstance(value, str) and value else value
+    except RuntimeError:
+        raise ValueError(f"{value!r} begins with the home of somebody who has none; write the path out") from None
+
+
+def _homes(value: Any) -> Any:
+    listed = _listed(value)
+    return tuple(map(_home, listed)) if isinstance(listed, tuple | list) else listed
+
+
+Host = Annotated[str, Field(min_length=1)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Socket = Annotated[Path | Literal[""] | None, BeforeValidator(_socket)]
+Endpoint = Annotated[str | None, BeforeValidator(_endpoint)]
+Directory = Annotated[Path | None, BeforeValidator(_home)]
+File = Annotated[Path | None, BeforeValidator(_home)]
+Limit = Annotated[CacheLimit | None, BeforeValidator(_limit)]
+Connections = Annotated[int, Field(ge=1, le=1024)]
+Revalidate = Annotated[Literal["job", "never"] | Annotated[float, Field(ge=0)], BeforeValidator(_revalidate)]
+LogLevel = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)]
+Budget = Annotated[float, BeforeValidator(parse_duration), Field(ge=0)]
+Seconds = Annotated[float, BeforeValidator(parse_duration), Field(gt=0)]
+Share = Annotated[float, BeforeValidator(parse_share), Field(lt=1)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Patterns = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_patterns)]
+Uids = Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(_listed)]
+Paths = Annotated[tuple[Path, ...], BeforeValidator(_homes)]
+
+
+PREFIX = "FOREBAY_"
+
+# Variables that are ours but no settings: what clients inside a job read, and where the file is.
+OTHER_VARIABLES = frozenset({"URL", "JOB", "JOB_MADE", "AHEAD", "CONFIG"})
+# A Kubernetes Service named "forebay" makes every pod's environment say FOREBAY_PORT=tcp://10.0.0.1:7070 and friends.
+_SERVICE_LINK = re.compile(r"SERVICE_(HOST|PORT.*)|PORT_\d+_(TCP|UDP).*")
+_SERVICE_LINK_VALUE = re.compile(r"(tcp|udp)://")
+
+
+def env_name(name: str) -> str:
+    """``cache_dir`` -> ``FOREBAY_CACHE_DIR``."""
+    return PREFIX + name.upper()
+
+
+def flag_name(name: str) -> str:
+    """``cache_dir`` -> ``--cache-dir``."""
+    return "--" + name.replace("_", "-")
+
+
+def _from_environ(environ: Mapping[str, str], names: Iterable[str]) -> tuple[dict[str, str], list[str]]:
+    """(settings found in FOREBAY_* variables, notices about variables that look like a misspelt one).
+
+    An empty variable is "not given", as everywhere; only ``FOREBAY_SOCKET=`` means something (no socket). A misspelt variable is a notice
+    and not an error: environments are inherited from places the reader cannot change.
+    """
+    by_variable = {name.upper(): name for name in names}
+    found: dict[str, str] = {}
+    notices: list[str] = []
+    for variable, value in environ.items():
+        word = variable.removeprefix(PREFIX)
+        if word == variable or word in OTHER_VARIABLES or _SERVICE_LINK.fullmatch(word):
+            continue
+        if word == "PORT" and _SERVICE_LINK_VALUE.match(value):
+            notices.append(f"FOREBAY_PORT={value} is a Kubernetes service link, not a setting: ignored")
+        elif word in by_variable:
+            if value or word == "SOCKET":
+                found[by_variable[word]] = value
+        elif near := _nearest(word, by_variable, PREFIX):
+            notices.append(f"{variable} is not a setting of Forebay: ignored{near}")
+    return found, notices
+
+
+def _nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """The known word that was probably meant, as a clause; "" where none is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
 Source = Literal["flag", "environment", "file", "default"]
@@ -54,121 +154,109 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    host: Host = setting(
-        "127.0.0.1", "Address to listen on; loopback, because any other one needs a token and strict origins.", metavar="ADDRESS"
+    # fmt: off
+    host: Host = _setting(
+        "127.0.0.1", "Address to listen on; loopback, because any other one needs a token and strict origins.", metavar="ADDRESS",
     )
-    port: Port | None = setting(
-        None,
-        "Port to listen on (0: any free one); an explicit one that is taken is an error.",
-        metavar="PORT",
+    port: Port | None = _setting(
+        None, "Port to listen on (0: any free one); an explicit one that is taken is an error.", metavar="PORT",
         unset="7070, else next free",
     )
-    socket: Socket = setting(None, "Unix socket to listen on, mode 0600; 'off' for none.", metavar="PATH", unset="beside the run file")
-    cache_dir: Directory = setting(
-        None,
-        "Where shards are stored; a local disk, because flock and sparse files must hold.",
-        metavar="PATH",
+    socket: Socket = _setting(None, "Unix socket to listen on, mode 0600; 'off' for none.", metavar="PATH", unset="beside the run file")
+    cache_dir: Directory = _setting(
+        None, "Where shards are stored; a local disk, because flock and sparse files must hold.", metavar="PATH",
         unset="$SLURM_TMPDIR, $TMPDIR or $XDG_CACHE_HOME, the first on a local disk",
     )
-    cache_size: Limit = setting(
-        None,
-        "Most bytes the cache directory may take, everything counted; 200GB, 200GiB, 75%.",
-        metavar="SIZE",
+    cache_size: Limit = _setting(
+        None, "Most bytes the cache directory may take, everything counted; 200GB, 200GiB, 75%.", metavar="SIZE",
         unset="75 % of free space, at most 500 GB; 20 GiB in a container",
     )
-    free_floor: Share = setting(
-        0.05, "Share of the disk that stays free whatever the cache size says; 5 %, as other programs write there too.", metavar="SHARE"
+    free_floor: Share = _setting(
+        0.05, "Share of the disk that stays free whatever the cache size says; 5 %, as other programs write there too.", metavar="SHARE",
     )
-    allow_network_fs: bool = setting(
-        False, "Allow a cache directory on a network file system; refused by default, as a home shared by all nodes is a poor cache."
+    allow_network_fs: bool = _setting(
+        False, "Allow a cache directory on a network file system; refused by default, as a home shared by all nodes is a poor cache.",
     )
-    allow_origin: Names = setting(
+    allow_origin: Names = _setting(
         (), "Origin that may be reached; needed for loopback only: scheme://host[:port], s3://bucket, https://*.org, 10.0.0.0/8.",
         metavar="ORIGIN", unset="any public or private one",
-    )  # fmt: skip
-    strict_origins: bool = setting(False, "Reach nothing but --allow-origin and operator-named endpoints; off, as your own uid may roam.")
-    allow_uid: Uids = setting(
-        (), "Other user id that may connect; none, because cached bytes were read with your credentials.", metavar="UID", unset="only yours"
     )
-    allow_profile: Names = setting(
-        (),
-        "AWS profile that requests may name; only AWS_PROFILE by default, as each profile is another credential.",
-        metavar="NAME",
+    strict_origins: bool = _setting(False, "Reach nothing but --allow-origin and operator-named endpoints; off, as your own uid may roam.")
+    allow_uid: Uids = _setting(
+        (), "Other user id that may connect; none, because cached bytes were read with your credentials.", metavar="UID",
+        unset="only yours",
+    )
+    allow_profile: Names = _setting(
+        (), "AWS profile that requests may name; only AWS_PROFILE by default, as each profile is another credential.", metavar="NAME",
         unset="AWS_PROFILE only",
     )
-    gs_endpoint: Endpoint = setting(
+    gs_endpoint: Endpoint = _setting(
         None,
         "Where gs:// requests and the sidecar's Google credentials go; for private endpoints, as an emulator is STORAGE_EMULATOR_HOST's.",
-        metavar="URL",
-        unset="Google, or STORAGE_EMULATOR_HOST without credentials",
+        metavar="URL", unset="Google, or STORAGE_EMULATOR_HOST without credentials",
     )
-    gs_anonymous: bool = setting(
-        False, "Read gs:// without credentials; off, as Google's own are found by themselves; where there are none, none are sent."
+    gs_anonymous: bool = _setting(
+        False, "Read gs:// without credentials; off, as Google's own are found by themselves; where there are none, none are sent.",
     )
-    pass_header: Names = setting(
-        (),
-        "Request header that travels to the origin beside Authorization, Cookie and X-*; no other, as it may be meant for us.",
-        metavar="NAME",
-        unset="no further ones",
+    pass_header: Names = _setting(
+        (), "Request header that travels to the origin beside Authorization, Cookie and X-*; no other, as it may be meant for us.",
+        metavar="NAME", unset="no further ones",
     )
-    secret_param: Names = setting(
+    secret_param: Names = _setting(
         (), "Query parameter that is a secret beside the known ones: neither stored nor shown; none, as others may name bytes.",
         metavar="NAME", unset="no further ones",
-    )  # fmt: skip
-    file_root: Paths = setting(
-        (), "Directory below which file:// shards may be read; none, because a URL must not open any file.", metavar="PATH", unset="none"
     )
-    token: SecretStr | None = setting(
-        None, "What clients must send as Forebay-Token; environment or file only, as a command line is public.", unset="none", flag=False
+    file_root: Paths = _setting(
+        (), "Directory below which file:// shards may be read; none, because a URL must not open any file.", metavar="PATH", unset="none",
     )
-    revalidate: Revalidate = setting(
-        "job",
-        "When a stored shard is compared with its origin (job, never, or a time as 1h); once a job costs one HEAD a shard.",
+    token: SecretStr | None = _setting(
+        None, "What clients must send as Forebay-Token; environment or file only, as a command line is public.", unset="none", flag=False,
+    )
+    revalidate: Revalidate = _setting(
+        "job", "When a stored shard is compared with its origin (job, never, or a time as 1h); once a job costs one HEAD a shard.",
         metavar="job|never|TTL",
     )
-    origin_digests: bool = setting(
-        True, "Give out a shard's end once the whole has the digest its origin names; on, as a checksum in C costs 0.1 to 1.5 s a GB."
+    origin_digests: bool = _setting(
+        True, "Give out a shard's end once the whole has the digest its origin names; on, as a checksum in C costs 0.1 to 1.5 s a GB.",
     )
-    verify_every_s: Budget = setting(
-        5.0,
-        "How often one stored segment is compared with its checksum; every 5 s reads 2 MB/s, and 500 GB once in 4 days. 0: never.",
+    verify_every_s: Budget = _setting(
+        5.0, "How often one stored segment is compared with its checksum; every 5 s reads 2 MB/s, and 500 GB once in 4 days. 0: never.",
         metavar="SECONDS",
     )
-    prefetch: bool = setting(True, "Fetch ahead what plans announce; on, since this is what hides the origin's latency.")
-    set: Patterns = setting(
+    prefetch: bool = _setting(True, "Fetch ahead what plans announce; on, since this is what hides the origin's latency.")
+    set: Patterns = _setting(
         (), "Pattern of shards to fetch ahead for programs that announce nothing; none, because only you know what will be read.",
         metavar="PATTERN", unset="none",
-    )  # fmt: skip
-    origin_connections: Connections = setting(
-        64, "Most requests one origin gets at once; 64 fill 25 Gbit/s at 50 MB/s each, and throttling halves what is used.", metavar="COUNT"
     )
-    connect_timeout_s: Seconds = setting(
-        10.0, "Longest wait for a connection to an origin; several SYN retries fit in 10 s.", metavar="SECONDS"
+    origin_connections: Connections = _setting(
+        64, "Most requests one origin gets at once; 64 fill 25 Gbit/s at 50 MB/s each, and throttling halves what is used.",
+        metavar="COUNT",
     )
-    idle_timeout_s: Seconds = setting(
-        15.0, "Longest silence of an origin inside a body before it is asked again; far below any NCCL watchdog.", metavar="SECONDS"
+    connect_timeout_s: Seconds = _setting(
+        10.0, "Longest wait for a connection to an origin; several SYN retries fit in 10 s.", metavar="SECONDS",
     )
-    retry_budget_s: Budget = setting(
-        300.0,
-        "How long a fetch goes on asking a failing origin; 5 min outlast most outages and end before a NCCL watchdog.",
+    idle_timeout_s: Seconds = _setting(
+        15.0, "Longest silence of an origin inside a body before it is asked again; far below any NCCL watchdog.", metavar="SECONDS",
+    )
+    retry_budget_s: Budget = _setting(
+        300.0, "How long a fetch goes on asking a failing origin; 5 min outlast most outages and end before a NCCL watchdog.",
         metavar="SECONDS",
     )
-    drain_timeout_s: Budget = setting(
+    drain_timeout_s: Budget = _setting(
         20.0,
         "How long running answers may end after SIGTERM; 20 s, as Kubernetes and Slurm kill after 30 s and the last commit comes then.",
         metavar="SECONDS",
     )
-    idle_exit_s: Seconds | None = setting(
-        None,
-        "Exit once no process has held it open or read through it for so long; set by 'forebay run' and fb.sidecar() to 60.",
-        metavar="SECONDS",
-        unset="never",
+    idle_exit_s: Seconds | None = _setting(
+        None, "Exit once no process has held it open or read through it for so long; set by 'forebay run' and fb.sidecar() to 60.",
+        metavar="SECONDS", unset="never",
     )
-    access_log: File = setting(
+    access_log: File = _setting(
         None, "File that gets a JSON line for each answer about a shard, as 'plan --replay' takes it; none, as it grows 0.4 kB an answer.",
         metavar="FILE", unset="none",
-    )  # fmt: skip
-    log_level: LogLevel = setting("info", "Least severe log lines that are written; info is a few lines an hour.", metavar="LEVEL")
+    )
+    log_level: LogLevel = _setting("info", "Least severe log lines that are written; info is a few lines an hour.", metavar="LEVEL")
+    # fmt: on
 
     _sources: dict[str, Source] = PrivateAttr(default_factory=dict)
     _notices: tuple[str, ...] = PrivateAttr(default=())
@@ -198,11 +286,11 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: SettingsFil
     Raises ``ConfigError`` naming every wrong value and where it was written.
     """
     given = {name: value for name, value in flags.items() if value is not None and value != ()}
-    variables, notices = from_environ(environ, Settings.model_fields)
+    variables, notices = _from_environ(environ, Settings.model_fields)
     problems, merged = list[str](), dict[str, _Written]()
     if file is not None:
         unknown = [name for name in file.table if name not in Settings.model_fields]
-        problems += [f"{file.path} has an unknown key {name!r}{nearest(name, Settings.model_fields)}" for name in unknown]
+        problems += [f"{file.path} has an unknown key {name!r}{_nearest(name, Settings.model_fields)}" for name in unknown]
         merged = {name: _Written("file", value, f"{name} in {file.path}") for name, value in file.table.items() if name not in unknown}
     merged.update({name: _Written("environment", value, env_name(name)) for name, value in variables.items()})
     merged.update({name: _Written("flag", value, flag_name(name)) for name, value in given.items()})

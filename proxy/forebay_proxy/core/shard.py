@@ -17,8 +17,7 @@ from functools import lru_cache
 from forebay_proxy.core import secret_parameters
 from forebay_proxy.wire.commands.sources import masked_parts
 from forebay_proxy.wire.urls.hf_url import repo_file
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import ShardUrl
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, ShardUrl
 
 __all__ = ["ByteRange", "Credential", "Pin", "PinKind", "Shard", "Version", "shown", "shown_set", "store_key"]
 

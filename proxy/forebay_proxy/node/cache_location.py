@@ -12,6 +12,7 @@ import socket
 import stat
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,6 @@ __all__ = [
     "choose",
     "decide_capacity",
     "file_system_type",
-    "held_bytes",
     "in_container",
     "is_memory",
     "is_network",
@@ -117,13 +117,12 @@ class CacheLocation:
     """A cache directory, what should be said about how it was chosen, and what is amiss with it."""
 
     path: Path
-    explicit: bool
     notices: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def beside(self, fingerprint: str) -> CacheLocation:
         """The directory for a second sidecar, with other credentials than the sidecar of this one."""
-        return CacheLocation(self.path.with_name(f"{self.path.name}-{fingerprint}"), self.explicit, self.notices)
+        return CacheLocation(self.path.with_name(f"{self.path.name}-{fingerprint}"), self.notices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +150,7 @@ def choose(settings: Settings, environ: Mapping[str, str], machine: Machine) -> 
     Default: ``$SLURM_TMPDIR/forebay-<uid>``, else ``$TMPDIR/forebay-<uid>`` on a local disk, else ``$XDG_CACHE_HOME/forebay/<host>``.
     """
     if settings.cache_dir is not None:
-        return CacheLocation(Path(os.path.abspath(settings.cache_dir)), explicit=True)
+        return CacheLocation(Path(os.path.abspath(settings.cache_dir)))
     passed_over = ""
     for variable in ("SLURM_TMPDIR", "TMPDIR"):
         parent = environ.get(variable, "")
@@ -184,7 +183,7 @@ def _unfit(parent: str, variable: str, machine: Machine) -> str:
 
 
 def _default_place(path: Path, reason: str) -> CacheLocation:
-    return CacheLocation(path, explicit=False, notices=(f"cache directory {path} (from {reason}); --cache-dir changes it",))
+    return CacheLocation(path, notices=(f"cache directory {path} (from {reason}); --cache-dir changes it",))
 
 
 def prepare(place: CacheLocation, settings: Settings, machine: Machine) -> CacheLocation:
@@ -202,7 +201,7 @@ def prepare(place: CacheLocation, settings: Settings, machine: Machine) -> Cache
     warnings = _check_writable(path)
     if is_memory(kind):
         warnings += (f"cache directory {path} is in memory ({kind}): what it holds counts as used memory",)
-    return CacheLocation(path, place.explicit, place.notices, warnings)
+    return CacheLocation(path, place.notices, warnings)
 
 
 def _create(path: Path) -> None:
@@ -256,21 +255,13 @@ def _check_writable(path: Path) -> tuple[str, ...]:
 
 
 def measure(path: Path) -> Disk:
-    """The disk under ``path``, and what ``path`` holds of it, in allocated bytes."""
-    found = os.statvfs(path)
-    return Disk(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, held_bytes(path))
-
-
-def held_bytes(path: Path) -> int:
-    """Allocated bytes of everything below ``path``; what vanishes while walking counts nothing."""
-    total = 0
+    """The disk under ``path``, and what ``path`` holds of it, in allocated bytes; what vanishes while walking counts nothing."""
+    found, held_bytes = os.statvfs(path), 0
     for directory, _, files in os.walk(path):
         for name in files:
-            try:
-                total += os.lstat(os.path.join(directory, name)).st_blocks * 512
-            except FileNotFoundError:
-                continue
-    return total
+            with suppress(FileNotFoundError):
+                held_bytes += os.lstat(os.path.join(directory, name)).st_blocks * 512
+    return Disk(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, held_bytes)
 
 
 def decide_capacity(limit: CacheLimit | None, free_floor: float, disk: Disk, *, container: bool) -> Capacity:

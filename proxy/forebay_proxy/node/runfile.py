@@ -14,7 +14,6 @@ import hmac
 import json
 import os
 import secrets
-import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -23,12 +22,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from forebay_proxy.core.errors import ConfigError
-from forebay_proxy.wire.protocol.runfile import process_start_time, runtime_directory
+from forebay_proxy.wire.protocol.runfile import is_private, own_bytes, process_start_time, runtime_directory
 
 __all__ = ["Claim", "RunDirectory", "RunFile", "fingerprint", "process_start_time", "relevant"]
 
 _MAIN = "forebay"
-_MAX_BYTES = 64 * 1024  # a few hundred bytes are normal; more is not ours
 _STARTS_S = 45.0  # a start is ended after 15 s: three of them in a row failed, so ours would too
 _LOOK_S = 0.02
 
@@ -106,11 +104,11 @@ class RunDirectory:
         An ``XDG_RUNTIME_DIR`` that cannot be ours (left over from ``sudo -E`` or a login that ended) counts as unset.
         """
         named = Path(runtime_directory(environ))
-        if "XDG_RUNTIME_DIR" in environ and not _is_private(named):
+        if "XDG_RUNTIME_DIR" in environ and not is_private(str(named)):
             named = Path(runtime_directory({}))
-        with contextlib.suppress(FileExistsError):
-            _make(named)
-        if not _is_private(named):
+        with contextlib.suppress(OSError):  # the next line judges it
+            named.mkdir(mode=0o700)
+        if not is_private(str(named)):
             raise ConfigError(
                 f"run directory {named} belongs to another user or others may write to it",
                 next_step="set XDG_RUNTIME_DIR to a directory of your own",
@@ -124,7 +122,7 @@ class RunDirectory:
     def live(self) -> list[RunFile]:
         """Every sidecar of ours that is alive, the main one first. Stale, foreign and unreadable files are ignored."""
         paths = [self.path / f"{_MAIN}.json", *sorted(self.path.glob(f"{_MAIN}-*.json"))]
-        records = (RunFile.parse(_own_bytes(path)) for path in paths)
+        records = (RunFile.parse(own_bytes(str(path))) for path in paths)
         return [record for record in records if record is not None and record.is_alive()]
 
     def claim(self, own_fingerprint: str) -> Claim:
@@ -181,35 +179,10 @@ class RunDirectory:
     def _key(self) -> bytes:
         """The secret that fingerprints are made with; made once, by the first process."""
         path = self.path / f"{_MAIN}.key"
-        if len(key := _own_bytes(path)) != KEY_BYTES:
+        if len(key := own_bytes(str(path))) != KEY_BYTES:
             _write_private(path, secrets.token_bytes(KEY_BYTES), replace=bool(key))
-            key = _own_bytes(path)
+            key = own_bytes(str(path))
         return key
-
-
-def _make(path: Path) -> None:
-    with contextlib.suppress(OSError):  # judged by the caller, who says what is wrong with it
-        path.mkdir(mode=0o700)
-
-
-def _is_private(path: Path) -> bool:
-    try:
-        found = path.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
-
-
-def _own_bytes(path: Path) -> bytes:
-    """The content of a regular 0600 file of ours, or b"" for anything else."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return b""
-    with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        private = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
-        return file.read(_MAX_BYTES) if private else b""
 
 
 def _write_private(path: Path, content: bytes, *, replace: bool = True) -> None:

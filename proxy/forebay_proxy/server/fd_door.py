@@ -45,8 +45,7 @@ from forebay_proxy.wire.protocol.fd import (
     encode_answer,
     encode_refusal,
 )
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import parse_origin_url
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, parse_origin_url
 
 __all__ = ["FdConnection", "FdServer", "default_socket"]
 

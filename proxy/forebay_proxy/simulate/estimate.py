@@ -112,38 +112,26 @@ class Estimate:
         run = self.run
         if not run.dataset_bytes:
             return "there is nothing to read"
+        first = f"{format_duration(self.first_epoch_s)}, of which {format_duration(self.first_epoch_s - self.trainer_s)} waiting"
         if run.cache_bytes >= run.dataset_bytes:
-            return self._fits()
+            text = "the cache holds everything from the second epoch on"
+            if self.first_epoch_s > self.trainer_s:
+                return f"{text}. The first epoch takes {first}"
+            saved = f"saves the origin {format_size(self.hit_bytes)} an epoch"
+            return f"{text} and {saved}; it makes no epoch faster, as the origin is faster than the trainer"
         if run.origin_bytes_s >= run.rate_bytes_s:
+            saved = f"the cache saves the origin {format_size(self.hit_bytes)} an epoch"
+            if not self.hit_bytes:
+                saved = f"a cache of more than {format_size(self.smallest_useful_bytes)} would save the origin bytes"
             return (
                 f"no cache can make this faster: the origin ({format_rate(run.origin_bytes_s)}) is faster than the trainer "
-                f"({format_rate(run.rate_bytes_s)}). Reading ahead hides its latency, and {self._saved()}"
+                f"({format_rate(run.rate_bytes_s)}). Reading ahead hides its latency, and {saved}"
             )
         if self.waiting_ratio < 0.005:  # rounds to none
             return (
                 f"the cache makes up for the origin: from the second epoch on the line has {format_size(self.origin_bytes)} an epoch to "
-                f"bring, for which there is time enough. The first epoch takes {self._first()}"
+                f"bring, for which there is time enough. The first epoch takes {first}"
             )
-        return f"{self._bound()}; a cache of {format_size(self.sufficient_bytes)} would end that"
-
-    def _fits(self) -> str:
-        text = "the cache holds everything from the second epoch on"
-        if self.first_epoch_s > self.trainer_s:
-            return f"{text}. The first epoch takes {self._first()}"
-        saved = f"saves the origin {format_size(self.hit_bytes)} an epoch"
-        return f"{text} and {saved}; it makes no epoch faster, as the origin is faster than the trainer"
-
-    def _bound(self) -> str:
-        if not self.hit_bytes:
-            why = f"origin-bound, and the cache is too small to keep anything ({self.run.workers} workers read ahead in all of it)"
-        else:
-            why = "origin-bound"
-        return f"{why}: the accelerator waits {100 * self.waiting_ratio:.0f} % of the time"
-
-    def _first(self) -> str:
-        return f"{format_duration(self.first_epoch_s)}, of which {format_duration(self.first_epoch_s - self.trainer_s)} waiting"
-
-    def _saved(self) -> str:
-        if not self.hit_bytes:
-            return f"a cache of more than {format_size(self.smallest_useful_bytes)} would save the origin bytes"
-        return f"the cache saves the origin {format_size(self.hit_bytes)} an epoch"
+        why = "" if self.hit_bytes else f", and the cache is too small to keep anything ({run.workers} workers read ahead in all of it)"
+        waits = f"the accelerator waits {100 * self.waiting_ratio:.0f} % of the time"
+        return f"origin-bound{why}: {waits}; a cache of {format_size(self.sufficient_bytes)} would end that"

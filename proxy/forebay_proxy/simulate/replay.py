@@ -7,7 +7,8 @@ shard. Before each segment the scheduler says what to fetch ahead, until it has 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from forebay_proxy.core.errors import CacheFull
 from forebay_proxy.core.events import Events
@@ -68,6 +69,11 @@ class ReplayOutcome:
     @property
     def hit_ratio(self) -> float:
         return self.hit_bytes / self.read_bytes if self.read_bytes else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """All figures, epoch by epoch; bytes and ratios."""
+        sums = {name: getattr(self, name) for name in ("read_bytes", "origin_bytes", "hit_bytes", "hit_ratio")}
+        return {**asdict(self), **sums, "epochs": [asdict(epoch) for _, epoch in sorted(self.epochs.items())]}
 
     def epoch(self, opening: Opening) -> ReplayedEpoch:
         return self.epochs.setdefault(opening.epoch.number, ReplayedEpoch())
@@ -149,7 +155,7 @@ class Replay:
         entry = self._inside[reader] = self._entry(shard)
         entry.in_use.readers += 1
         steps, ahead = opening.epoch.shards, self.workload.ahead
-        if ahead is not None and not opening.position:
+        if not opening.position:
             self.plans.replace(reader, steps[: ahead or None], opening.epoch.number)
         self.plans.opened(shard, reader)
         if ahead and opening.position + ahead < len(steps):

@@ -1,17 +1,28 @@
-"""Which reader opens which shards, and in which order: made from a list of shards, or taken from a recording. Pure."""
+"""Which reader opens which shards, and in which order: made from a list of shards, or read from what was recorded. Pure.
+
+What can be replayed is a list (URLs or brace patterns, one a line; lines that begin with # do not count), and Forebay's access log, as
+``forebay serve --access-log FILE`` writes it: in the order in which its answers began.
+"""
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
 
+from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.wire.protocol.plan import ReaderName
+from forebay_proxy.wire.protocol.plan import InvalidReader, ReaderName
+from forebay_proxy.wire.urls.patterns import InvalidPattern, expand
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, parse_origin_url
 
-__all__ = ["ALL", "Opening", "ReaderEpoch", "Workload", "shuffled"]
+__all__ = ["ALL", "ALONE", "Opening", "ReaderEpoch", "Recording", "Workload", "read_recording", "shuffled"]
+
 
 ALL = 0  # a reader announces whole epochs
 
@@ -46,12 +57,12 @@ class Workload:
     """All readers, and the lengths (bytes) of all their shards by name.
 
     ``turns``: who opens its next shard, in order. Empty: readers take turns, epoch by epoch.
-    ``ahead``: how many shards a reader keeps announced, ``ALL`` for whole epochs, None for no plans at all; none beyond the epoch it is in.
+    ``ahead``: how many shards a reader keeps announced, ``ALL`` for whole epochs; none beyond the epoch it is in.
     """
 
     orders: Orders
     lengths: Mapping[str, int]
-    ahead: int | None = ALL
+    ahead: int = ALL
     turns: Sequence[ReaderName] = ()
 
     @property
@@ -84,7 +95,7 @@ def _in_turn(orders: Orders) -> Iterator[ReaderName]:
 
 def shuffled(
     shards: Sequence[Shard], lengths: Mapping[str, int],
-    *, epochs: int = 1, seed: int | None = 0, readers: int = 1, jobs: int = 1, ahead: int | None = ALL,
+    *, epochs: int = 1, seed: int | None = 0, readers: int = 1, jobs: int = 1, ahead: int = ALL,
 ) -> Workload:  # fmt: skip
     """Each job reads every shard once an epoch, in an order of its own (``seed``; None: as listed), dealt out to its readers in turn."""
     orders: dict[ReaderName, list[ReaderEpoch]] = {}
@@ -97,3 +108,115 @@ def shuffled(
                 name = ReaderName(f"job{job}", "0", str(number), f"{number}.0")
                 orders.setdefault(name, []).append(ReaderEpoch(epoch, order[number::readers]))
     return Workload(orders, lengths, ahead)
+
+
+ALONE = ReaderName("replay", "0", "0", "0.0")  # whoever names no reader
+NEXT_STEP = "see 'forebay plan --help' for what can be replayed"
+
+
+@dataclass
+class Recording:
+    """``orders``: what each reader read, epoch by epoch. ``turns``: who opened a shard, in the order of an access log; empty where only
+    each reader's own order is known. ``lengths``: bytes by name, as far as the file tells. ``skipped``: lines that open no shard."""
+
+    kind: str
+    orders: dict[ReaderName, list[ReaderEpoch]] = field(default_factory=dict)
+    turns: list[ReaderName] = field(default_factory=list)
+    lengths: dict[str, int] = field(default_factory=dict)
+    skipped: int = 0
+
+    def shards(self) -> list[Shard]:
+        """All of them once, in the order in which they are first named."""
+        named = {shard.name: shard for epochs in self.orders.values() for epoch in epochs for shard in epoch.shards}
+        return list(named.values())
+
+
+def read_recording(text: str) -> Recording:
+    """What ``text`` tells. Raises ``ConfigError`` naming the first bad line by its number."""
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    lines = [(number, line) for number, line in lines if not line.startswith("#")]
+    if not lines:
+        raise ConfigError("there is nothing in it to replay", next_step=NEXT_STEP)
+    if any(_answer(line) is not None for _, line in lines[:2]):  # the first may be torn
+        return _access_log(lines)
+    shards: list[Shard] = []
+    for number, line in lines:
+        try:
+            shards += [_shard(number, one) for one in expand(line)]
+        except InvalidPattern as error:
+            raise _bad(number, f"is no URL or pattern: {error}") from None
+    return Recording("list", {ALONE: [ReaderEpoch(0, shards)]})
+
+
+def _access_log(lines: list[tuple[int, str]]) -> Recording:
+    """An opening is what the sidecar counts as one: a GET answered with bytes from the shard's first on; a range from further on resumes a
+    stream, or is a part of one. Lines torn by a kill or a full disk are stepped over, and counted with those that open no shard.
+    """
+    recording = Recording("access log")
+    told = ((number, _answer(line)) for number, line in lines)
+    openings = sorted((_began(number, answer), number, answer) for number, answer in told if answer is not None and _opens(answer))
+    recording.skipped = len(lines) - len(openings)
+    if not openings:
+        step = "record a run: forebay serve --access-log FILE"
+        raise ConfigError(f"none of its {len(lines)} lines is a GET that was answered with a shard from its start", next_step=step)
+    for _, number, answer in openings:
+        reader, epoch = _reader(number, answer.get("reader")), answer.get("epoch")
+        query = answer.get("query")  # where a query is kept secret its digest stands for it
+        shard = _shard(number, f"{answer['shard']}?{query}" if isinstance(query, str) else answer["shard"])
+        epochs = recording.orders.setdefault(reader, [])
+        if not epochs or (type(epoch) is int and epoch != epochs[-1].number):  # one that told none is still in the one before
+            epochs.append(ReaderEpoch(epoch if type(epoch) is int else 0))
+        epochs[-1].shards.append(shard)
+        recording.turns.append(reader)
+        if length := _length(answer):
+            recording.lengths[shard.name] = max(length, recording.lengths.get(shard.name, 0))
+    return recording
+
+
+def _answer(line: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) and {"time", "shard", "status"} <= value.keys() else None
+
+
+def _opens(answer: dict[str, Any]) -> bool:
+    span = answer.get("range")
+    starts = span is None or (isinstance(span, list) and span[:1] == [0])
+    return starts and answer.get("method") == "GET" and answer["status"] in (200, 206)
+
+
+def _began(number: int, answer: dict[str, Any]) -> float:
+    try:
+        return datetime.fromisoformat(answer["time"]).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        raise _bad(number, "is not as forebay serve --access-log writes it") from None
+
+
+def _length(answer: dict[str, Any]) -> int | None:
+    length = answer.get("length")
+    if type(length) is int and length >= 0:
+        return length
+    is_whole = answer["status"] == 200 and answer.get("cut") is None and type(answer.get("bytes")) is int
+    return int(answer["bytes"]) if is_whole else None
+
+
+def _bad(number: int, what: str) -> ConfigError:
+    return ConfigError(f"line {number} {what}", next_step=NEXT_STEP)
+
+
+def _reader(number: int, text: Any) -> ReaderName:
+    if text is None:
+        return ALONE
+    try:
+        return ReaderName.parse(text)
+    except (InvalidReader, AttributeError, TypeError):
+        raise _bad(number, f"names no reader: {text!r:.80}; write job/rank/worker/opener, as train-7/0/3/4711.1") from None
+
+
+def _shard(number: int, text: Any) -> Shard:
+    try:
+        return Shard.of(parse_origin_url(text))
+    except (InvalidShardUrl, AttributeError, TypeError) as error:
+        raise _bad(number, f"names no shard: {error}") from None

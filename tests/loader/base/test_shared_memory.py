@@ -56,22 +56,11 @@ def test_a_forks_child_has_a_file_of_its_own() -> None:
     assert (part.read(4), SharedPart(10).read(5).strip(b"\0")) == (b"told", b"")
 
 
-# Processes that live, and those that did.
-
-
-def test_this_one_lives() -> None:
-    assert lives(os.getpid())
-
-
-def test_one_that_has_ended_does_not() -> None:
+def test_which_processes_live() -> None:
+    """This one, and that of another user, which may not be signalled (the machine's first is root's); none that has ended."""
     ended = subprocess.Popen([sys.executable, "-S", "-c", ""])
     ended.wait(60)
-    assert not lives(ended.pid)
-
-
-def test_that_of_another_user_lives() -> None:
-    """The first process of the machine is root's; asked as root it may be signalled, and lives all the same."""
-    assert lives(1)
+    assert [lives(pid) for pid in (os.getpid(), 1, ended.pid)] == [True, True, False]
 
 
 def test_a_part_may_be_taken_again_within() -> None:

@@ -124,10 +124,3 @@ def test_mistaken_budgets(how: dict[str, Any], text: str) -> None:
     """Refused where they are written."""
     with pytest.raises(ValueError, match=text):
         BatchBudget(**how)
-
-
-def test_excess_is_said_in_numbers() -> None:
-    """What a sample has, and what is allowed."""
-    budget = BatchBudget(max_bytes=10, max_tokens=4)
-    assert budget.excess(SampleSize(4, 0, 10)) == ""
-    assert budget.excess(SampleSize(5, 0, 11)) == "11 bytes where 10 are allowed, 5 tokens where 4 are allowed"

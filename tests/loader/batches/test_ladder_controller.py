@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 from collections import Counter
@@ -82,26 +81,6 @@ def test_it_gives_back_where_data_becomes_the_limit_and_grows_again_afterwards()
     assert again[:4] == [32] * 4  # not at once
 
 
-def test_a_little_stall_takes_nothing_back_that_pays() -> None:
-    """Data for 1500 samples a second: 64 gives 780 and waits for nothing, 128 1123, 256 waits 15 % and gives a third more."""
-    assert list(sizes(LadderController(LADDER), World(data=1500.0, fixed=0.05), 60))[-1] == 256
-
-
-def test_a_trainer_that_waits_does_not_grow() -> None:
-    """Data is the limit from the begin: nothing is tried."""
-    assert set(sizes(LadderController(LADDER), World(data=300.0), 100)) == {32}
-
-
-@pytest.mark.parametrize("world", [World(data=495.0), World(fixed=0.0)], ids=["data", "step"])
-def test_what_does_not_pay_is_tried_ever_more_seldom(world: World) -> None:
-    """Data for 495 samples a second, of which a step of 32 takes 485; or all costs are by the sample: 64 is tried after 8 windows, 16, …"""
-    found = list(sizes(LadderController(LADDER), world, 400))
-    tries = [at for at, (before, after) in enumerate(itertools.pairwise(found)) if (before, after) == (32, 64)]
-    between = [after - before for before, after in itertools.pairwise(tries)]
-    assert len(between) >= 4
-    assert all(1.5 * before < after for before, after in itertools.pairwise(between))
-
-
 def paused(world: World, at: int) -> list[int]:
     """The size after each of 40 windows, with a checkpoint of 20 s in one."""
     controller, chance, found = LadderController(LADDER), random.Random(1), []
@@ -117,19 +96,6 @@ def test_a_pause_changes_nothing(at: int) -> None:
     """In any of the windows: it ends at the same size without a rung given back."""
     found = paused(World(), at)
     assert (found[-1], found) == (256, sorted(found))
-
-
-def test_memory_is_a_ceiling() -> None:
-    """At the next window, for good; the user's own size always is."""
-    controller = LadderController(LADDER)
-    assert list(sizes(controller, World(), 20))[-1] == 256
-    controller.limit(1)
-    move = controller.decide(StepsWindow())
-    assert move is not None
-    assert (move.size, move.why) == (64, "a step ran out of memory")
-    assert set(sizes(controller, World(), 100)) == {64}
-    controller.limit(-1)
-    assert list(sizes(controller, World(), 1)) == [32]
 
 
 @given(worlds, st.integers(0, 40), st.integers(0, 9))

@@ -38,13 +38,6 @@ def test_draws_leave_nothing_to_shuffle() -> None:
         assert (made.draws, made.shuffles, made.shuffle_buffer) == (True, False, 0)
 
 
-@pytest.mark.parametrize(("value", "size"), [(True, 100), (7, 7), (None, 0), (0, 0)])
-def test_detshuffle(value: Any, size: int) -> None:
-    """webdataset's own buffer, of the size it would have, instead of a permutation."""
-    made = asked(shardshuffle=value, detshuffle=True)
-    assert (made.shuffles, made.shuffle_buffer) == (False, size)
-
-
 def test_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Given, else WDS_SEED, else 0."""
     monkeypatch.delenv("WDS_SEED", raising=False)

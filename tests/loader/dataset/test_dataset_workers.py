@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import pickle
-import warnings
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +27,6 @@ pytestmark = [
     pytest.mark.usefixtures("warm_starts", "shards", "alone"),
     pytest.mark.filterwarnings("ignore:.*with_length", "ignore::DeprecationWarning"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
-        yield
 
 
 def key(sample: dict[str, Any]) -> str:
@@ -71,13 +62,6 @@ def test_a_fresh_epoch_each_time(workers: int, stay: bool) -> None:
             assert keys == interleaved(3, epoch)
         else:
             assert shard_order(keys) == epoch_order(SHARDS, 3, epoch)
-
-
-@pytest.mark.once  # what travels into a started worker of 0.2.86 is told by test_spawned_workers_are_told_everything
-def test_a_fresh_epoch_in_started_workers() -> None:
-    """The count reaches workers that inherit nothing."""
-    loading = loader(fb.WebDataset(PATTERN, shardshuffle=SHARDS), start="forkserver")
-    assert [list(loading) for _ in range(2)] == [interleaved(0, 0), interleaved(0, 1)]
 
 
 def test_the_sidecar_is_told_the_epoch(shards: FakeServer) -> None:
@@ -211,35 +195,17 @@ def test_no_nodesplitter_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(fb.WebDataset(PATTERN, nodesplitter=iter))) == 30
 
 
-def test_everything_pickles() -> None:
-    """Fluent stages, a length, an epoch: the other side reads the same."""
-    made = fb.WebDataset(PATTERN, shardshuffle=True, nodesplitter=wds.split_by_node, data_parallel=(1, 2))
-    made = made.decode().to_tuple("__key__", "txt").batched(4).with_length(11, silent=True)
-    other = pickle.loads(pickle.dumps(made))
-    assert (len(other), other.world) == (11, made.world)
-    assert list(other) == list(made)
-    assert isinstance(other, wds.WebDataset)
-
-
 class Mine(fb.WebDataset):  # type: ignore[misc]
     """A user's own class on top."""
 
 
-def test_subclasses_pickle() -> None:
-    """fb.WebDataset is a class like webdataset's."""
-    made = Mine(PATTERN, shardshuffle=None).with_length(5)
+@pytest.mark.parametrize("kind", [fb.WebDataset, Mine])
+def test_everything_pickles(kind: Any) -> None:
+    """Fluent stages, a length, an epoch: the other side reads the same."""
+    made = kind(PATTERN, shardshuffle=True, nodesplitter=wds.split_by_node, data_parallel=(1, 2))
+    made = made.decode().to_tuple("__key__", "txt").batched(4).with_length(11, silent=True)
     other = pickle.loads(pickle.dumps(made))
-    assert isinstance(other, Mine)
-    assert len(list(other)) == 30
-
-
-def test_the_seed_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    """One line for a seed, however many data sets; rank 0 says it."""
-    for rank in (0, 0, 1):
-        fb.WebDataset(PATTERN, shardshuffle=True, nodesplitter=wds.split_by_node, data_parallel=(rank, 2))
-    fb.WebDataset(PATTERN, resampled=True, seed=8)
-    fb.WebDataset(PATTERN)
-    assert [record.getMessage() for record in caplog.records] == [
-        "shards are shuffled with seed=0, the default; the order is a function of seed and epoch",
-        "shards are shuffled with seed=8; the order is a function of seed and epoch",
-    ]
+    assert (len(other), other.world) == (11, made.world)
+    assert list(other) == list(made)
+    assert isinstance(other, kind)
+    assert isinstance(other, wds.WebDataset)

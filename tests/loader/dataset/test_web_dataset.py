@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
-import threading
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +20,13 @@ wds = pytest.importorskip("webdataset")
 torch_data = pytest.importorskip("torch.utils.data")
 from webdataset import cache  # noqa: E402  # it is there
 
-pytestmark = pytest.mark.webdataset
+pytestmark = [pytest.mark.webdataset, pytest.mark.filterwarnings("ignore:.*shardshuffle", "ignore::DeprecationWarning")]
 
 SHARDS = 6
 NAMES_COPIES = hasattr(cache, "FileCache")  # webdataset 1.x
 QUICK = fb.Limits(resume_s=0.3, open_s=0.1, pause_s=0.01, jitter_s=0.0)
 PATTERN = f"s3://bucket/{{000..{SHARDS - 1:03d}}}.tar"
 COMMANDS = [f"pipe:aws s3 cp s3://bucket/{n:03d}.tar -" for n in range(SHARDS)]
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """webdataset 1.x warns where shardshuffle is not set; this is not about that."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*shardshuffle.*")
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
-        yield
 
 
 def gopen_pipe(url: str, mode: str = "rb", bufsize: int = 8192) -> io.BytesIO:
@@ -79,23 +68,6 @@ class Patient:
 def loaded(data: Any, start: str, **how: Any) -> list[dict[str, Any]]:
     """Everything two workers give."""
     return list(torch_data.DataLoader(data, batch_size=None, num_workers=2, multiprocessing_context=start, **how))
-
-
-def test_every_sample_once(shards: FakeServer) -> None:
-    """fb.WebDataset gives every sample of every shard, through the sidecar."""
-    made = dataset()
-    assert isinstance(made, wds.WebDataset)
-    assert contents(made) == expected(SHARDS)
-    assert fb.counters()["opened"] == SHARDS
-    assert len({request.connection for request in shards.requests if request.method == "GET"}) == 1
-
-
-def test_plan_and_openings_agree(shards: FakeServer) -> None:
-    """What is announced is what is opened next, under one name."""
-    list(dataset())
-    opened = [request for request in shards.requests if request.target.startswith("/s3/")]
-    assert len({request.headers["Forebay-Reader"] for request in opened}) == 1
-    assert {request.target for request in shards.plans} == {f"/v1/plans/{opened[0].headers['Forebay-Reader']}"}
 
 
 # How a worker starts is no matter of webdataset's version.
@@ -212,30 +184,3 @@ def test_cache_dir_of_the_environment(shards: FakeServer, tmp_path: Path, monkey
     before = sorted(tmp_path.iterdir())
     assert contents(dataset()) == expected(SHARDS)
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_sidecar_lost_mid_epoch(shards: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sidecar dies for good in the middle: the same samples, by webdataset's own way."""
-
-    monkeypatch.setitem(gopen_module().gopen_schemes, "pipe", gopen_pipe)
-    shards.fault("/s3/bucket/002.tar", Cut(9_000, lambda: threading.Thread(target=shards.stop).start()))
-    assert contents(dataset(COMMANDS)) == expected(SHARDS)
-    counts = fb.counters()
-    assert (counts["opened"], counts["resumed_direct"], counts["opened_direct"]) == (3, 1, 3)
-
-
-def test_same_as_stock(shards: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sample for sample what stock webdataset gives, keys and values alike."""
-
-    stock: Callable[..., Any] = wds.WebDataset
-    ours = list(dataset(COMMANDS))
-    monkeypatch.setitem(gopen_module().gopen_schemes, "pipe", gopen_pipe)
-    assert ours == list(stock(COMMANDS, shardshuffle=None))
-
-
-def test_what_is_left_to_webdataset_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A command that Forebay does not read, also in code: it comes, uncached, and one notice says so."""
-    (tmp_path / "0.tar").write_bytes(tar_shard(0))
-    assert len(contents(dataset([f"pipe:head -c 1000000 {tmp_path}/0.tar"]))) == len(expected(1))
-    (notice,) = [record.getMessage() for record in caplog.records if "left to webdataset" in record.getMessage()]
-    assert notice.startswith("pipe: command head is not one Forebay reads for itself")

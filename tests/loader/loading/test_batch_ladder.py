@@ -367,12 +367,6 @@ def test_what_cannot_be_told(odd: Any, text: str) -> None:
         BatchJoin(SIZE).look(odd)
 
 
-def test_batches_padded_to_lengths_of_their_own() -> None:
-    """They are named, with what to do: torch's own words are of a dimension."""
-    with pytest.raises(ValueError, match=r"these 2 do not fit: .* pad all to one length"):
-        BatchJoin(SIZE)([torch.zeros(4, 7), torch.zeros(4, 9)])
-
-
 @pytest.mark.parametrize("make", [torch.tensor, numpy.array], ids=["tensor", "array"])
 @pytest.mark.parametrize("kind", [dict, tuple])
 def test_what_fb_padded_made_is_padded_on(make: Any, kind: Any) -> None:

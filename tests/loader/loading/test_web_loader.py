@@ -35,14 +35,6 @@ def dataset(**how: Any) -> Any:
     return fb.WebDataset(PATTERN, shardshuffle=False, **how).map(key)
 
 
-def test_it_is_webdatasets() -> None:
-    """A wds.WebLoader, a DataPipeline around a DataLoader."""
-    made = fb.WebLoader(dataset(), batch_size=None, num_workers=0)
-    assert isinstance(made, wds.WebLoader)
-    assert isinstance(made, wds.DataPipeline)
-    assert isinstance(made.pipeline[0], torch.utils.data.DataLoader)
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_recipe_is_the_same(workers: int) -> None:
     """unbatched, shuffle, batched, with_epoch, as webdataset's own loader does them on the same data."""
@@ -50,6 +42,8 @@ def test_the_recipe_is_the_same(workers: int) -> None:
     for kind in (fb.WebLoader, wds.WebLoader):
         data = fb.WebDataset(PATTERN, shardshuffle=False).to_tuple("__key__").batched(3)
         made = kind(data, batch_size=None, num_workers=workers)
+        assert isinstance(made, wds.WebLoader)
+        assert isinstance(made.pipeline[0], torch.utils.data.DataLoader)
         made = made.unbatched().shuffle(8, rng=random.Random(3)).batched(4).with_epoch(7)
         found.append([list(keys) for (keys,) in made])
     assert found[0] == found[1]

@@ -21,7 +21,6 @@ from webdataset import filters
 
 import forebay_loader as fb
 from forebay_loader.base.counters import COUNTS
-from forebay_loader.base.notices import Notices
 from forebay_loader.memos import opened_memo
 from forebay_loader.memos.errors import MemoRefused
 from forebay_loader.memos.stores.choice import STORES
@@ -81,17 +80,6 @@ def test_a_function_is_decorated(tmp_path: Path) -> None:
     written(tmp_path / "m")
     assert remembered(one)["square"].max() == 0
     assert (CALLS, remembered.__name__) == (["0"], "squared")
-
-
-@pytest.mark.parametrize("change", [{"n": 9}, {"extra": b"1"}, {"__key__": "z"}])
-def test_another_sample_is_made(tmp_path: Path, change: dict[str, Any]) -> None:
-    """Another value, member or key."""
-    stage = fb.memo(store="npz", folder=tmp_path / "m")(filters.map(squared))
-    list(stage(iter(samples(1))))
-    written(tmp_path / "m")
-    (found,) = stage(iter([{**samples(1)[0], **change}]))
-    assert len(CALLS) == 2
-    assert found["square"][0, 0] == found["n"] ** 2
 
 
 def test_another_argument_or_version_is_made(tmp_path: Path) -> None:
@@ -265,16 +253,6 @@ def test_the_data_set_s_handler_is_asked_and_recorded(shard: str, tmp_path: Path
     made = fb.WebDataset([shard], shardshuffle=False, handler=wds.ignore_and_continue)
     assert list(made.decode().compose(fb.memo(folder=tmp_path / "m", key="flac"))) == []
     assert COUNTS.snapshot()["skipped_map"] == 6
-
-
-def test_what_version_is_for_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """In a process, and where none is given."""
-    monkeypatch.setattr("forebay_loader.base.notices._NOTICES", Notices())
-    fb.memo(version=1)(squared)
-    assert "needs another version=" not in caplog.text
-    for _ in range(2):
-        fb.memo()(squared)
-    assert caplog.text.count("needs another version=") == 1
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from forebay_loader.meter.frame_causes import _RULES, cause_of, stack_of
+from forebay_loader.meter.frame_causes import _RULES, cause_of
 from forebay_proxy.wire.protocol.meter import CAUSES
 
 PACKAGES = Path(sysconfig.get_paths()["purelib"])
@@ -68,8 +68,3 @@ def test_the_files_of_the_rules_are_there() -> None:
         if root is not None and (root / package).exists() and not place.endswith(older):
             missing += [] if (root / place.lstrip("/")).exists() else [place]
     assert missing == []
-
-
-def test_a_stack_names_files_and_functions() -> None:
-    assert stack_of(here()).splitlines()[-1].startswith(__file__ + ":")
-    assert stack_of(here()).endswith(" here")

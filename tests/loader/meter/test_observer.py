@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -59,11 +60,27 @@ def watched() -> Iterator[Watched]:
     MADE.renew()
 
 
-def test_a_step_is_booked_by_what_is_found_at_its_end(watched: Watched) -> None:
-    """So a decoder that kept the interpreter's lock gets all of its time, however late the look."""
-    watched.look(MAPPING, 20)
-    watched.look(DECODING, 320)
-    assert watched.spent() == {"map": 20, "decode": 300}
+STEPS: dict[str, tuple[list[Any], dict[str, float]]] = {  # looks at a frame after so many ms, and ms at which a batch was made
+    # A decoder that kept the interpreter's lock gets all of its time, however late the look.
+    "what is found at its end": ([(MAPPING, 20), (DECODING, 320)], {"map": 20, "decode": 300}),
+    "without a wait its reading": ([(STREAMING, 20)], {"read": 20}),
+    "a batch divides a step": ([(DECODING, 20), 26, (MAPPING, 40)], {"decode": 26, "map": 14}),
+    # The look before found the end of another batch: until this one was made nobody was idle.
+    "until a batch was made": ([(DECODING, 20), 22, (IDLE, 24), 90, (IDLE, 100)], {"decode": 22 + 66, "transfer": 2 + 10}),
+    "a frame of nobody's": ([(frame_in("/train.py"), 20), (None, 40)], {"other": 40}),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_a_step_is_booked_as(watched: Watched, name: str) -> None:
+    """By what is found at its end, and exactly where a batch was made in it."""
+    steps, spent = STEPS[name]
+    for step in steps:
+        if isinstance(step, int):
+            MADE.unseen.append(step * MS)
+        else:
+            watched.look(*step)
+    assert watched.spent() == spent
 
 
 def test_a_wait_is_booked_from_its_begin(watched: Watched) -> None:
@@ -73,29 +90,6 @@ def test_a_wait_is_booked_from_its_begin(watched: Watched) -> None:
     watched.look(STREAMING, 40)
     assert watched.spent() == {"decode": 32, "origin": 8}
     assert watched.page.view().shard == "a.tar"
-
-
-def test_without_a_wait_its_reading(watched: Watched) -> None:
-    watched.look(STREAMING, 20)
-    assert watched.spent() == {"read": 20}
-
-
-def test_a_batch_divides_a_step(watched: Watched) -> None:
-    """What was before it was made is of that batch, what came after of the next."""
-    watched.look(DECODING, 20)
-    MADE.unseen.append(26 * MS)
-    watched.look(MAPPING, 40)
-    assert watched.spent() == {"decode": 26, "map": 14}
-
-
-def test_until_a_batch_was_made_nobody_was_idle(watched: Watched) -> None:
-    """Not for a trainer that waited for it: the look before found the end of another batch."""
-    watched.look(DECODING, 20)
-    MADE.unseen.append(22 * MS)
-    watched.look(IDLE, 24)
-    MADE.unseen.append(90 * MS)
-    watched.look(IDLE, 100)
-    assert watched.spent() == {"decode": 22 + 66, "transfer": 2 + 10}
 
 
 @pytest.mark.parametrize(
@@ -142,13 +136,6 @@ def test_the_stack_is_told_when_nothing_moves(watched: Watched) -> None:
     MADE.add()
     watched.look(DECODING, 11_020)
     assert watched.page.view().stack == ""
-
-
-def test_a_frame_of_nobodys_is_other(watched: Watched) -> None:
-    watched.look(frame_in("/train.py"), 20)
-    watched.look(None, 40)
-    assert watched.spent() == {"other": 40}
-    assert sys.getrefcount(DECODING) < 10
 
 
 FINALISERS_THAT_START_THREADS = """

@@ -7,10 +7,9 @@ from itertools import pairwise
 import pytest
 
 from forebay_loader.meter.page import PAGE_BYTES, SPANS, MeterPage, PageWriter
-from forebay_proxy.wire.protocol.meter import CAUSE_INDEX, CAUSES
+from forebay_proxy.wire.protocol.meter import CAUSE_INDEX
 
 DECODE, READ = CAUSE_INDEX["decode"], CAUSE_INDEX["read"]
-NO_WAIT = [0] * len(CAUSES)
 
 
 @pytest.fixture
@@ -21,18 +20,6 @@ def page() -> MeterPage:
 @pytest.fixture
 def written(page: MeterPage) -> PageWriter:
     return PageWriter(page, pid=7, start_time=8, worker=3, now_ns=100)
-
-
-def test_what_is_booked_is_seen(written: PageWriter, page: MeterPage) -> None:
-    """Its words, its sums by cause, and what it did between two moments."""
-    written.book([(150, READ), (400, DECODE)], 410, DECODE, 150)
-    written.sums([5, *NO_WAIT[1:]], bytes=99, skipped=3)
-    written.tell("s3://bucket/a.tar", "")
-    found = page.view()
-    assert (found.pid, found.worker, found.heartbeat_ns, found.settled_ns) == (7, 3, 410, 400)
-    assert (found.bytes, found.skipped, found.shard, found.stack) == (99, 3, "s3://bucket/a.tar", "")
-    assert found.waited_ns["origin"] == 5
-    assert page.spans(120, 200) == [(120, 150, "read"), (150, 200, "decode")]
 
 
 def test_the_ring_forgets_the_oldest(written: PageWriter, page: MeterPage) -> None:

@@ -13,7 +13,7 @@ from support.fake_proxy import FakeServer
 from support.tars import expected, tar_shard
 
 import forebay_loader as fb
-from forebay_loader.meter.profile_ranges import profiled, ranged, staged
+from forebay_loader.meter.profile_ranges import profiled, ranged
 
 torch = pytest.importorskip("torch")
 wds = pytest.importorskip("webdataset")
@@ -98,11 +98,3 @@ def test_nothing_of_what_passed_is_kept() -> None:
     next(made)
     next(made)
     assert not lives.is_set()
-
-
-@pytest.mark.webdataset
-def test_workers_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody profiles there: what a stage gives is handed on as it is."""
-    monkeypatch.setattr("forebay_loader.meter.profile_ranges.in_worker", lambda: True)
-    items = iter([1])
-    assert staged(wds.map(dict), items) is items

@@ -191,12 +191,6 @@ def test_pickled_stage_enables(proxy: FakeServer) -> None:
     assert list(stage(urls(5))) == urls(5)
 
 
-def test_pickled_stage_enables_nothing_of_itself() -> None:
-    """Without enable() the stage stays a stage."""
-    pickle.loads(pickle.dumps(fb.ahead()))
-    assert enabled() is None
-
-
 def test_a_source_that_hands_out_work_keeps_most_of_it(proxy: FakeServer) -> None:
     """A list that several readers take from: one holds what it opens and k more, and the first alone until it comes back."""
     work = urls(50)

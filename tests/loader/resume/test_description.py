@@ -7,10 +7,10 @@ import re
 from typing import Any
 
 import pytest
-from forebay_loader.resume.arrays import packed
 from support.made_worlds import MadeSet, stopped, world
 
 import forebay_loader as fb
+from forebay_loader.resume.pass_state import packed
 
 WORKER = {
     "format": 3, "epoch": 1, "turn": 0, "over": False, "stripe": [0, 1], "read": 12, "buffers": [{"refs": packed([3, 11]), "rng": ""}],

@@ -15,7 +15,6 @@ from support.lengths import examples
 from support.tars import shard_files
 
 import forebay_loader as fb
-from forebay_loader.resume.state_parts import sealed
 
 wds = pytest.importorskip("webdataset")
 pytest.importorskip("torch")
@@ -106,9 +105,3 @@ def test_names_of_the_user_s_own(urls: list[str]) -> None:
 def test_what_is_no_state_of_a_loader() -> None:
     with pytest.raises(ValueError, match="it is of type list, and a loader takes its own"):
         fb.WebLoader(fb.WebDataset("x.tar"), batch_size=None).load_state_dict([])  # type: ignore[arg-type]
-
-
-def test_a_state_that_is_sealed_anew(urls: list[str]) -> None:
-    """Of the last seal nothing stays."""
-    state = made("loader", urls).state_dict()
-    assert sealed(sealed(state)) == state

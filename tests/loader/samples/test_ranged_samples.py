@@ -93,19 +93,3 @@ def test_one_sample_costs_its_own_bytes() -> None:
 
     assert RangedSamples(URL, indexed(tar), read).one(1) == {"__key__": "b", "__url__": URL, "x": b"2"}
     assert [span.end - span.first for span in asked] == [1]
-
-
-@pytest.mark.parametrize(("most", "together"), [(3073, 2), (3072, 1)])
-def test_as_many_samples_come_at_a_time_as_one_request_may_bring(most: int, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them, in order: two files of a byte make 2 KiB of tar, from the first one's byte to the last one's 1,025."""
-    monkeypatch.setattr("forebay_loader.samples.ranged_samples.SPAN_BYTES", most)
-    tar = written([(f"{number}.{suffix}", bytes([number])) for number in range(6) for suffix in "xy"])
-    asked = list[Span]()
-
-    def read(span: Span) -> bytes:
-        asked.append(span)
-        return tar[span.first : span.end]
-
-    found = list(RangedSamples(URL, indexed(tar), read).between(0, 6))
-    assert [(sample["__key__"], sample["x"], sample["y"]) for sample in found] == [(f"{n}", bytes([n]), bytes([n])) for n in range(6)]
-    assert asked == [Span(512 + 2048 * n, 512 + 2048 * (n + together) - 1023) for n in range(0, 6, together)]

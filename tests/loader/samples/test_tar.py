@@ -141,12 +141,6 @@ def test_a_shard_without_samples_is_told(entries: list[Any], caplog: pytest.LogC
     assert "shard u: holds no sample" in caplog.text
 
 
-def test_a_selection_that_leaves_nothing_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
-    """It was asked for."""
-    assert read(written(TWO), select_files=lambda name: False) == []
-    assert not caplog.records
-
-
 def test_duplicates_name_the_file_its_key_and_the_shard() -> None:
     """The error is webdataset's; where that leaves two places empty stand key and URL."""
     with pytest.raises(ValueError, match=r"a\.x: duplicate file name in tar file x") as raised:

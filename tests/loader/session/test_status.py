@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import socket
-import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +78,6 @@ def test_none_anywhere(tmp_path: Path) -> None:
     assert str(found) == "no sidecar runs for this user on this node; start one with 'forebay serve', or use 'with fb.sidecar():'"
 
 
-def test_an_answer_that_is_no_status_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """JSON deeper than any parser goes."""
-    with FakeSidecar() as fake:
-        monkeypatch.setattr(sys.modules[Status.__module__], "ask_status", lambda endpoint, within_s: json.loads("[" * 100_000))
-        assert str(at(fake.url)) == f"what answers at {fake.url} is no sidecar"
-
-
 def test_one_that_is_gone() -> None:
     """Where it was, and why there is no answer."""
     with FakeSidecar() as fake:
@@ -112,26 +101,6 @@ def test_what_answers_nonsense_is_no_sidecar(nonsense: Any) -> None:
         fake.status = nonsense
         found = at(fake.url)
     assert str(found) == f"what answers at {fake.url} is no sidecar"
-
-
-def test_what_speaks_no_http_is_no_sidecar() -> None:
-    """It is asked once and left."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def speak() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(4096)
-                connection.sendall(b"SSH-2.0\r\n\r\n")
-
-        server.settimeout(30)  # or a question that never came would leave the thread in accept()
-        speaking = threading.Thread(target=speak)
-        speaking.start()
-        try:
-            found = at(f"http://127.0.0.1:{server.getsockname()[1]}")
-        finally:
-            speaking.join()
-    assert not found.found
 
 
 def test_a_refusal_is_said(tmp_path: Path) -> None:

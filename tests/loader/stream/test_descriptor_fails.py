@@ -107,16 +107,7 @@ def expected() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("way", "after"),
-    [
-        (by_walking, 0),
-        (by_walking, 1),
-        (by_walking, 7),
-        (by_index, 0),
-        (by_index, 1),
-        (by_index, 7),
-        (one_by_one, 0),
-        (one_by_one, 7),
-    ],
+    [(way, after) for way in (by_walking, by_index, one_by_one) for after in (0, 1, 7)],
 )
 def test_a_file_that_shrinks_under_its_reader(way: Callable[[Descriptor], Iterator[dict[str, Any]]], after: int) -> None:
     """Every sample once and right: those that are here, then the others over HTTP, of the same version. It is counted and said."""

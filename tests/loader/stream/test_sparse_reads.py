@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_loader.stream.range_reads import REQUEST_BYTES, SEGMENT_BYTES, are_sparse, sparse_header
+from forebay_loader.stream.range_reads import REQUEST_BYTES, SEGMENT_BYTES, are_sparse
 
 MB = 1 << 20
 
@@ -28,8 +28,3 @@ MB = 1 << 20
 def test_less_than_half_of_the_segments_touched(spans: list[tuple[int, int]], length: int, sparse: bool) -> None:
     """And the bytes spared are worth the requests."""
     assert are_sparse(spans, length) is sparse
-
-
-def test_a_header_tells_the_sidecar() -> None:
-    """Nothing is said of other reads."""
-    assert (sparse_header(True), sparse_header(False)) == ([("Forebay-Sparse", "1")], [])

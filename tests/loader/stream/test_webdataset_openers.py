@@ -180,8 +180,10 @@ def test_secure_mode_is_respected(proxy: FakeServer, monkeypatch: pytest.MonkeyP
 
 
 def test_import_is_light() -> None:
-    """Importing the package imports neither torch nor webdataset."""
-    code = "import sys, forebay_loader; assert not {'torch', 'webdataset', 'numpy', 'aiohttp'} & set(sys.modules)"
+    """Importing the package imports neither torch nor webdataset; nor does naming fb.video, or PyAV."""
+    code = (
+        "import sys, forebay_loader; forebay_loader.video; assert not {'av', 'torch', 'webdataset', 'numpy', 'aiohttp'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=240, env={"PYTHONPATH": ":".join(sys.path)})
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 import io
 import json
-import logging
 import os
 import pickle
 import tarfile
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,6 @@ from support.sidecar import wait_until
 from support.tars import expected, tar_shard
 
 import forebay_loader as fb
-from forebay_loader.base.notices import Notices
 from forebay_loader.plan.plan_client import set_of
 from forebay_loader.stream.webdataset_openers import gopen_module
 from forebay_loader.takeover import openers
@@ -136,22 +135,6 @@ def test_a_short_list_behind_a_buffer_is_announced_at_once(proxy: FakeServer, ho
     assert len(list(data)) == len(KEYS) - 1
 
 
-@pytest.mark.skipif(FROM_CACHE == "FileCache", reason="1.x makes the copies, for its samples name them")
-def test_an_unused_cache_dir_is_told_once_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not by each worker, nor by each rank."""
-    notices = Notices()
-    monkeypatch.setattr("forebay_loader.base.notices._NOTICES", notices)
-    told = logging.FileHandler(tmp_path / "log")
-    log = logging.getLogger("forebay_loader")
-    monkeypatch.setattr(log, "handlers", [*log.handlers, told])
-    for rank in ("1", "0"):
-        monkeypatch.setenv("RANK", rank)
-        data = plain(cache_dir=str(tmp_path))
-        assert sorted(keys(wds.WebLoader(data, batch_size=None, num_workers=2))) == KEYS
-        assert (tmp_path / "log").read_text().count("cache_dir is not used") == (rank == "0")
-    told.close()
-
-
 def test_two_pipelines_in_turn_tell_their_own_sets(proxy: FakeServer) -> None:
     """One item of each at a time: no plan is of the other's list."""
     lists = [[f"s3://bucket/{number:03d}.tar" for number in numbers] for numbers in ((0, 1), (2, 3, 4))]
@@ -174,6 +157,20 @@ def test_a_source_of_the_scripts_own_tells_no_set(proxy: FakeServer) -> None:
     for source in (lambda: iter([{"url": url} for url in urls]), mixed):
         assert len(keys(wds.DataPipeline(source, wds.tarfile_to_samples()))) > 0
     assert subjects(proxy) == [(None, None)] * 2
+
+
+def test_lists_that_begin_in_a_pull_or_beside_it() -> None:
+    """Each pull has those that began in it alone: not another's, not another thread's, none that was only asked for an iterator."""
+    one, other, elsewhere = (shardlists.SimpleShardList(URLS) for _ in range(3))
+    with openers.first_pull() as outer:
+        with openers.first_pull() as inner:
+            list(one)
+            begun = iter(other)
+        next(begun)
+        thread = threading.Thread(target=list, args=(elsewhere,))
+        thread.start()
+        thread.join()
+    assert (inner, outer) == ([one], [other])
 
 
 def test_leaving_early_withdraws(proxy: FakeServer) -> None:
@@ -225,23 +222,6 @@ def test_a_users_own_opener_and_a_cache_dir(proxy: FakeServer, tmp_path: Path, m
     assert proxy.requests == []
 
 
-def test_our_rewrite_rules_are_inert(proxy: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The opener gets the command as written, so its header travels; a rewritten URL would have lost it."""
-    proxy.put("/https/host.example/a.tar", tar_shard(0))
-    monkeypatch.setenv("GOPEN_REWRITE", gopen_rewrite(proxy.url))
-    assert len(keys(stages("pipe:curl -s -H 'Authorization: Bearer x' https://host.example/a.tar"))) == 5
-    (request,) = proxy.asked("/https/host.example/a.tar")
-    assert request.headers["Authorization"] == "Bearer x"
-    assert keys(stages()) == KEYS
-
-
-def test_a_users_own_rewrite_rules_work(proxy: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They stay in front of ours, and what they lead to is read and announced."""
-    monkeypatch.setenv("GOPEN_REWRITE", gopen_rewrite(proxy.url, keep="old://=s3://bucket/"))
-    assert keys(stages([f"old://{number:03d}.tar" for number in range(SHARDS)])) == KEYS
-    assert announced(proxy) == [f"s3://bucket/{number:03d}.tar" for number in range(SHARDS)]
-
-
 def test_secured_webdataset_reads(proxy: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """WDS_SECURE refuses rewrite rules; ours are not looked at."""
     monkeypatch.setenv("GOPEN_REWRITE", gopen_rewrite(proxy.url))
@@ -269,14 +249,6 @@ def test_a_source_that_deletes_what_was_read(proxy: FakeServer, tmp_path: Path) 
     source = wds.shardlists.DirectoryShardList(f"{tmp_path}/", pattern="*.tar", poll=None, mode="unlink", select="oldest")
     assert sorted(keys(wds.DataPipeline(source, wds.tarfile_to_samples()))) == sorted(expected(4))
     assert list(tmp_path.glob("*.tar*")) == []
-
-
-def test_an_unknown_command_is_webdatasets(proxy: FakeServer, taken: Path, tmp_path: Path) -> None:
-    """It runs as before; the report names the program and nothing more of it."""
-    (tmp_path / "a.tar").write_bytes(tar_shard(0))
-    assert len(keys(stages(f"pipe:dd status=none if={tmp_path}/a.tar secret=1 2>/dev/null || cat {tmp_path}/a.tar"))) == 5
-    assert proxy.requests == []
-    assert said(taken) == ["pipe: command dd is not one Forebay reads for itself"]
 
 
 def test_writing_stays_webdatasets(proxy: FakeServer, tmp_path: Path) -> None:

@@ -67,13 +67,6 @@ def test_order(runtime: Path) -> None:
     assert find_endpoint(environ(runtime, FOREBAY_TOKEN="t")) == Endpoint("127.0.0.1", 7071, token="t")
 
 
-@pytest.mark.parametrize("changes", [{"pid": 2**22 + 1}, {"start_time": 1}, {"pid": -1}, {"pid": "1"}, {"start_time": None}])
-def test_dead_run_file(runtime: Path, changes: dict[str, object]) -> None:
-    """A run file whose process is gone, or whose pid is another process now, is ignored."""
-    write_run_file(runtime, **changes)
-    assert find_endpoint(environ(runtime)) is None
-
-
 def test_run_file_others_could_write(runtime: Path) -> None:
     """A run file that is not private, or is a link, is ignored."""
     path = write_run_file(runtime, mode=0o644)
@@ -83,15 +76,6 @@ def test_run_file_others_could_write(runtime: Path) -> None:
     path.rename(runtime / "other")
     path.symlink_to(runtime / "other")
     assert read_run_file(environ(runtime)) is None
-
-
-def test_nonsense_run_file(runtime: Path) -> None:
-    """A run file that is no JSON object names nothing."""
-    for text in ("", "[]", "{", "7"):
-        path = runtime / "forebay.json"
-        path.write_text(text)
-        path.chmod(0o600)
-        assert find_endpoint(environ(runtime)) is None
 
 
 def test_runtime_directory_others_could_write(runtime: Path) -> None:

@@ -61,13 +61,6 @@ def test_headers_and_token_travel(sidecar: FakeServer) -> None:
     assert "Accept-Encoding" not in headers
 
 
-def test_a_connection_whose_answer_was_read_is_used_again(sidecar: FakeServer) -> None:
-    """An epoch of shards costs one connect."""
-    for _ in range(3):
-        asked(at(sidecar)).content(len(BODY))
-    assert connections(sidecar) == 1
-
-
 def test_a_connection_whose_answer_was_left_is_not(sidecar: FakeServer) -> None:
     """The rest of one answer would be read as the next."""
     reply = asked(at(sidecar))
@@ -139,15 +132,6 @@ def test_an_explanation_is_read_to_a_limit(sidecar: FakeServer) -> None:
     """A connection with a rest of it on its way is not used again."""
     sidecar.fault(SHARD, Refuse(403, "x" * 2 * MAX_EXPLANATION_BYTES))
     assert len(asked(at(sidecar)).explanation()) == MAX_EXPLANATION_BYTES
-    asked(at(sidecar)).content(len(BODY))
-    assert connections(sidecar) == 2
-
-
-def test_an_inherited_answer_gives_no_connection_back(sidecar: FakeServer) -> None:
-    """It is the parent's."""
-    reply = asked(at(sidecar))
-    reply._pid += 1
-    reply.content(len(BODY))
     asked(at(sidecar)).content(len(BODY))
     assert connections(sidecar) == 2
 

@@ -276,14 +276,6 @@ def test_a_failure_of_all_says_what_each_said(sidecar: FakeServer, origin: FakeS
     assert counters()["failed"] == 1
 
 
-def test_a_failure_holds_no_stream(sidecar: FakeServer) -> None:
-    """What is kept of it while the sidecar is waited for: no frames."""
-    with when_waiting(sidecar.turning.set), opened("pipe:aws s3 cp s3://bucket/x.tar -", fails) as shard:
-        kept = shard._order._other
-        assert kept is not None
-        assert (kept.__traceback__, kept.__context__, kept.__cause__) == (None, None, None)
-
-
 def test_bytes_beyond_the_end_are_not_waited_for(inside: FakeServer) -> None:
     """What came cannot be continued by anybody."""
     with opened("pipe:aws s3 cp s3://bucket/x.tar -", lambda _: io.BytesIO(BODY + b"x" * 300_000)) as shard:

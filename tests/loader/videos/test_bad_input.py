@@ -1,25 +1,22 @@
-"""Line by line what is wrong, or odd, with clips that people train on: as a stage meets them, a typed error that names clip and shard, or
-the right frames. What each part does about it is told in its own tests, which every section here names."""
+"""What is wrong, or odd, with clips that people train on: as a stage meets them, a typed error that names clip and shard, or the right
+frames. What each part does about it is told in its own tests; absurd numbers and cuts everywhere: tests/property/test_mp4_mutations.py."""
 
 from __future__ import annotations
 
-import io
-import resource
 import struct
 import tracemalloc
 from contextlib import suppress
 from typing import Any
 
-import av
 import numpy
 import pytest
-from support.clips import frame_number, pictures_of, rendered, sound_only
+from support.clips import frame_number, pictures_of, rendered
 from support.lengths import ordinarily
 from support.mp4_boxes import FTYP, HandTrack, box, film, patched, places
-from support.remuxing import remuxed
+from support.remuxing import joined
 
 import forebay_loader as fb
-from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo, VideoError
+from forebay_loader.videos.errors import CorruptVideo, VideoError
 
 SHARD = "s3://bucket/clips-000.tar"
 NAMED = r"^a/b\.{} in s3://bucket/clips-000\.tar: "
@@ -45,13 +42,6 @@ def numbers(frames: Any) -> list[int]:
     return [frame_number(frame) for frame in frames]
 
 
-# Zero-length and truncated. decode/test_tracks.py, decode/test_clip_end.py, mp4/test_index.py
-
-
-def test_zero_length() -> None:
-    assert isinstance(refused(b""), CorruptVideo)
-
-
 @pytest.mark.parametrize("how", [{}, {"moov_first": True}, {"fragmented": True}], ids=["moov last", "moov first", "fragmented"])
 @pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.9, 0.999])
 def test_a_truncated_mp4(how: dict[str, bool], share: float) -> None:
@@ -60,59 +50,10 @@ def test_a_truncated_mp4(how: dict[str, bool], share: float) -> None:
     refused(clip[: int(len(clip) * share)])
 
 
-# moov missing. mp4/test_index.py
-
-
-@pytest.mark.parametrize("clip", [FTYP, FTYP + box(b"mdat", bytes(1000)), FTYP + box(b"moov") + box(b"mdat", bytes(1000))])
-def test_no_moov_or_an_empty_one(clip: bytes) -> None:
-    assert isinstance(refused(clip), (CorruptVideo, UnsupportedVideo))
-
-
-# Absurd box sizes, no allocation from an unchecked field. mp4/test_boxes.py, test_index.py, test_sample_table.py;
-# what a decoder would take for a picture's size: sources/test_frame_room.py, decode/test_pictures.py
-
-
-def absurd() -> dict[str, bytes]:
-    clip = rendered(audio="aac", b_frames=2)
-    fragments = rendered(fragmented=True, b_frames=2)
-    found = {
-        f"{kind.decode()} says {count}": patched(clip, places(clip, *STBL, kind)[0][0] + (16 if kind == b"stsz" else 12), ">I", count)
-        for kind in (b"stsz", b"stts", b"ctts", b"stsc", b"stco", b"stss")
-        for count in (2**31 - 1, 2**32 - 1)
-    }
-    for path in ((b"moov",), STBL, (b"mdat",)):
-        at = places(clip, *path)[0][0]
-        found[f"{path[-1].decode()} of 4 GB"] = patched(clip, at, ">I", 2**32 - 1)
-    run = places(fragments, b"moof", b"traf", b"trun")[0][0]
-    found["a run of 2^32 frames"] = patched(fragments, run + 12, ">I", 2**32 - 1)
-    found["2^64 bytes of mdat"] = FTYP + struct.pack(">I4sQ", 1, b"mdat", 2**64 - 1) + bytes(100)
-    found["one size for 2^32 samples"] = patched(clip, places(clip, *STBL, b"stsz")[0][0] + 12, ">II", 1, 2**32 - 1)
-    return found
-
-
-ABSURD = absurd()
-
-
-@pytest.mark.parametrize("name", ABSURD)
-def test_an_absurd_size_takes_no_memory(name: str) -> None:
-    """Some kilobytes of clip, and as little of anything."""
-    refused(FTYP)  # what is imported on the way
-    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    tracemalloc.start()
-    refused(ABSURD[name])
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 1 << 20
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 32 << 10
-
-
 def test_more_descriptions_than_there_are() -> None:
     """No sample asks for one of them: the frames are right."""
     clip = rendered()
     assert numbers(given(patched(clip, places(clip, *STBL, b"stsd")[0][0] + 12, ">I", 2**32 - 1))) == list(range(48))
-
-
-# 10^6 boxes: their time, of each sort and place, is in mp4/test_index.py
 
 
 def crowded(where: str, many: bytes) -> bytes:
@@ -134,61 +75,18 @@ def test_a_million_boxes(where: str) -> None:
     assert peak < 4 * len(many)
 
 
-# Audio only. decode/test_tracks.py, decode/test_left_to_demuxer.py
-
-
-@pytest.mark.parametrize("container", ["mp4", "matroska", "ogg"])
-def test_audio_only(container: str) -> None:
-    whole = rendered(audio="aac", container="matroska")
-    with av.open(io.BytesIO(whole)) as source, av.open(made := io.BytesIO(), "w", format=container) as out:
-        stream = out.add_stream_from_template(source.streams.audio[0]) if container != "ogg" else None
-        for packet in source.demux(audio=0) if stream else ():
-            if packet.size:
-                packet.stream = stream
-                out.mux(packet)
-    refused(sound_only() if container == "ogg" else made.getvalue())
-
-
-# One frame
-
-
 @pytest.mark.parametrize("container", ["mp4", "matroska", "mpegts", "avi", "asf"])
 def test_one_frame(container: str) -> None:
     assert numbers(given(rendered(frames=1, container=container))) == [0]
-
-
-# Variable frame sizes. decode/test_frames.py
 
 
 @pytest.mark.parametrize("container", ["h264", "mpegts"])
 def test_frames_of_several_sizes(container: str) -> None:
     """All have the size of the first, and none is lost."""
     small, large = (rendered(container=container, frames=12, width=width, height=height) for width, height in ((128, 96), (256, 192)))
-    if container == "mpegts":
-
-        def later(kind: str, number: int, packet: av.Packet) -> bool:
-            packet.pts, packet.dts = packet.pts + 90_000, packet.dts + 90_000
-            return True
-
-        large = remuxed(large, container, later)
-    frames = given(small + large)
+    frames = given(joined(small, large, 1.0) if container == "mpegts" else small + large)
     assert frames.shape == (24, 96, 128, 3)
     assert numbers(frames) == [*range(12), *range(12)]
-
-
-# Wrong extension. decode/test_tracks.py
-
-
-@pytest.mark.parametrize(("container", "suffix"), [("matroska", "mp4"), ("mp4", "avi"), ("mpegts", "mkv"), ("avi", "webm")])
-def test_a_wrong_extension(container: str, suffix: str) -> None:
-    assert numbers(given(rendered(container=container), suffix)) == list(range(48))
-
-
-@pytest.mark.parametrize(
-    "data", [b"not a clip at all" * 100, b"\x89PNG\r\n\x1a\n" + bytes(500), b"\xff\xd8\xff\xe0" + bytes(500), b"PK\3\4" * 200]
-)
-def test_what_is_no_clip(data: bytes) -> None:
-    refused(data)
 
 
 @pytest.mark.parametrize("rate_hz", [1, 7, 100, 768_000, (1 << 31) - 1, (1 << 32) - 1])
@@ -202,12 +100,6 @@ def test_sound_of_any_rate(container: str, rate_hz: int) -> None:
         struct.pack_into(">d", data, data.find(b"\xb5\x88" + struct.pack(">d", 48_000)) + 2, rate_hz)
     with suppress(VideoError):
         list(fb.video("uniform(2)", audio=16_000)([{"__key__": "a", "__url__": SHARD, "mp4": bytes(data)}]))
-
-
-# Rotated, mirrored. decode/test_pictures.py
-
-
-# HDR pixel formats. decode/test_pictures.py
 
 
 def x265(transfer: str) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from array import array
 from fractions import Fraction
 from typing import Any
@@ -31,13 +30,9 @@ def test_a_plain_rate_is_exact(rate: Fraction, begin_s: float) -> None:
         assert clip(frames=frames, times_s=times_s, keyframes=(), duration_s=begin_s + float(frames / rate)).fps == float(rate)
 
 
-def test_an_audio_clip_has_no_rate() -> None:
-    """No frames, no frames a second."""
+def test_no_frames_or_no_time_have_no_rate() -> None:
+    """Sound alone, and a still picture whose duration says nothing: nothing is divided by zero."""
     assert clip(frames=0, times_s=array("d"), keyframes=(), audio_rate_hz=48000).fps == 0.0
-
-
-def test_a_clip_of_no_time_has_no_rate() -> None:
-    """A still picture whose duration says nothing divides nothing by zero."""
     assert clip(frames=1, times_s=array("d", [0.0]), keyframes=(0,), duration_s=0.0).fps == 0.0
 
 
@@ -52,15 +47,3 @@ def test_contradictions_are_refused(changes: dict[str, Any]) -> None:
     """Counts that disagree come from a broken file, and would be an index error somewhere else."""
     with pytest.raises(ValueError, match=r"times for|keyframes|rotation|duration"):
         clip(**changes)
-
-
-def test_it_travels_to_a_worker() -> None:
-    """Spawned workers get it by pickle, equal in every value."""
-    there = clip(motion=array("f", [0.25, 0.5]))
-    assert pickle.loads(pickle.dumps(there)) == there
-
-
-def test_it_is_no_key() -> None:
-    """Its arrays can be changed, so it has no hash: TypeError, as for a list."""
-    with pytest.raises(TypeError, match="unhashable"):
-        hash(clip())

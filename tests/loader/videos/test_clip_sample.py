@@ -53,18 +53,6 @@ def test_a_clip_has_one_time_for_all_of_it(monkeypatch: pytest.MonkeyPatch) -> N
     fb.video(time_limit_s=250.0).decoded(sample(clip, "mkv"))
 
 
-def test_visits_of_each_clip_are_counted() -> None:
-    """Each for itself, whatever comes in between."""
-    of = ClipPass(3, 1)
-    assert [of.visit(name).again for name in ("a", "b", "a", "a")] == [(1, 0, 0, 0), (1, 0, 0, 0), (1, 0, 0, 1), (1, 0, 0, 2)]
-    assert of.visit("c")[:2] == (3, 3)
-
-
-def test_a_phase_of_its_own() -> None:
-    """The table's epoch; what is drawn goes by the pass's own."""
-    assert ClipPass(0, 1, 7).visit("a")[:2] == (7, 0)
-
-
 def test_what_is_forgotten_is_drawn_anew_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pass over more clips than fit into memory."""
     monkeypatch.setattr(clip_pass, "MOST_CLIPS", 2)

@@ -53,12 +53,6 @@ def test_what_torchvision_gave(enabled: None) -> None:
     assert info == {"video_fps": 24.0, "audio_fps": rate}
 
 
-def test_a_mirrored_clip(enabled: None) -> None:
-    """Is shown as it is meant: here, left and right change places."""
-    data = rendered(mirrored=True)
-    assert numpy.array_equal(wds.torch_video(".mp4", data)[0].numpy(), numpy.stack(pictures_of(data))[:, :, ::-1])
-
-
 def test_a_clip_without_sound(enabled: None) -> None:
     """One channel of nothing, and no rate, as torchvision has it."""
     _, audio, info = wds.torch_video(".webm", rendered(codec="libvpx-vp9", container="webm"))

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from support.house import SEGMENT, building, data_of
 
-from forebay_proxy.background import selection
-
 A = "https://o/set/a.tar"
 B = "https://o/set/b-1.tar"
 
@@ -54,9 +52,8 @@ async def test_patterns_name_what_leaves(tmp_path: Path, pattern: str, gone: int
 
 
 @pytest.mark.parametrize("command", ["evict", "verify"])
-async def test_a_long_list_does_not_hold_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    """Others have their turn while patterns are made ready, and while they are compared with one name."""
-    monkeypatch.setattr(selection, "SLICE_S", 0.0)
+async def test_a_long_list_does_not_hold_the_loop(tmp_path: Path, command: str) -> None:
+    """Others have their turn while patterns are made ready, and between the names that they are compared with."""
     async with building(tmp_path / "c") as world:
         for number in range(5):
             world.origin.put(f"https://o/set/{number}.tar", data_of(10))
@@ -74,7 +71,7 @@ async def test_a_long_list_does_not_hold_the_loop(tmp_path: Path, monkeypatch: p
         while not asking.done():
             await asyncio.sleep(0)
             turns += 1
-        assert turns >= 1000 + 5 * (1000 // 64)
+        assert turns >= 1000 + 5
         assert asking.result() == 0
 
 

@@ -14,12 +14,14 @@ import pytest
 from support.http_server import request, talk
 
 from forebay_proxy.app import service
-from forebay_proxy.app.service import serve
+from forebay_proxy.app.service import measure_lag, serve
 from forebay_proxy.app.shutdown import Shutdown
 from forebay_proxy.app.status import ServiceInfo
 from forebay_proxy.config.settings import load
 from forebay_proxy.core.errors import ConfigError
+from forebay_proxy.core.events import Event, Events
 from forebay_proxy.core.exit_codes import ExitCode
+from forebay_proxy.core.facts.requests import LoopLagged
 from forebay_proxy.store.files import file_io
 
 pytestmark = pytest.mark.each_python
@@ -43,19 +45,19 @@ async def serving(place: Path) -> AsyncIterator[int]:
 
 async def test_what_has_come_is_written_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that has left got its last bytes from memory: they are on their way to the disk at the end, and here at the next start."""
-    ending, write, drop = threading.Event(), file_io.write_pieces, service.Sidecar._drop_unread
+    ending, write, drop = threading.Event(), file_io.append, service.Sidecar._drop_unread
 
-    def late(*arguments: Any) -> None:
+    def late(*arguments: Any) -> float:
         assert ending.wait(60)
-        write(*arguments)
+        return write(*arguments)
 
     def dropped(serving: service.Sidecar) -> None:
         drop(serving)
         ending.set()
 
-    monkeypatch.setattr(file_io, "write_pieces", late)
+    monkeypatch.setattr(file_io, "append", late)
     monkeypatch.setattr(service.Sidecar, "_drop_unread", dropped)
-    monkeypatch.setattr(service, "FLIGHTS_END_S", 60.0)
+    monkeypatch.setattr(service, "FETCHES_END_S", 60.0)
     (tmp_path / "root").mkdir()
     shard = tmp_path / "root" / "a.tar"
     shard.write_bytes(bytes(range(256)) * 20)
@@ -120,3 +122,25 @@ async def test_a_fault_ends_it_with_its_code(tmp_path: Path, monkeypatch: pytest
     settings = load({"port": 0, "cache_dir": tmp_path / "cache", "cache_size": "64MiB"}, environ)
     assert await serve(settings, announce=lambda info: None, environ=environ) == ExitCode.FAULT
     assert "a fault in Forebay itself: ZeroDivisionError" in caplog.text
+
+
+async def _first_lag(clock_steps: list[float]) -> float:
+    events, seen, told = Events(), list[Event](), asyncio.Event()
+    events.listen(seen.append)
+    events.listen(lambda _: told.set())
+    task = asyncio.create_task(measure_lag(events, every_s=0.001, clock=lambda: clock_steps.pop(0) if clock_steps else 100.0))
+    await told.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert isinstance(seen[0], LoopLagged)
+    return seen[0].seconds
+
+
+async def test_lag_is_what_exceeds_the_wish() -> None:
+    """Asked for 1 ms, back after 501 ms: half a second of lag."""
+    assert abs(await _first_lag([10.0, 10.501]) - 0.5) < 1e-9
+
+
+async def test_lag_is_never_negative() -> None:
+    """A timer that fires a tick early is no lag."""
+    assert await _first_lag([10.0, 10.0005]) == 0

@@ -37,7 +37,7 @@ def complete(world: World) -> list[str]:
 
 
 async def test_a_reader_that_boards_a_prefetch_makes_it_demand(tmp_path: Path) -> None:
-    """It is one flight, not two."""
+    """It is one fetch, not two."""
     async with building(tmp_path / "c", prefetch=True) as world:
         fill(world)
         gate = world.origin.remotes[NAMES[0]].hold(100)
@@ -45,8 +45,8 @@ async def test_a_reader_that_boards_a_prefetch_makes_it_demand(tmp_path: Path) -
         world.prefetcher.wake()
         await gate.reached.wait()
         reading = asyncio.create_task(world.get(NAMES[0], reader()))
-        await until(lambda: any(flight.passengers for flight in world.fetches.all()))
-        assert min(flight.need for flight in world.fetches.all()) < DEMAND
+        await until(lambda: any(fetch.subscribers for fetch in world.fetches.all()))
+        assert min(fetch.need for fetch in world.fetches.all()) < DEMAND
         gate.open()
         assert await reading == data_of(2 * SEGMENT)
         assert world.origin.sent_twice(NAMES[0]) == 0
@@ -398,15 +398,15 @@ async def test_what_its_file_refuses_is_not_fetched_again_at_once(tmp_path: Path
     async with building(tmp_path / "c", prefetch=True) as world:
         fill(world, 3)
         await world.get(NAMES[0], first=0, last=1)
-        write = ShardFile.write_pieces
+        append = ShardFile.append
 
-        async def refusing(file: ShardFile, *rest: Any) -> None:
+        async def refusing(file: ShardFile, *rest: Any, **how: Any) -> None:
             if NAMES[0] in world.resolver.versions.current and file is world.entry(NAMES[0]).stored.file:
                 raise DiskFailed("write", "ENOENT", "the file was given up")
-            await write(file, *rest)
+            await append(file, *rest, **how)
 
         with monkeypatch.context() as patched:
-            patched.setattr(ShardFile, "write_pieces", refusing)
+            patched.setattr(ShardFile, "append", refusing)
             world.plans.replace(reader(), SHARDS[:2])
             await until(lambda: NAMES[1] in complete(world))
             await asked_by(world)

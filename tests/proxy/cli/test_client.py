@@ -90,9 +90,7 @@ def test_another_server_is_no_sidecar() -> None:
     assert caught.value.next_step == "check --url and FOREBAY_URL"
 
 
-@pytest.mark.parametrize(
-    "address", ["", "127.0.0.1:7070", "https://h:1", "http://", "http://h:99999", "http://u:p@h:1", "http://h/path", "unix:relative"]
-)
+@pytest.mark.parametrize("address", ["", "http://u:p@h:1", "http://h/path", "unix:relative"])
 def test_addresses_that_are_none(address: str) -> None:
     """The message shows what an address looks like and never repeats one, which might hold a password."""
     with pytest.raises(ConfigError, match=r"http://127\.0\.0\.1:7070") as caught:

@@ -119,9 +119,12 @@ def test_it_lives_while_a_run_holds_it_and_no_longer(place: Place) -> None:
 
 
 def test_a_run_that_joins_says_what_has_no_effect(place: Place) -> None:
-    """Flags, variables: what differs is named with both values, once; with --required the command does not run."""
+    """Flags, variables: what differs is named with both values, once; with --required the command does not run.
+
+    How long it stays idle is its starter's business.
+    """
     place.begin()
-    asked = ("run", "--cache-size", "1TB", "--port", "9999")
+    asked = ("run", "--cache-size", "1TB", "--port", "9999", "--idle-exit-s", "5")
     joined = place.forebay(*asked, "--", "echo", "ran", FOREBAY_REVALIDATE="never")
     told = b"runs with other settings, and they count: --port 0, not 9999; --cache-size 200 MB, not 1.0 TB; --revalidate job, not never"
     assert told in joined.stderr

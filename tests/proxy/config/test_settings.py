@@ -8,8 +8,7 @@ import click
 import pytest
 
 from forebay_proxy.cli.sidecars.serve import serve
-from forebay_proxy.config.fields import env_name
-from forebay_proxy.config.settings import Settings, as_json, default_text, has_flag, load
+from forebay_proxy.config.settings import Settings, as_json, default_text, env_name, has_flag, load
 from forebay_proxy.config.settings_file import SettingsFile, find_file
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.quantities import ShareOfDisk, TotalBytes

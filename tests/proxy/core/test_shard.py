@@ -14,8 +14,7 @@ from forebay_proxy.core.shard import (
     Version,
     store_key,
 )
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import parse_origin_url
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, parse_origin_url
 
 
 def shard(text: str, headers: tuple[tuple[str, str], ...] = ()) -> Shard:

@@ -44,7 +44,7 @@ def mount(point: Path, kind: str) -> str:
 def test_a_named_directory_is_taken(tmp_path: Path) -> None:
     """--cache-dir wins over every rule and says nothing."""
     place = choose(Settings(cache_dir=tmp_path), {"TMPDIR": "/tmp"}, machine())
-    assert place == CacheLocation(tmp_path, explicit=True)
+    assert place == CacheLocation(tmp_path)
 
 
 def test_the_order_of_defaults(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_nowhere_to_go_is_one_line() -> None:
 
 def test_it_is_created_for_us_alone(tmp_path: Path) -> None:
     """A missing directory is made, 0700."""
-    place = prepare(CacheLocation(tmp_path / "a" / "b", explicit=True), Settings(), machine())
+    place = prepare(CacheLocation(tmp_path / "a" / "b"), Settings(), machine())
     assert place.path.stat().st_mode & 0o777 == 0o700
     assert place.notices == ()
     assert not list(place.path.iterdir())
@@ -102,7 +102,7 @@ def test_a_network_file_system_is_refused_unless_asked_for(tmp_path: Path) -> No
     (tmp_path / "link").symlink_to(tmp_path / "nas")
     remote = machine(mount(tmp_path / "nas", "nfs4"))
     for folder in ("nas", "link"):
-        place = CacheLocation(tmp_path / folder / "cache", explicit=True)
+        place = CacheLocation(tmp_path / folder / "cache")
         with pytest.raises(ConfigError, match="network file system \\(nfs4\\)") as caught:
             prepare(place, Settings(), remote)
         assert "--allow-network-fs" in caught.value.next_step
@@ -117,7 +117,7 @@ def test_a_directory_others_may_write_to_is_refused(tmp_path: Path, mode: int) -
     shared.mkdir()
     shared.chmod(mode)
     with pytest.raises(ConfigError, match="written by others") as caught:
-        prepare(CacheLocation(shared, explicit=True), Settings(), machine())
+        prepare(CacheLocation(shared), Settings(), machine())
     assert f"--cache-dir {shared / 'forebay'}" in caught.value.next_step
 
 
@@ -127,7 +127,7 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: py
     stranger = Machine(LOCAL, False, "node7", os.getuid() + 1)
     monkeypatch.setattr(os, "access", lambda path, mode: writable)
     with pytest.raises(ConfigError, match="belongs to uid") as caught:
-        prepare(CacheLocation(tmp_path, explicit=True), Settings(), stranger)
+        prepare(CacheLocation(tmp_path), Settings(), stranger)
     assert (f"--cache-dir {tmp_path / 'forebay'}" in caught.value.next_step) is proposed
     assert "--cache-dir" in caught.value.next_step
 
@@ -136,7 +136,7 @@ def test_a_file_in_the_way_is_one_line(tmp_path: Path) -> None:
     """mkdir's own words, and the flag."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be created"):
-        prepare(CacheLocation(tmp_path / "file", explicit=True), Settings(), machine())
+        prepare(CacheLocation(tmp_path / "file"), Settings(), machine())
 
 
 @pytest.mark.parametrize(("number", "refused"), [(errno.EROFS, True), (errno.EACCES, True), (errno.ENOSPC, False), (errno.EDQUOT, False)])
@@ -149,14 +149,14 @@ def test_unwritable_is_refused_but_full_is_not(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(cache_location.tempfile, "TemporaryFile", fails)
     if refused:
         with pytest.raises(ConfigError, match="cannot be written"):
-            prepare(CacheLocation(tmp_path, explicit=True), Settings(), machine())
+            prepare(CacheLocation(tmp_path), Settings(), machine())
     else:
-        assert "full" in prepare(CacheLocation(tmp_path, explicit=True), Settings(), machine()).warnings[0]
+        assert "full" in prepare(CacheLocation(tmp_path), Settings(), machine()).warnings[0]
 
 
 def test_memory_is_said(tmp_path: Path) -> None:
     """A cache in tmpfs takes memory, and says so."""
-    assert "memory" in prepare(CacheLocation(tmp_path, explicit=True), Settings(), machine(mount(tmp_path, "tmpfs"))).warnings[0]
+    assert "memory" in prepare(CacheLocation(tmp_path), Settings(), machine(mount(tmp_path, "tmpfs"))).warnings[0]
 
 
 def test_the_default_is_three_quarters_of_free_and_held() -> None:

@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from itertools import filterfalse
@@ -28,75 +28,13 @@ from forebay_proxy.core.shard import Shard
 from forebay_proxy.wire.protocol.plan import ReaderName, encode
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
-__all__ = ["PAUSE_S", "CountRoom", "index"]
+__all__ = ["PAUSE_S", "index"]
 
 
 PAUSE_S = 2.0
 _EVICTED_AT_ONCE = 1000  # names a request
 _DISK_TRIES = 60  # in a row, while the sidecar tries whether its disk works again, which it does once a minute or sooner
 _STATUS_S = 60.0  # a count of hours must not end because a busy sidecar takes its time
-
-
-class CountRoom:
-    """What of the cache may leave, by the names of shards: counted ones, first those that were fetched for the count alone.
-
-    With ``--video`` a shard may leave before the scan of clips comes to it, which costs a second fetch of its clips and nothing else.
-    """
-
-    def __init__(self, sidecar: SidecarClient) -> None:
-        self._sidecar = sidecar
-        self._fetched: list[str] = []  # for this count, and counted
-        self._present: list[str] = []  # counted too, and here before
-        self._parts: dict[str, None] = {}  # what was fetched in part for this count: there was no room for the rest
-        self._disk_tries = 0
-
-    def counted(self, name: str, *, fetched: bool) -> None:
-        """It has been counted, or cannot be; ``fetched``: it came for this count."""
-        (self._fetched if fetched else self._present).append(name)
-
-    def in_part(self, name: str) -> None:
-        """There was no room for all of it."""
-        self._parts[name] = None
-
-    def whole(self, name: str) -> None:
-        """All of it is here."""
-        self._parts.pop(name, None)
-
-    def let_go(self) -> bool:
-        """Whether anything left that has been counted: what was here before only where nobody reads, or has said what will be read."""
-        if self.evict(self._fetched):
-            return True
-        status = self._sidecar.status(_STATUS_S)
-        return not status.get("readers") and not status.get("plans_total") and self.evict(self._present)
-
-    def evict_parts(self, but: str) -> bool:
-        """Whether bytes of shards that were fetched in part left; ``but``: the shard that stays."""
-        return self.evict([name for name in self._parts if name != but])
-
-    def evict(self, names: list[str]) -> bool:
-        """Whether bytes left; ``names`` is emptied."""
-        freed = 0
-        while names:
-            some = names[:_EVICTED_AT_ONCE]
-            del names[:_EVICTED_AT_ONCE]
-            freed += self._sidecar.evict({"shards": some})["bytes"]
-            for name in some:
-                self._parts.pop(name, None)
-        return freed > 0
-
-    def disk_is_waited_for(self) -> bool:
-        """Whether the sidecar's disk failed, so that room says nothing, and may be back now; waits ``PAUSE_S`` then."""
-        if self._disk_tries >= _DISK_TRIES or self._sidecar.status(_STATUS_S)["cache"].get("disk_state") != "down":
-            return False
-        self._disk_tries += 1
-        time.sleep(PAUSE_S)
-        return True
-
-    def disk_works(self) -> None:
-        """A shard was counted."""
-        self._disk_tries = 0
-
-
 # So many shards are fetched before their indexes are asked for: enough for an origin's latency not to count, few enough to be here still
 # where the set is larger than the cache.
 _TOGETHER = 16
@@ -106,7 +44,7 @@ _NAMED = 3  # shards with something amiss; --json names all
 _NO_ROOM = "run it again when other jobs have ended, or give the sidecar a larger --cache-size"
 
 Event = dict[str, Any]
-Counted = Callable[[str, tuple[tuple[str, str], ...]], None]  # told each shard that is counted, and the headers that it needs
+Headers = tuple[tuple[str, str], ...]
 
 
 @click.command()
@@ -151,11 +89,11 @@ def index(urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, table: str,
         SizesJson(Path(sizes)).check()
     sidecar = locate(url, os.environ)
     with ProgressView(quiet=quiet, as_json=as_json) as view, VideoScan(table, sidecar, view).begun() as scan:
-        tally = _Tally(view, sum(len(batch.shards) for batch in work))
-        counting = _Counting(sidecar, tally, scan.add)
+        tally = _Counting(sidecar, view, sum(len(batch.shards) for batch in work), scan.add)
         try:
             for batch in work:
-                counting.batch(batch)
+                for first in range(0, len(batch.shards), _TOGETHER):
+                    tally.add(batch.shards[first : first + _TOGETHER], batch.headers)
             for batch in clips:
                 for clip in batch.shards:
                     scan.add(clip, batch.headers)
@@ -171,146 +109,156 @@ def index(urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, table: str,
     return ExitCode.PART_FAILED if tally.without or scan.failures or (sizes and not written) else ExitCode.DONE
 
 
-class _Tally:
-    """``counts`` are samples by shard, ``without`` why others have none; ``shards`` is how many there are. Each is told to ``view``."""
+class _Counting:
+    """Asks for indexes, and has fetched what is not all here; where there is no room for that, counted shards leave.
 
-    def __init__(self, view: ProgressView, shards: int) -> None:
+    ``counts`` are samples by shard, ``without`` why others have none; ``shards`` is how many there are. ``counted`` is told each shard that
+    is counted, and the headers that it needs. With ``--video`` a shard may leave before the scan of clips comes to it, which costs a second
+    fetch of its clips and nothing else.
+    """
+
+    def __init__(self, sidecar: SidecarClient, view: ProgressView, shards: int, counted: Callable[[str, Headers], None]) -> None:
         self.counts: dict[str, int] = {}
         self.without: dict[str, str] = {}
         self.amiss = 0  # shards
         self.failures = Failures()
         self.shards = shards
-        self._view = view
+        self._sidecar, self._view, self._counted = sidecar, view, counted
         self._bytes = 0  # fetched for shards that are whole by now
-
-    def __contains__(self, shard: str) -> bool:
-        """Whether ``shard`` is counted, or refused for good."""
-        return shard in self.counts or shard in self.without
-
-    def progress(self, more_bytes: int = 0) -> None:
-        """``more_bytes``: fetched by what is still going on."""
-        self._view.shards(len(self.counts) + len(self.without), self.shards, self._bytes + more_bytes)
-
-    def fetched(self, count_bytes: int) -> None:
-        """So many bytes came, of shards that have been told."""
-        self._bytes += count_bytes
-
-    def count(self, shard: str, name: str, samples: int, amiss: str) -> None:
-        """``shard``, which the sidecar calls ``name``, has so many ``samples``; ``amiss``: what is wrong with them."""
-        self.counts[shard] = samples
-        if amiss:
-            self.amiss += 1
-            if self.amiss <= _NAMED:
-                notice(f"shard {name}: {amiss}")
-        self._told({"event": "shard", "shard": name, "samples": samples, **({"amiss": amiss} if amiss else {})})
-
-    def refuse(self, shard: str, name: str, why: str, cause: str | None = None, step: str = "") -> None:
-        """``shard`` has no count. ``cause``: ``why`` without what is the shard's own; ``step``: what to do next."""
-        self.without[shard] = why
-        self.failures.add({"shard": name, "error": why, "cause": cause or why.removeprefix(f"shard {name}: "), "next_step": step})
-        self._told({"event": "shard", "shard": name, "samples": None, "error": why})
-
-    def _told(self, event: dict[str, Any]) -> None:
-        self._view.event(event)
-        self.progress()
-
-
-class _Counting:
-    """Asks for indexes, and has fetched what is not all here."""
-
-    def __init__(self, sidecar: SidecarClient, tally: _Tally, counted: Counted) -> None:
-        self._sidecar = sidecar
-        self._tally = tally
-        self._counted = counted
         # A job of its own: what is here is compared with its origin before its count is believed.
         self._reader = str(ReaderName(f"index-{os.getpid()}-{secrets.token_hex(4)}", "0", "0", f"{os.getpid()}.1"))
         self._together = _TOGETHER
         self._outage = False  # of an origin, in these shards
-        self._room = CountRoom(sidecar)
         self._tried: Counter[str] = Counter()  # shards that were all here, and had no index yet
+        # What may leave, by the names of shards: what was fetched for this count first.
+        self._fetched: list[str] = []  # for this count, and counted
+        self._present: list[str] = []  # counted too, and here before
+        self._parts: dict[str, None] = {}  # what was fetched in part for this count: there was no room for the rest
+        self._disk_tries = 0
 
-    def batch(self, batch: Batch) -> None:
-        for first in range(0, len(batch.shards), _TOGETHER):
-            self._some(batch.shards[first : first + _TOGETHER], batch.headers)
-
-    def _some(self, shards: Sequence[str], headers: tuple[tuple[str, str], ...]) -> None:
+    def add(self, shards: Sequence[str], headers: Headers) -> None:
+        """Count all of these."""
         self._outage = False
         waiting = [shard for shard in shards if self._outage or not self._count(shard, headers, last=False)]
         while waiting:
             asked = waiting[: self._together]
-            crowded = self._fetched(asked, headers)
-            again = [shard for shard in asked if not (shard in self._tally or shard in crowded)]
+            crowded = self._fetch(asked, headers)
+            again = [shard for shard in asked if not (self._is_known(shard) or shard in crowded)]
             waiting = [*crowded, *waiting[len(asked) :], *again]
             self._tried.update(again)
             if crowded:
                 self._make_room(asked, crowded)
-                waiting = [shard for shard in waiting if shard not in self._tally.without]
+                waiting = [shard for shard in waiting if shard not in self.without]
             elif again == waiting:
                 time.sleep(PAUSE_S)
 
-    def _make_room(self, asked: Sequence[str], crowded: dict[str, Event]) -> None:
-        """Let something leave for ``crowded``, or ask for fewer at a time; refuse what is alone and finds no room."""
-        freed, whole = self._room.let_go(), sum(shard in self._tally.counts for shard in asked)
-        if whole:
-            self._together = whole  # what is begun beyond that would be fetched in parts, which leave again
-        elif self._room.disk_is_waited_for():
-            return
-        elif len(asked) > 1:  # parts of each keep the others out
-            self._together = 1
-            self._room.evict([_name(shard) for shard in crowded])
-        elif not freed and not self._room.evict_parts(_name(asked[0])):
-            told = crowded[asked[0]]
-            self._tally.refuse(asked[0], _name(asked[0]), str(told.get("error")), told.get("cause"), str(told.get("next_step") or _NO_ROOM))
-            self._room.counted(_name(asked[0]), fetched=True)  # what is here of it
+    def _is_known(self, shard: str) -> bool:
+        return shard in self.counts or shard in self.without
 
-    def _fetched(self, shards: Sequence[str], headers: tuple[tuple[str, str], ...]) -> dict[str, Event]:
+    def _fetch(self, shards: Sequence[str], headers: Headers) -> dict[str, Event]:
         """Have ``shards`` fetched, and count their samples; returns the shards that found no room, with the last event of each."""
         if self._together < _TOGETHER:
-            self._room.let_go()  # there was no room before: there is none now but for what has been counted
+            self._let_go()  # there was no room before: there is none now but for what has been counted
         crowded: dict[str, Event] = {}
         shard_of = {_name(shard): shard for shard in shards}
         encoded = encode(shards)
         for event in self._sidecar.warm(encoded.content_type, encoded.body, headers, encoded.query):
-            shard = shard_of.get(str(event.get("shard")), "")
+            name, result = str(event.get("shard")), event.get("result")
+            shard = shard_of.get(name, "")
             if event.get("event") == "progress":
-                self._tally.progress(event["done_bytes"])
+                self._progress(event["done_bytes"])
             elif event.get("event") == "end":
-                self._tally.fetched(event["bytes"])
-            elif shard and event.get("result") in ("stored", "present"):
-                self._room.whole(_name(shard))
-                self._room.counted(_name(shard), fetched=event["result"] == "stored")
+                self._bytes += event["bytes"]
+            elif shard and result in ("stored", "present"):
+                self._parts.pop(name, None)
+                (self._fetched if result == "stored" else self._present).append(name)
                 self._count(shard, headers, last=True)
-            elif shard and event.get("result") == "no-room":
+            elif shard and result == "no-room":
                 crowded[shard] = event
                 if event.get("bytes"):
-                    self._room.in_part(_name(shard))
+                    self._parts[name] = None
             elif shard:
-                why, step = str(event.get("error") or event.get("result")), str(event.get("next_step", ""))
-                self._tally.refuse(shard, _name(shard), why, event.get("cause"), step)
+                self._refuse(shard, str(event.get("error") or result), event.get("cause"), str(event.get("next_step", "")))
         for shard in shards:
-            if shard not in self._tally and shard not in crowded:
+            if not self._is_known(shard) and shard not in crowded:
                 self._count(shard, headers, last=True)
         return crowded
 
-    def _count(self, shard: str, headers: tuple[tuple[str, str], ...], *, last: bool) -> bool:
+    def _count(self, shard: str, headers: Headers, *, last: bool) -> bool:
         """Whether it is known now, one way or the other; ``last``: all of it was fetched, so it is asked for a few times at most."""
-        target, headers = parse_origin_url(shard).proxy_path(), (*headers, ("Forebay-Reader", self._reader))
+        name, asked = _name(shard), (*headers, ("Forebay-Reader", self._reader))
         try:
-            count, _, amiss = self._sidecar.samples(target, headers)
-            if not last:
-                self._room.counted(_name(shard), fetched=False)
+            samples, _, amiss = self._sidecar.samples(parse_origin_url(shard).proxy_path(), asked)
         except SidecarRefused as refused:
             if refused.status >= HTTPStatus.INTERNAL_SERVER_ERROR and not last:
                 self._outage = True  # each of the others would wait as long; their fetches wait together, and say why
                 return False
             if refused.status == _NOT_YET and (not last or self._tried[shard] < _TRIES - 1):
                 return False
-            self._tally.refuse(shard, _name(shard), str(refused), step=refused.next_step)
+            self._refuse(shard, str(refused), None, refused.next_step)
             return True
-        self._room.disk_works()
-        self._tally.count(shard, _name(shard), count, amiss)
-        self._counted(shard, headers[:-1])  # without the reader of this count
+        if not last:
+            self._present.append(name)
+        self._disk_tries = 0
+        self.counts[shard] = samples
+        if amiss:
+            self.amiss += 1
+            if self.amiss <= _NAMED:
+                notice(f"shard {name}: {amiss}")
+        self._tell({"event": "shard", "shard": name, "samples": samples, **({"amiss": amiss} if amiss else {})})
+        self._counted(shard, headers)
         return True
+
+    def _refuse(self, shard: str, why: str, cause: str | None, step: str) -> None:
+        """``shard`` has no count. ``cause``: ``why`` without what is the shard's own; ``step``: what to do next."""
+        name = _name(shard)
+        self.without[shard] = why
+        self.failures.add({"shard": name, "error": why, "cause": cause or why.removeprefix(f"shard {name}: "), "next_step": step})
+        self._tell({"event": "shard", "shard": name, "samples": None, "error": why})
+
+    def _tell(self, event: Event) -> None:
+        self._view.event(event)
+        self._progress()
+
+    def _progress(self, more_bytes: int = 0) -> None:
+        """``more_bytes``: fetched by what is still going on."""
+        self._view.shards(len(self.counts) + len(self.without), self.shards, self._bytes + more_bytes)
+
+    # Room
+
+    def _make_room(self, asked: Sequence[str], crowded: dict[str, Event]) -> None:
+        """Let something leave for ``crowded``, or ask for fewer at a time; refuse what is alone and finds no room."""
+        freed, whole, name = self._let_go(), sum(shard in self.counts for shard in asked), _name(asked[0])
+        if whole:
+            self._together = whole  # what is begun beyond that would be fetched in parts, which leave again
+        elif self._disk_tries < _DISK_TRIES and self._sidecar.status(_STATUS_S)["cache"].get("disk_state") == "down":
+            self._disk_tries += 1  # room says nothing now, and the disk may be back soon
+            time.sleep(PAUSE_S)
+        elif len(asked) > 1:  # parts of each keep the others out
+            self._together = 1
+            self._evict([_name(shard) for shard in crowded])
+        elif not freed and not self._evict([part for part in self._parts if part != name]):
+            told = crowded[asked[0]]
+            self._refuse(asked[0], str(told.get("error")), told.get("cause"), str(told.get("next_step") or _NO_ROOM))
+            self._fetched.append(name)  # what is here of it
+
+    def _let_go(self) -> bool:
+        """Whether anything left that has been counted: what was here before only where nobody reads, or has said what will be read."""
+        if self._evict(self._fetched):
+            return True
+        status = self._sidecar.status(_STATUS_S)
+        return not status.get("readers") and not status.get("plans_total") and self._evict(self._present)
+
+    def _evict(self, names: list[str]) -> bool:
+        """Whether bytes left; ``names`` is emptied."""
+        freed = 0
+        while names:
+            some = names[:_EVICTED_AT_ONCE]
+            del names[:_EVICTED_AT_ONCE]
+            freed += self._sidecar.evict({"shards": some})["bytes"]
+            for name in some:
+                self._parts.pop(name, None)
+        return freed > 0
 
 
 def _apart(work: Sequence[Batch], *, video: bool) -> tuple[list[Batch], list[Batch]]:
@@ -327,7 +275,7 @@ def _name(shard: str) -> str:
     return Shard.of(parse_origin_url(shard)).name
 
 
-def _end(tally: _Tally, names: dict[str, str], sizes: str, *, as_json: bool) -> bool:
+def _end(tally: _Counting, names: dict[str, str], sizes: str, *, as_json: bool) -> bool:
     """Whether the sizes were written."""
     samples, shards = sum(tally.counts.values()), len(tally.counts)
     written = bool(sizes) and _written(tally, names, sizes)
@@ -345,7 +293,7 @@ def _end(tally: _Tally, names: dict[str, str], sizes: str, *, as_json: bool) -> 
     return written
 
 
-def _written(tally: _Tally, names: dict[str, str], sizes: str) -> bool:
+def _written(tally: _Counting, names: dict[str, str], sizes: str) -> bool:
     """Add the counts to the file if all of them are known, and it says nothing else of these shards."""
     if tally.without:
         notice(f"{sizes} is not written: {len(tally.without)} of {len(names)} shards have no index")
@@ -366,11 +314,7 @@ def _file_names(work: Sequence[Batch]) -> dict[str, str]:
     names = {shard: file_name(shard) for batch in work for shard in batch.shards}
     for name, count in Counter(names.values()).most_common(1):
         if count > 1:
-            first, second = list(_named(names, name))[:2]
+            first, second = [shard.partition("?")[0] for shard, other in names.items() if other == name][:2]
             step = "index each folder by itself, with a --sizes of its own, or give --sizes ''"
             raise ConfigError(f"two shards have the name {name}, and sizes go by name: {first} and {second}", next_step=step)
     return names
-
-
-def _named(names: dict[str, str], name: str) -> Iterator[str]:
-    return (shard.partition("?")[0] for shard, other in names.items() if other == name)

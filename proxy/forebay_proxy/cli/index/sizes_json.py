@@ -6,8 +6,8 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -53,28 +53,20 @@ class SizesJson:
 
     def add(self, counts: Mapping[str, int]) -> int:
         """Write ``counts`` to what is there; returns how many other shards it tells of. Raises ``Conflict``, ``ConfigError``."""
-        with self._alone():
-            return self._added(counts)
-
-    def _added(self, counts: Mapping[str, int]) -> int:
-        known = self._known()
-        other = {name: count for name, count in counts.items() if name in known and _number(known[name]) != count}
-        if other:
-            name, count = next(iter(other.items()))
-            more = f", and {len(other) - 1} more differ" if len(other) > 1 else ""
-            raise Conflict(f"it says {known[name]} samples for {name}, and its index has {count}{more}")
-        self._write({**counts, **known})
-        return len(known.keys() - counts.keys())
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Parts of a set are counted by several commands at once: what one adds while another has read the file would be lost."""
         folder = -1
         try:
             with suppress(OSError):  # a file system without locks
+                # Parts of a set are counted by several commands at once: what one adds while another has read the file would be lost.
                 folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
                 fcntl.flock(folder, fcntl.LOCK_EX)
-            yield
+            known = self._known()
+            other = {name: count for name, count in counts.items() if name in known and _number(known[name]) != count}
+            if other:
+                name, count = next(iter(other.items()))
+                more = f", and {len(other) - 1} more differ" if len(other) > 1 else ""
+                raise Conflict(f"it says {known[name]} samples for {name}, and its index has {count}{more}")
+            self._write({**counts, **known})
+            return len(known.keys() - counts.keys())
         finally:
             if folder >= 0:
                 os.close(folder)

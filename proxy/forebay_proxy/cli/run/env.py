@@ -21,8 +21,7 @@ from forebay_proxy.wire.commands.gopen_rules import gopen_rewrite, rewritten
 from forebay_proxy.wire.commands.sources import Source, parse_source, why_left
 from forebay_proxy.wire.protocol.step_runs import run_step, told_apart
 from forebay_proxy.wire.urls.patterns import InvalidPattern, parse_pattern
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import proxy_url
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, proxy_url
 
 __all__ = ["env", "fresh_job", "is_secured", "job_variables", "rewrite_variables", "traps", "ways_in"]
 
@@ -89,19 +88,17 @@ _UNLESS_SECURED = "; refused by WebDataset where the program sets webdataset.uti
 
 def ways_in(text: str, base: str, environ: Mapping[str, str]) -> list[tuple[str, ...]]:
     """(way in, what happens) for ``text`` as a person writes it, with a sidecar at ``base``; of a brace pattern, for its first URL."""
+    of_what = "it"
     try:
         pattern = parse_pattern(text)  # WebDataset expands before it opens: no rule ever sees a brace
+        by_rule = in_code = "nothing: the pattern stands for no URL"
+        if pattern.count:
+            first, secured = pattern.at(0), is_secured(environ)
+            of_what = "it" if pattern.count == 1 else f"the first of {pattern.count}"
+            by_rule = _by_rewriting(first, base, rewrite_variables(base, environ)["GOPEN_REWRITE"], secured=secured)
+            in_code = _in_code(first, base, secured=secured)
     except InvalidPattern as error:
-        return _ways("it", *2 * (f"refused by WebDataset: {error}",))
-    if pattern.count == 0:
-        return _ways("it", *2 * ("nothing: the pattern stands for no URL",))
-    first, rules = pattern.at(0), rewrite_variables(base, environ)["GOPEN_REWRITE"]
-    of_what = "it" if pattern.count == 1 else f"the first of {pattern.count}"
-    secured = is_secured(environ)
-    return _ways(of_what, _by_rewriting(first, base, rules, secured=secured), _in_code(first, base, secured=secured))
-
-
-def _ways(of_what: str, by_rule: str, in_code: str) -> list[tuple[str, ...]]:
+        by_rule = in_code = f"refused by WebDataset: {error}"
     return [
         ("way in", f"what becomes of {of_what}"),
         ('eval "$(forebay env)"', by_rule),

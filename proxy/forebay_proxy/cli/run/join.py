@@ -25,8 +25,7 @@ import click
 from forebay_proxy.cli.client import KeepAlive, SidecarClient, SidecarHung, SidecarRefused, SidecarUnreachable, named_address, token_of
 from forebay_proxy.cli.options import Seams, as_arguments, config_option, load_settings, settings_options
 from forebay_proxy.cli.output import error_line, say_json
-from forebay_proxy.config.fields import flag_name
-from forebay_proxy.config.settings import Settings, as_json, has_flag, load
+from forebay_proxy.config.settings import Settings, as_json, flag_name, has_flag, load
 from forebay_proxy.config.settings_file import find_file
 from forebay_proxy.core.errors import ForebayError
 from forebay_proxy.core.quantities import format_size
@@ -34,22 +33,12 @@ from forebay_proxy.node import cache_location
 from forebay_proxy.node.runfile import RunDirectory
 from forebay_proxy.wire.protocol.keepalive import KeepAliveRefused, LaunchError
 
-__all__ = ["JoinRequest", "Joined", "differences", "join", "launch", "without_effect"]
+__all__ = ["Joined", "join", "launch", "without_effect"]
 
 _START_S = 15.0  # loading the index of 100,000 segments takes 0.1 s; a loaded node with a slow disk needs a few
 _IDLE_EXIT_S = 60  # long enough for the next command of a script to join, short enough to be gone when people look
 _PROBE_S = 10.0  # as for a hold: a sidecar that is given up on too early gets a second one beside it
 _LAST_LINES = 5  # lines of a log: the cause is in the last one
-
-
-@dataclass(frozen=True)
-class JoinRequest:
-    """What the person asked of ``run``: an address, or flags for a sidecar that is started."""
-
-    url: str | None
-    config: Path | None
-    flags: Mapping[str, Any]
-    job: str = ""  # it is held for
 
 
 @dataclass(frozen=True)
@@ -71,31 +60,78 @@ class Joined:
             self.hold.close()
 
 
-def join(request: JoinRequest, environ: Mapping[str, str], program: Sequence[str]) -> Joined:
-    """A ready sidecar, held. Raises ``ForebayError`` or ``OSError`` when there is none to be had; its message is fit to be one line."""
-    address, named_by = named_address(request.url, environ)
+def join(
+    environ: Mapping[str, str], program: Sequence[str],
+    *, url: str | None = None, config: Path | None = None, flags: Mapping[str, Any] | None = None, job: str = "",
+) -> Joined:  # fmt: skip
+    """A ready sidecar, held for ``job``: at ``url``, or one that runs here, or ``program`` started with ``config`` and ``flags``.
+
+    Raises ``ForebayError`` or ``OSError`` when there is none to be had; its message is fit to be one line.
+    """
+    address, named_by = named_address(url, environ)
     if address:
-        return _named(address, named_by, environ, request.job)
+        sidecar = SidecarClient(address, token=token_of(environ))
+        try:
+            sidecar.ready(_PROBE_S)
+            url = address if address.startswith("http") else str(sidecar.status(_PROBE_S)["url"])
+        except (SidecarUnreachable, SidecarRefused) as error:
+            raise SidecarUnreachable(f"{named_by}: {error}", next_step=error.next_step) from error
+        return Joined(sidecar, url.rstrip("/"), "named", hold=_held(sidecar, job))
     directory = RunDirectory.of(environ)
     fingerprint = directory.fingerprint(environ)
     with directory.starting() as lock:
         live = directory.live()
         for record in live:
             sidecar = SidecarClient(record.url, token=token_of(environ))
-            if record.fingerprint == fingerprint and (hold := _held(sidecar, request.job)) is not None:
+            if record.fingerprint == fingerprint and (hold := _held(sidecar, job)) is not None:
                 return Joined(sidecar, record.url, "joined", hold=hold)
-        beside = fingerprint if live else ""
-        return _Start(directory, request, environ, beside, lock).run(program)
+        beside = fingerprint if live else ""  # with other credentials than the one that runs: in a directory of its own
+        arguments = [*program, *_arguments(flags or {}, config, environ, beside), "--json", "--start-lock", str(lock)]
+        log = directory.new_log(f"forebay-{beside}" if beside else "forebay")
+        process, why = _spawned(arguments, environ, log, lock)
+        started = None if why else next((record for record in directory.live() if record.pid == process.pid), None)
+        if started is not None:
+            sidecar = SidecarClient(started.url, token=token_of(environ))
+            if (hold := _held(sidecar, job)) is not None:
+                return Joined(sidecar, started.url, "started", process, log, hold)
+        ended = "did not start" if started is None else "started and ended again"
+        raise SidecarUnreachable(f"the sidecar {ended}: {_last_words(log, why or _how_it_ended(process))} (log: {log})")
 
 
-def _named(address: str, named_by: str, environ: Mapping[str, str], job: str) -> Joined:
-    sidecar = SidecarClient(address, token=token_of(environ))
-    try:
-        sidecar.ready(_PROBE_S)
-        url = address if address.startswith("http") else str(sidecar.status(_PROBE_S)["url"])
-    except (SidecarUnreachable, SidecarRefused) as error:
-        raise SidecarUnreachable(f"{named_by}: {error}", next_step=error.next_step) from error
-    return Joined(sidecar, url.rstrip("/"), "named", hold=_held(sidecar, job))
+def _arguments(flags: Mapping[str, Any], config: Path | None, environ: Mapping[str, str], beside: str) -> list[str]:
+    """For a sidecar that reads flags, environment and file as we do."""
+    settings, added = load(flags, environ, find_file(config, environ)), dict[str, Any]()
+    if settings.idle_exit_s is None:  # neither a flag nor the environment nor the file says otherwise
+        added["idle_exit_s"] = _IDLE_EXIT_S
+    if beside:
+        place = cache_location.choose(settings, environ, cache_location.Machine.here(environ)).beside(beside)
+        added["cache_dir"] = str(place.path)
+    return as_arguments({**flags, **added}, config)
+
+
+def _spawned(arguments: list[str], environ: Mapping[str, str], log: Path, lock: int) -> tuple[subprocess.Popen[bytes], str]:
+    """A detached sidecar, which shares ``lock`` until it is ready, and why it is not ("": it is)."""
+    # A session of its own: the terminal's Ctrl-C and hang-up are for the command, and others may have joined by then. Descriptors but
+    # the start's lock are closed, or a lock or pipe of the caller would stay open for as long as the sidecar lives.
+    with open(log, "ab") as stderr:
+        process = subprocess.Popen(  # noqa: S603  # our own program, no shell
+            arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, env=dict(environ), start_new_session=True,
+            pass_fds=(lock,),
+        )  # fmt: skip
+    assert process.stdout is not None
+    deadline, line = time.monotonic() + _START_S, b""
+    with process.stdout as said, selectors.DefaultSelector() as selector:
+        selector.register(said, selectors.EVENT_READ)
+        while not line.endswith(b"\n"):
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                process.kill()
+                process.wait()
+                return process, f"not ready within {_START_S:.0f} s"
+            if not (chunk := os.read(said.fileno(), 4096)):
+                process.wait()
+                return process, _how_it_ended(process)
+            line += chunk
+    return process, ""
 
 
 def _held(sidecar: SidecarClient, job: str) -> KeepAlive | None:
@@ -124,10 +160,14 @@ def _is_ready(sidecar: SidecarClient) -> bool:
     return True
 
 
-def without_effect(joined: Joined, settings: Settings) -> list[str] | None:
-    """Which of our settings a sidecar that runs already does not have, once it was handed ``--allow-origin``.
+# How long an idle sidecar stays is its starter's business; host and socket say where a job looks for one, not what it needs.
+_NO_MATTER = frozenset({"idle_exit_s", "host", "socket", "allow_origin"})
 
-    None where it does not tell: an older version.
+
+def without_effect(joined: Joined, settings: Settings) -> list[str] | None:
+    """Which of our settings, that were given (not defaults), a sidecar that runs already does not have: what runs, what was asked for.
+
+    It is handed ``--allow-origin``. None where it does not tell: an older version.
     """
     try:
         running = joined.sidecar.status().get("settings")
@@ -135,7 +175,13 @@ def without_effect(joined: Joined, settings: Settings) -> list[str] | None:
         running = None
     if not running:
         return None
-    found = differences(settings, running)
+    found = []
+    for name, own in as_json(settings).items():
+        theirs = running.get(name)
+        if own["source"] == "default" or name in _NO_MATTER or theirs is None or own["value"] == theirs["value"]:
+            continue
+        label = flag_name(name) if has_flag(name) else name
+        found.append(f"{label} {_shown(name, theirs['value'])}, not {_shown(name, own['value'])}")
     known = set((running.get("allow_origin") or {}).get("value") or ())
     if unknown := [entry for entry in settings.allow_origin if entry not in known]:
         try:
@@ -145,107 +191,14 @@ def without_effect(joined: Joined, settings: Settings) -> list[str] | None:
     return found
 
 
-# How long an idle sidecar stays is its starter's business; the other two say where a job looks for a sidecar, not what it needs.
-_NO_MATTER = frozenset({"idle_exit_s", "host", "socket", "allow_origin"})
-_SIZES = frozenset({"cache_size"})
-
-
-def differences(mine: Settings, running: Mapping[str, Any]) -> list[str]:
-    """The settings that were given (not defaults) and are others in the sidecar, as a person reads them: what runs, what was asked for.
-
-    ``running``: ``settings`` of its ``/v1/status``.
-    """
-    found = []
-    for name, own in as_json(mine).items():
-        theirs = running.get(name)
-        if own["source"] == "default" or name in _NO_MATTER or theirs is None or own["value"] == theirs["value"]:
-            continue
-        label = flag_name(name) if has_flag(name) else name
-        found.append(f"{label} {_shown(name, theirs['value'])}, not {_shown(name, own['value'])}")
-    return found
-
-
 def _shown(name: str, value: Any) -> str:
-    if name in _SIZES and isinstance(value, int):
+    if name == "cache_size" and isinstance(value, int):
         return format_size(value)
     if value is None or value == []:
         return "(default)"
     if isinstance(value, bool):
         return "on" if value else "off"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-@dataclass(frozen=True)
-class _Start:
-    """One start of a detached sidecar, which shares ``lock`` until it is ready. ``beside``: our fingerprint if others run here, else ""."""
-
-    directory: RunDirectory
-    request: JoinRequest
-    environ: Mapping[str, str]
-    beside: str
-    lock: int
-
-    def run(self, program: Sequence[str]) -> Joined:
-        log = self.directory.new_log(f"forebay-{self.beside}" if self.beside else "forebay")
-        process = self._spawn([*program, *self._arguments()], log)
-        try:
-            ready = _first_line(process, time.monotonic() + _START_S)
-        except TimeoutError:
-            process.kill()
-            process.wait()
-            raise SidecarUnreachable(
-                f"the sidecar did not start: {_last_words(log, f'not ready within {_START_S:.0f} s')} (log: {log})"
-            ) from None
-        finally:
-            assert process.stdout is not None
-            process.stdout.close()
-        record = next((record for record in self.directory.live() if record.pid == process.pid), None) if ready else None
-        if record is None:
-            raise SidecarUnreachable(f"the sidecar did not start: {_last_words(log, _how_it_ended(process))} (log: {log})")
-        sidecar = SidecarClient(record.url, token=token_of(self.environ))
-        if (hold := _held(sidecar, self.request.job)) is None:
-            raise SidecarUnreachable(f"the sidecar started and ended again: {_last_words(log, _how_it_ended(process))} (log: {log})")
-        return Joined(sidecar, record.url, "started", process, log, hold)
-
-    def _arguments(self) -> list[str]:
-        flags = dict(self.request.flags)
-        if self._settings().idle_exit_s is None:  # neither a flag nor the environment nor the file says otherwise
-            flags["idle_exit_s"] = _IDLE_EXIT_S
-        if self.beside:
-            flags["cache_dir"] = str(self._own_cache_dir())
-        return [*as_arguments(flags, self.request.config), "--json", "--start-lock", str(self.lock)]
-
-    def _own_cache_dir(self) -> Path:
-        return cache_location.choose(self._settings(), self.environ, cache_location.Machine.here(self.environ)).beside(self.beside).path
-
-    def _settings(self) -> Settings:
-        """What the sidecar will find; it reads flags, environment and file as we do."""
-        return load(self.request.flags, self.environ, find_file(self.request.config, self.environ))
-
-    def _spawn(self, arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
-        # A session of its own: the terminal's Ctrl-C and hang-up are for the command, and others may have joined by then. Descriptors but
-        # the start's lock are closed, or a lock or pipe of the caller would stay open for as long as the sidecar lives.
-        with open(log, "ab") as stderr:
-            return subprocess.Popen(  # noqa: S603  # our own program, no shell
-                arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, env=dict(self.environ), start_new_session=True,
-                pass_fds=(self.lock,),
-            )  # fmt: skip
-
-
-def _first_line(process: subprocess.Popen[bytes], deadline: float) -> bytes:
-    """The line that says "ready", b"" if the program ended without one. Raises ``TimeoutError``."""
-    assert process.stdout is not None
-    descriptor, line = process.stdout.fileno(), b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(descriptor, selectors.EVENT_READ)
-        while not line.endswith(b"\n"):
-            if not selector.select(max(0.0, deadline - time.monotonic())):
-                raise TimeoutError
-            if not (chunk := os.read(descriptor, 4096)):
-                process.wait()
-                return b""
-            line += chunk
-    return line
 
 
 def _last_words(log: Path, ended: str) -> str:
@@ -268,7 +221,7 @@ def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
 def launch(seams: Seams, /, config: Path | None, **flags: Any) -> int:
     """Join or start this node's sidecar, say where in one line of JSON, and hold it until standard input ends."""
     settings = load_settings(flags, config)
-    with join(JoinRequest(None, config, flags), os.environ, seams.program) as joined:
+    with join(os.environ, seams.program, config=config, flags=flags) as joined:
         started = joined.how == "started"
         status: dict[str, Any] = {}
         if started:

@@ -8,9 +8,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from forebay_proxy.cli.options import Seams, SettingsApart, config_option, load_
 from forebay_proxy.cli.output import error_line, notice
 from forebay_proxy.cli.run.command import refusal, run_command
 from forebay_proxy.cli.run.env import fresh_job, job_variables, traps
-from forebay_proxy.cli.run.join import Joined, JoinRequest, join, without_effect
+from forebay_proxy.cli.run.join import Joined, join, without_effect
 from forebay_proxy.cli.run.summary import has_read, summary
 from forebay_proxy.cli.run.takeover import path_variables, takeover_folder
 from forebay_proxy.cli.run.takeover_report import TakeoverReport
@@ -74,21 +73,24 @@ def run(
     with contextlib.ExitStack() as held:
         try:
             job = fresh_job(os.environ, socket.gethostname(), os.getpid())
-            joined = held.enter_context(join(JoinRequest(url, config, flags, job), os.environ, seams.program))
+            joined = held.enter_context(join(os.environ, seams.program, url=url, config=config, flags=flags, job=job))
             variables = job_variables(joined.url, os.environ, job)
             hold = held.enter_context(joined.hold or joined.sidecar.hold(job))
             _compare(joined, settings, required=required)
         except (ForebayError, OSError) as error:
             held.close()  # now: the command may run for days without it
-            return _without(error, command, required=required)
-        again = partial(_again, JoinRequest(None, config, flags, job), seams.program, joined.url)
+            if required:
+                notice(f"{error_line(error)}; not run, because of --required")
+                return ExitCode.CANNOT_BEGIN
+            notice(f"{error_line(error)}; running without Forebay")
+            return _run(command, os.environ, None)[0]
+
+        def again(cache_dir: str) -> Joined:
+            """Started again on its directory; or whichever another run of this node has started meanwhile."""
+            same = {**flags, "port": urlsplit(joined.url).port, "cache_dir": cache_dir}
+            return join(os.environ, seams.program, config=config, flags=same, job=job)
+
         return _beside(joined, hold, again, variables, command, quiet=quiet)
-
-
-def _again(request: JoinRequest, program: Sequence[str], url: str, cache_dir: str) -> Joined:
-    """The sidecar at ``url``, started again on its directory; or whichever another run of this node has started meanwhile."""
-    flags = {**request.flags, "port": urlsplit(url).port, "cache_dir": cache_dir}
-    return join(replace(request, flags=flags), os.environ, program)
 
 
 def _compare(joined: Joined, settings: Settings, *, required: bool) -> None:
@@ -102,44 +104,27 @@ def _compare(joined: Joined, settings: Settings, *, required: bool) -> None:
         notice(f"{told}; {step}")
 
 
-def _without(error: Exception, command: tuple[str, ...], *, required: bool) -> int:
-    if required:
-        notice(f"{error_line(error)}; not run, because of --required")
-        return ExitCode.CANNOT_BEGIN
-    notice(f"{error_line(error)}; running without Forebay")
-    return _run(command, os.environ, None)[0]
-
-
 def _beside(
     joined: Joined, hold: KeepAlive, again: Callable[[str], Joined], variables: Mapping[str, str], command: tuple[str, ...], *, quiet: bool
 ) -> int:
     hold.ping()
     before = _status(joined)
-    taking = _takeover_variables()
+    taking: dict[str, str] = {}
+    if os.environ.get("FOREBAY_TAKEOVER", "") != "0":
+        taking = path_variables(takeover_folder(), os.environ)
+        if not taking:
+            notice("webdataset is not taken over: forebay_loader is not installed beside forebay, or no PYTHONPATH can name its folder")
+    reports: Path | None = None
+    with contextlib.suppress(ForebayError, OSError):  # a sidecar that was named needs no run directory
+        reports = RunDirectory.of(os.environ).path if taking else None
     _say_beginning(joined, before or {}, quiet=quiet, taken=bool(taking))
     directory = (before or {}).get("cache_dir")
     watch = _Watch(joined, hold, partial(again, directory) if directory and joined.how != "named" else None)
-    with contextlib.closing(watch), TakeoverReport(_report_directory() if taking else None) as report:
+    with contextlib.closing(watch), TakeoverReport(reports) as report:
         code, ran = _run(command, {**os.environ, **variables, **taking, **report.variables()}, watch)
         if ran:
             _say_end(joined, before, watch, report, variables["FOREBAY_JOB"], quiet=quiet)
     return code
-
-
-def _takeover_variables() -> dict[str, str]:
-    if os.environ.get("FOREBAY_TAKEOVER", "") == "0":
-        return {}
-    found = path_variables(takeover_folder(), os.environ)
-    if not found:
-        notice("webdataset is not taken over: forebay_loader is not installed beside forebay, or no PYTHONPATH can name its folder")
-    return found
-
-
-def _report_directory() -> Path | None:
-    try:
-        return RunDirectory.of(os.environ).path
-    except (ForebayError, OSError):  # a sidecar that was named needs no run directory
-        return None
 
 
 class _Watch:
@@ -174,7 +159,10 @@ class _Watch:
         assert self._again is not None
         if self._lost_s is None:
             self._lost_s = now
-            notice(f"the sidecar at {self._joined.url} is gone{_how(self._joined)}; it is started again")
+            # The process is reaped, or its run file would go on naming a process that is there.
+            code = None if self._joined.process is None else self._joined.process.poll()
+            how = "" if code is None else f" (killed by signal {-code})" if code < 0 else f" (exit code {code})"
+            notice(f"the sidecar at {self._joined.url} is gone{how}; it is started again")
         if self._joined.how == "joined" and now - self._lost_s < _OTHERS_S:
             return  # whoever started it knows its settings
         self._starts_s = [at for at in self._starts_s if now - at < _WITHIN_S]
@@ -233,12 +221,6 @@ def _in_a_thread(start: Callable[[], Joined]) -> Future[Joined]:
 
     threading.Thread(target=run, daemon=True).start()
     return given
-
-
-def _how(joined: Joined) -> str:
-    """How the process of one that we started ended. It is reaped, or its run file would go on naming a process that is there."""
-    code = None if joined.process is None else joined.process.poll()
-    return "" if code is None else f" (killed by signal {-code})" if code < 0 else f" (exit code {code})"
 
 
 def _run(command: tuple[str, ...], environ: Mapping[str, str], watch: _Watch | None) -> tuple[int, bool]:

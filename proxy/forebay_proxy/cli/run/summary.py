@@ -26,17 +26,18 @@ def summary(before: Table, after: Table, job: str) -> str:
     """
     restarted = before.get("instance") != after.get("instance")
     before = {} if restarted else before
-    spent = _difference(_of_job(before, job), _of_job(after, job))
+    then, now = before.get("jobs", {}), after.get("jobs", {})
+    spent = _difference(then.get(job, {}), now.get(job, {}))
     anonymous = _difference(before.get("anonymous", {}), after.get("anonymous", {}))
-    others = any(_used(_difference(_of_job(before, name), _of_job(after, name))) for name in after.get("jobs", {}) if name != job)
-    origin = max(0, _origin_bytes(after) - _origin_bytes(before))
+    others = any(_used(_difference(then.get(name, {}), counters)) for name, counters in now.items() if name != job)
+    origin = max(0, after.get("bytes", {}).get("origin", 0) - before.get("bytes", {}).get("origin", 0))
     parts = [*_parts(spent, anonymous, others, origin), *_not_stored(spent, anonymous, after), *_no_tars(spent, anonymous, after)]
     return "; ".join([*parts, *([_RESTARTED] if restarted else [])])
 
 
 def has_read(after: Table, job: str) -> bool:
     """Whether a reader that names ``job`` asked the sidecar for anything."""
-    return _used(_figures(_of_job(after, job)))
+    return _used(_figures(after.get("jobs", {}).get(job, {})))
 
 
 def _parts(spent: Figures, anonymous: Figures, others: bool, origin: float) -> list[str]:
@@ -78,15 +79,6 @@ def _told(spent: Figures, origin: float | None) -> str:
 
 def _used(spent: Figures) -> bool:
     return bool(spent["requests"] or spent["errors"])
-
-
-def _of_job(status: Table, job: str) -> Table:
-    found: Table = status.get("jobs", {}).get(job, {})
-    return found
-
-
-def _origin_bytes(status: Table) -> float:
-    return float(status.get("bytes", {}).get("origin", 0))
 
 
 def _difference(before: Table, after: Table) -> Figures:

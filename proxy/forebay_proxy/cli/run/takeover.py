@@ -8,7 +8,6 @@ import os
 import stat
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -30,35 +29,18 @@ python_option = click.option(
 )
 
 
-@dataclass(frozen=True)
-class _Interpreter:
-    """What a Python says of itself."""
-
-    packages: Path
-    version: str
-    hooked: bool
-
-    @property
-    def pth(self) -> Path:
-        return self.packages / PTH_NAME
-
-    @property
-    def is_too_old(self) -> bool:
-        return tuple(int(number) for number in self.version.split(".")[:2]) < (3, 9)
-
-    @classmethod
-    def ask(cls, python: str) -> _Interpreter:
-        """Raises ``ConfigError`` when it does not answer."""
-        environ = {**os.environ, "FOREBAY_TAKEOVER": ""}
-        try:
-            done = subprocess.run([python, "-E", "-c", _ASK], capture_output=True, text=True, timeout=_ASK_S, env=environ, check=True)  # noqa: S603
-            packages, version, hooked = json.loads(done.stdout.splitlines()[-1])
-        except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-            raise ConfigError(
-                f"{python} does not run as a Python: {type(error).__name__}",
-                next_step="name the interpreter that training runs with: --python PATH",
-            ) from error
-        return cls(Path(packages), str(version), bool(hooked))
+def _ask(python: str) -> tuple[Path, str, bool]:
+    """Where its ``.pth`` belongs, its version, and whether it is hooked. Raises ``ConfigError`` when it does not answer."""
+    environ = {**os.environ, "FOREBAY_TAKEOVER": ""}
+    try:
+        done = subprocess.run([python, "-E", "-c", _ASK], capture_output=True, text=True, timeout=_ASK_S, env=environ, check=True)  # noqa: S603
+        packages, version, hooked = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        raise ConfigError(
+            f"{python} does not run as a Python: {type(error).__name__}",
+            next_step="name the interpreter that training runs with: --python PATH",
+        ) from error
+    return Path(packages) / PTH_NAME, str(version), bool(hooked)
 
 
 @click.group(invoke_without_command=False)
@@ -88,16 +70,16 @@ def install(python: str) -> int:
     folder = takeover_folder()
     if folder is None:
         raise ConfigError("forebay_loader is not installed beside forebay_proxy", next_step="install forebay again")
-    found = _Interpreter.ask(python)
-    if found.is_too_old:  # it could not even read the hook, and would say so at each of its starts
-        raise ConfigError(f"{python} is Python {found.version}", next_step="take one of 3.9 or newer, or 'forebay env'")
+    pth, version, _ = _ask(python)
+    if tuple(int(number) for number in version.split(".")[:2]) < (3, 9):  # it could not even read the hook, and would say so at each start
+        raise ConfigError(f"{python} is Python {version}", next_step="take one of 3.9 or newer, or 'forebay env'")
     if (place := open_to_others(folder)) is not None:
         notice(f"anybody on this machine may write to {place}, and what lies there runs in every process of {python} from now on")
-    found.pth.write_text(pth_text(folder), encoding="utf-8")
-    if not _Interpreter.ask(python).hooked:
-        notice(f"written to {found.pth}, but {python} does not read it (was it started with -S?)")
+    pth.write_text(pth_text(folder), encoding="utf-8")
+    if not _ask(python)[2]:
+        notice(f"written to {pth}, but {python} does not read it (was it started with -S?)")
         return ExitCode.PART_FAILED
-    say(f"installed: {found.pth} (Python {found.version}) -> {folder}")
+    say(f"installed: {pth} (Python {version}) -> {folder}")
     return ExitCode.DONE
 
 
@@ -105,7 +87,7 @@ def install(python: str) -> int:
 @python_option
 def remove(python: str) -> int:
     """Take the .pth away again."""
-    pth = _Interpreter.ask(python).pth
+    pth, _, _ = _ask(python)
     try:
         pth.unlink()
     except FileNotFoundError:
@@ -138,9 +120,8 @@ def path_variables(folder: Path | None, environ: Mapping[str, str]) -> dict[str,
     if folder is None or os.pathsep in str(folder):
         return {}
     present = environ.get("PYTHONPATH", "")
-    others = (
-        [entry for entry in present.split(os.pathsep) if entry != str(folder)] if present else []
-    )  # an empty one is the working directory
+    # An empty one is the working directory.
+    others = [entry for entry in present.split(os.pathsep) if entry != str(folder)] if present else []
     return {"PYTHONPATH": os.pathsep.join([str(folder), *others])}
 
 

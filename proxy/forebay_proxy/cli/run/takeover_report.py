@@ -12,7 +12,6 @@ import json
 import os
 import secrets
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 from forebay_proxy.node.runfile import process_start_time
@@ -54,7 +53,7 @@ class TakeoverReport:
         """One line for a person; "" where nothing could be counted. ``read``: whether the command read anything through the sidecar."""
         if self.path is None:
             return ""
-        taken, direct, reasons = self._counted()
+        taken, direct, reasons = self._counted(self.path)
         if not taken and not direct:
             if read:
                 return "all of it was read by forebay_loader's own classes, or from the sidecar's URLs: nothing had to be taken over"
@@ -70,31 +69,20 @@ class TakeoverReport:
             text += " (shards of taken-over ones too)"
         return f"{text}: {'; '.join(often)}{more}"
 
-    def _counted(self) -> tuple[int, int, Counter[str]]:
+    def _counted(self, path: Path) -> tuple[int, int, Counter[str]]:
         """(processes that read through the sidecar, processes that only went direct, reason -> processes)."""
-        taken, direct, reasons = set[str](), set[str](), Counter[str]()
-        for process, why in self._said():
-            (direct if why else taken).add(process)
-            if why:
-                reasons[why] += 1
-        return len(taken), len(direct - taken), reasons
-
-    def _said(self) -> Iterator[tuple[str, str]]:
-        for line in self._content().splitlines():
+        taken, direct, reasons, content = set[str](), set[str](), Counter[str](), b""
+        with contextlib.suppress(OSError), open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            content = file.read(_MAX_BYTES)
+        for line in content.splitlines():
             try:
                 said = json.loads(line)
-                yield str(said["process"]), " ".join(str(said["direct"]).split())[:_MAX_REASON_CHARACTERS]
+                process, why = str(said["process"]), " ".join(str(said["direct"]).split())[:_MAX_REASON_CHARACTERS]
             except (ValueError, TypeError, KeyError, RecursionError):
                 continue  # a process that was killed while it wrote
-
-    def _content(self) -> bytes:
-        if self.path is None:
-            return b""
-        try:
-            with open(os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-                return file.read(_MAX_BYTES)
-        except OSError:
-            return b""
+            (direct if why else taken).add(process)
+            reasons.update([why] if why else [])
+        return len(taken), len(direct - taken), reasons
 
 
 def _processes(count: int) -> str:

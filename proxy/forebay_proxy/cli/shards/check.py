@@ -22,7 +22,7 @@ from forebay_proxy.core.shard import Shard
 from forebay_proxy.wire.commands.sources import Source, parse_source
 from forebay_proxy.wire.tar.first_bytes import LOOK_BYTES, compression_of, next_step, why_no_tar
 from forebay_proxy.wire.urls.patterns import InvalidPattern, expand
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl
 
 __all__ = ["check"]
 
@@ -58,11 +58,8 @@ def check(shard: str, as_json: bool, url: str | None) -> int:
             base = str(locate(url, os.environ).status()["url"])
         except ForebayError:
             base = _NO_SIDECAR
-        found, code, rows = (
-            {"readable": None, "left_to_webdataset": True},
-            int(ExitCode.DONE),
-            list[tuple[str, ...]]([("origin", "not asked")]),
-        )
+        found: dict[str, Any] = {"readable": None, "left_to_webdataset": True}
+        code, rows = int(ExitCode.DONE), list[tuple[str, ...]]([("origin", "not asked")])
     else:
         sidecar = locate(url, os.environ)
         source = next(understood([shard]), None)
@@ -146,6 +143,3 @@ def _rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
     if found["amiss"]:
         rows.append(("do this", found["amiss"]))
     return rows
-
-
-# Which no look at an environment can find out, and it ends every shard: "rewrite_url: unsafe_gopen is False".

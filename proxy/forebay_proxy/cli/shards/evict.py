@@ -44,7 +44,9 @@ def evict(shards: tuple[str, ...], everything: bool, yes: bool, as_json: bool, u
     if everything == bool(shards):
         raise click.UsageError("name shards or say --all, one of them")
     if everything and not yes:
-        _confirm()
+        if not sys.stdin.isatty():
+            raise ConfigError("--all empties the whole cache", next_step="say --all --yes")
+        click.confirm("Empty the whole cache?", abort=True, err=True)
     sidecar = locate(url, os.environ)
     sets = sidecar.status().get("sets", ())
     ended = [str(each["set"]) for each in sets if each["set"] in shards]
@@ -72,12 +74,6 @@ def _say_sets(sets: Sequence[Mapping[str, Any]], shards: tuple[str, ...]) -> Non
             continue
         if not shards or any("*" in name or known.index(name) is not None for name in selected(shards)):
             notice(f"the set {each['set']} is kept filled: its shards come again; \"forebay evict '{each['set']}'\" ends that")
-
-
-def _confirm() -> None:
-    if not sys.stdin.isatty():
-        raise ConfigError("--all empties the whole cache", next_step="say --all --yes")
-    click.confirm("Empty the whole cache?", abort=True, err=True)
 
 
 def selected(shards: tuple[str, ...]) -> list[str]:

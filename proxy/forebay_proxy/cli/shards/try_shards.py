@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -23,7 +23,7 @@ import xxhash
 from forebay_proxy.cli.client import SidecarClient
 from forebay_proxy.cli.options import Seams, config_option, json_option, load_settings, quantity, some_bytes
 from forebay_proxy.cli.output import many, notice, say, say_json, show_table
-from forebay_proxy.cli.run.join import JoinRequest, join
+from forebay_proxy.cli.run.join import join
 from forebay_proxy.cli.sources import understood
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ConfigError, ShardNotFound
@@ -188,54 +188,38 @@ def _sidecar(place: Path, settings: Settings, limit: int, program: Sequence[str]
         "retry_budget_s": _RETRY_S, "idle_exit_s": _END_S,
     }  # fmt: skip
     ours = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
-    request = JoinRequest(None, place / "forebay.toml", flags, "forebay-try")
-    with join(request, {**ours, "XDG_RUNTIME_DIR": str(place / "run")}, program) as joined:
+    ours |= {"XDG_RUNTIME_DIR": str(place / "run")}
+    with join(ours, program, config=place / "forebay.toml", flags=flags, job="forebay-try") as joined:
         try:
             yield joined.sidecar
         finally:
             if joined.process is not None:
-                _end(joined.process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_END_S)
-    process.kill()
-    process.wait()
+                joined.process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    joined.process.wait(_END_S)
+                joined.process.kill()
+                joined.process.wait()
 
 
 def _read(name: str, sidecar: SidecarClient, pieces: Sequence[_Piece]) -> _Pass:
     """Announce the whole shards, as a loader does, then read all pieces in order."""
-    before = _fetched(sidecar)
+    before = int(sidecar.status()["bytes"]["origin"])
     began, same = time.monotonic(), True
-    _announce(sidecar, [piece.shard for piece in pieces if piece.whole])
+    whole = [piece.shard for piece in pieces if piece.whole]
+    if len({(shard.url.authority, shard.credential.headers) for shard in whole}) == 1:  # headers are for one host
+        encoded = encode([shard.url.text() for shard in whole])
+        sidecar.announce(_READER, encoded.content_type, encoded.body, whole[0].credential.headers, encoded.query)
     for piece in pieces:
         asked = {"Forebay-Reader": _READER, **dict(piece.shard.credential.headers)}
         if not piece.whole:
             asked["Range"] = f"bytes=0-{piece.size - 1}"
-        same = _digest(sidecar, piece.shard, asked) == piece.digest and same
+        digest = xxhash.xxh3_128()
+        for chunk in sidecar.chunks(piece.shard.url.proxy_path(), asked):
+            digest.update(chunk)
+        same = digest.hexdigest() == piece.digest and same
     seconds = time.monotonic() - began
     total = sum(piece.size for piece in pieces)
-    return _Pass(name, seconds, _rate(total, seconds), _fetched(sidecar) - before, same)
-
-
-def _announce(sidecar: SidecarClient, shards: Sequence[Shard]) -> None:
-    carried = {(shard.url.authority, shard.credential.headers) for shard in shards}
-    if len(carried) == 1:  # headers are for one host
-        encoded = encode([shard.url.text() for shard in shards])
-        sidecar.announce(_READER, encoded.content_type, encoded.body, shards[0].credential.headers, encoded.query)
-
-
-def _digest(sidecar: SidecarClient, shard: Shard, asked: Mapping[str, str]) -> str:
-    digest = xxhash.xxh3_128()
-    for chunk in sidecar.chunks(shard.url.proxy_path(), asked):
-        digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _fetched(sidecar: SidecarClient) -> int:
-    return int(sidecar.status()["bytes"]["origin"])
+    return _Pass(name, seconds, _rate(total, seconds), int(sidecar.status()["bytes"]["origin"]) - before, same)
 
 
 def _rate(count: int, seconds: float) -> float:

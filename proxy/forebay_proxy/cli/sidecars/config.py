@@ -12,8 +12,7 @@ from pydantic import SecretStr
 from forebay_proxy.cli.client import locate
 from forebay_proxy.cli.options import config_option, json_option, load_settings, settings_options, url_option
 from forebay_proxy.cli.output import notice, say_json, show_table
-from forebay_proxy.config.fields import env_name
-from forebay_proxy.config.settings import Settings, default_text, value_text
+from forebay_proxy.config.settings import Settings, default_text, env_name, value_text
 from forebay_proxy.config.settings import as_json as as_json_values
 from forebay_proxy.core.shard import shown_set
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,50 +52,40 @@ def serve(seams: Seams, /, config: Path | None, as_json: bool, start_lock: int |
     settings = load_settings(flags, config)
     for text in settings.notices:
         notice(text)
-    return seams.serve(settings, lambda info: _ready(info, settings.notices, as_json=as_json, start_lock=start_lock))
 
+    def ready(info: ServiceInfo) -> None:
+        """Say once where we serve. Raises OSError when nobody hears it, as in ``forebay serve | head -1``."""
+        try:
+            if as_json:
+                say_json({
+                    "event": "ready", "url": info.url, "socket": None if info.socket is None else str(info.socket), "pid": os.getpid(),
+                    "instance": info.instance, "cache_dir": str(info.cache_dir), "capacity_bytes": info.capacity_bytes,
+                })  # fmt: skip
+            else:
+                _announce(info)
+            for text in info.notices:
+                if text not in settings.notices:
+                    notice(text)
+        except OSError:
+            silence_stdout()
+            raise
+        finally:
+            if start_lock is not None:
+                keep_short(sys.stderr.fileno())  # the starter's log file; a person's own is for that person to rotate
+                with suppress(OSError):
+                    os.close(start_lock)  # others may join from here on, also when our starter was killed meanwhile
 
-def _ready(info: ServiceInfo, said: Sequence[str], *, as_json: bool, start_lock: int | None) -> None:
-    try:
-        _tell(info, said, as_json=as_json)
-    finally:
-        if start_lock is not None:
-            keep_short(sys.stderr.fileno())  # the starter's log file; a person's own is for that person to rotate
-            with suppress(OSError):
-                os.close(start_lock)  # others may join from here on, also when our starter was killed meanwhile
-
-
-def _tell(info: ServiceInfo, said: Sequence[str], *, as_json: bool) -> None:
-    """Say once where we serve. Raises OSError when nobody hears it, as in ``forebay serve | head -1``."""
-    try:
-        (_announce_json if as_json else _announce)(info)
-        for text in info.notices:
-            if text not in said:
-                notice(text)
-    except OSError:
-        silence_stdout()
-        raise
-
-
-def _announce_json(info: ServiceInfo) -> None:
-    say_json({
-        "event": "ready", "url": info.url, "socket": None if info.socket is None else str(info.socket), "pid": os.getpid(),
-        "instance": info.instance, "cache_dir": str(info.cache_dir), "capacity_bytes": info.capacity_bytes,
-    })  # fmt: skip
+    return seams.serve(settings, ready)
 
 
 def _announce(info: ServiceInfo) -> None:
     say(f"listening on  {info.url}" + (f" and {info.socket}" if info.socket else ""))
     say(f"cache         {info.cache_dir}, at most {format_size(info.capacity_bytes)}")
-    first = _found_first(info.url)
+    # Where verbs without an address lead those who have our credentials: to us, unless a sidecar of theirs runs already.
+    directory = RunDirectory.of(os.environ)
+    fingerprint = directory.fingerprint(os.environ)
+    first = next((record.url for record in directory.live() if record.fingerprint == fingerprint), info.url)
     named = "" if first == info.url else f"--url {info.url} "
     say(f'next          forebay run {named}-- <your command>, or: eval "$(forebay env{" " + named.rstrip() if named else ""})"')
     if named:
         say(f"              without --url or FOREBAY_URL they find {first}, which runs already")
-
-
-def _found_first(url: str) -> str:
-    """Where verbs without an address lead those who have our credentials: to ``url``, unless a sidecar of theirs runs already."""
-    directory = RunDirectory.of(os.environ)
-    fingerprint = directory.fingerprint(os.environ)
-    return next((record.url for record in directory.live() if record.fingerprint == fingerprint), url)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -18,7 +18,7 @@ from forebay_proxy.cli.output import is_terminal, many, plain_table, say, say_js
 from forebay_proxy.core.quantities import format_duration, format_size
 from forebay_proxy.telemetry.rank_balance import rank_balance
 
-__all__ = ["RESULTS", "error_rows", "failure_lines", "origin_rows", "plan_rows", "rank_rows", "reader_rows", "status", "status_rows"]
+__all__ = ["status", "status_rows"]
 
 
 Table = Mapping[str, Any]
@@ -26,7 +26,7 @@ Row = tuple[str, ...]
 
 
 # The metrics' words for how a request was served, as people say it.
-RESULTS = {
+_RESULTS = {
     "hit": "from the cache",
     "collapsed": "shared a fetch",
     "partial": "in part from the cache",
@@ -38,16 +38,14 @@ RESULTS = {
 
 def status_rows(status: Table) -> list[Row]:
     """(what, how it is), the verdict first."""
+    up = format_duration(status["uptime_s"])
     rows = [
-        (
-            "sidecar",
-            f"{status['state']}, up {format_duration(status['uptime_s'])}, {status['url']}, pid {status['pid']}, {status['forebay']}",
-        ),
+        ("sidecar", f"{status['state']}, up {up}, {status['url']}, pid {status['pid']}, {status['forebay']}"),
         *_told("now", status.get("verdict")),
         ("cache", _cache(status["cache"])),
         ("", f"{many(status['cache']['shards'], 'shard')} in {status['cache_dir']}"),
         ("read", _bytes(status["bytes"])),
-        ("requests", ", ".join(f"{count} {RESULTS.get(result, result)}" for result, count in status["requests"].items())),
+        ("requests", ", ".join(f"{count} {_RESULTS.get(result, result)}" for result, count in status["requests"].items())),
         ("waited", f"readers {format_duration(status['reader_wait_s'])} in all"),
         ("errors", f"{status['errors']}{', the last ones below' if status.get('recent_errors') else ''}"),
         *_told("log", status.get("log")),
@@ -56,7 +54,7 @@ def status_rows(status: Table) -> list[Row]:
     rows += [("ranks", text) for text in _uneven(status.get("meters", ()))]
     rows += [("trouble", text) for text in status.get("troubles", ())]
     for each in status.get("sets", ()):
-        rows += [("set", _declared(each)), *(("", line) for line in failure_lines(each))]
+        rows += [("set", _declared(each)), *(("", line) for line in _failure_lines(each))]
     disk = status["cache"].get("disk_state", "normal")
     if disk != "normal":
         rows.append(("disk", f"{disk}: {status['cache'].get('disk_reason', '')}"))
@@ -64,81 +62,55 @@ def status_rows(status: Table) -> list[Row]:
     return rows + [("notice", text) for text in status.get("notices", ())]
 
 
-def origin_rows(status: Table) -> list[Row]:
-    """One row an origin, under a heading; empty before the first was asked."""
-    rows = [
-        (
-            each["origin"],
-            f"{format_size(int(each['rate_bytes_s']))}/s",
-            str(each["in_flight"]),
-            _codes(each["codes_last_minute"]) or _or_dash(each["last_code"]),
-            f"{each['throttled']}",
-            f"{each['retries']}",
-            "" if each["last_error_s_ago"] is None else f"{each['last_error']}, {format_duration(each['last_error_s_ago'])} ago",
-        )
-        for each in status.get("origins", ())
-    ]
-    return [("origin", "now", "in the air", "answers", "throttled", "retries", "last error"), *rows] if rows else []
-
-
-def error_rows(status: Table) -> list[Row]:
-    """The last errors that clients were given, the newest first, under a heading; empty when there were none."""
-    rows = [
+def _tables(status: Table) -> Iterator[list[Row]]:
+    """Each with its heading: ranks of training, origins, the last errors (newest first), readers inside a shard, announced plans."""
+    yield [("rank", "stall", "a step", "batch", "worker", "shard", "skipped"), *map(_rank, status.get("meters", ()))]
+    yield [("origin", "now", "in the air", "answers", "throttled", "retries", "last error"), *map(_origin, status.get("origins", ()))]
+    yield [("error at", "status", "", "why"), *(
         (time.strftime("%H:%M:%S", time.localtime(each["at"])), each["what"], f"{each['count']} x", each["error"])
         for each in status.get("recent_errors", ())
-    ]
-    return [("error at", "status", "", "why"), *rows] if rows else []
-
-
-def rank_rows(status: Table) -> list[Row]:
-    """One row a training process that tells its stalls, under a heading; empty when none does. Of the last minute."""
-    rows = [
-        (
-            f"{each['job']} {each['rank']}{' (ended)' if each.get('ended') else ''}",
-            _stall(each["lately"]),
-            _each_step(each["lately"]),
-            _or_dash(each["batch_size"]),
-            _or_dash(each["slowest_worker"]),
-            _or_dash(each["slowest_shard"]),
-            str(each["skipped"]),
-        )
-        for each in status.get("meters", ())
-    ]
-    return [("rank", "stall", "a step", "batch", "worker", "shard", "skipped"), *rows] if rows else []
-
-
-def reader_rows(status: Table) -> list[Row]:
-    """One row a reader that is in a shard now, or waits to be let in, under a heading; empty when nobody reads."""
-    rows = [
-        (
-            each["reader"],
-            each["shard"],
-            _position(each["position_bytes"], each["length_bytes"]),
-            format_duration(each["waited_s"]),
-            each.get("waiting_for", ""),
-        )
+    )]  # fmt: skip
+    yield [("reader", "shard", "position", "waited", "waits now for"), *(
+        (each["reader"], each["shard"], _position(each), format_duration(each["waited_s"]), each.get("waiting_for", ""))
         for each in status.get("readers", ())
-    ]
-    return [("reader", "shard", "position", "waited", "waits now for"), *rows] if rows else []
+    )]  # fmt: skip
+    plans: list[Row] = [("plan of", "set", "epoch", "shard", "rate", "lead", ""), *map(_plan, status.get("plans", ()))]
+    more = status.get("plans_total", 0) - len(plans) + 1
+    yield [*plans, *([(f"and {more} more", "", "", "", "", "", "")] if more > 0 else [])]
 
 
-def plan_rows(status: Table) -> list[Row]:
-    """One row an announced plan, under a heading; empty when there is none."""
-    rows = [
-        (
-            each["reader"],
-            _or_dash(each["set"]),
-            _or_dash(each["epoch"]),
-            f"{each['position']}/{each['length']}",
-            f"{each['rate']:.2g}/s",
-            f"{format_size(each['lead_bytes'])}, {format_duration(each['lead_s'])}",
-            "waiting" if each["waiting"] else "",
-        )
-        for each in status.get("plans", ())
-    ]
-    more = status.get("plans_total", len(rows)) - len(rows)
-    unseen = [(f"and {more} more", "", "", "", "", "", "")] if more > 0 else []
-    return [("plan of", "set", "epoch", "shard", "rate", "lead", ""), *rows, *unseen] if rows else []
+def _origin(each: Table) -> Row:
+    codes = ", ".join(f"{count} x {'no answer' if code == '0' else code}" for code, count in each["codes_last_minute"].items())
+    ago = each["last_error_s_ago"]
+    return (
+        each["origin"], f"{format_size(int(each['rate_bytes_s']))}/s", str(each["in_flight"]), codes or _or_dash(each["last_code"]),
+        str(each["throttled"]), str(each["retries"]), "" if ago is None else f"{each['last_error']}, {format_duration(ago)} ago",
+    )  # fmt: skip
+
+
+def _rank(each: Table) -> Row:
+    """Of a training process that tells its stalls, in the last minute: their share, and the causes that are a tenth of them at least."""
+    sums = each["lately"]
+    stall_s, wall_s, steps = sum(sums["stall_s"].values()), sums["wall_s"], sums["steps"]
+    causes = sorted(sums["stall_s"].items(), key=lambda cause: -cause[1])
+    named = ", ".join(f"{cause} {100 * seconds / stall_s:.0f} %" for cause, seconds in causes if seconds and seconds >= stall_s / 10)
+    return (
+        f"{each['job']} {each['rank']}{' (ended)' if each.get('ended') else ''}",
+        f"{100 * stall_s / wall_s:.1f} %{f' ({named})' if named else ''}" if wall_s else "-", f"{wall_s / steps:.3f} s" if steps else "-",
+        *(_or_dash(each[name]) for name in ("batch_size", "slowest_worker", "slowest_shard")), str(each["skipped"]),
+    )  # fmt: skip
+
+
+def _plan(each: Table) -> Row:
+    return (
+        each["reader"], _or_dash(each["set"]), _or_dash(each["epoch"]), f"{each['position']}/{each['length']}", f"{each['rate']:.2g}/s",
+        f"{format_size(each['lead_bytes'])}, {format_duration(each['lead_s'])}", "waiting" if each["waiting"] else "",
+    )  # fmt: skip
+
+
+def _position(reader: Table) -> str:
+    position, length = format_size(reader["position_bytes"]), reader["length_bytes"]
+    return position if length is None else f"{position} of {format_size(length)}"
 
 
 def _uneven(meters: Sequence[Table]) -> list[str]:
@@ -158,7 +130,7 @@ def _declared(each: Table) -> str:
     return f"{each['set']}, {each['shards']} shards{here}, {each['state']}{opened}"
 
 
-def failure_lines(declared: Table) -> list[str]:
+def _failure_lines(declared: Table) -> list[str]:
     """What of a declared set cannot be fetched, a line a cause, with what to do."""
     lines = []
     for each in declared.get("failures", ()):
@@ -191,31 +163,8 @@ def _bytes(counted: Table) -> str:
     )
 
 
-def _stall(sums: Table) -> str:
-    """Its share of the time, and the causes that are a tenth of it at least."""
-    stall_s, wall_s = sum(sums["stall_s"].values()), sums["wall_s"]
-    if not wall_s:
-        return "-"
-    causes = sorted(sums["stall_s"].items(), key=lambda each: -each[1])
-    named = ", ".join(f"{cause} {100 * seconds / stall_s:.0f} %" for cause, seconds in causes if seconds and seconds >= stall_s / 10)
-    return f"{100 * stall_s / wall_s:.1f} %{f' ({named})' if named else ''}"
-
-
-def _each_step(sums: Table) -> str:
-    return f"{sums['wall_s'] / sums['steps']:.3f} s" if sums["steps"] else "-"
-
-
 def _told(name: str, text: str | None) -> list[Row]:
     return [(name, text)] if text else []
-
-
-def _codes(codes: Mapping[str, int]) -> str:
-    """What an origin answered in the last minute."""
-    return ", ".join(f"{count} x {'no answer' if code == '0' else code}" for code, count in codes.items())
-
-
-def _position(position: int, length: int | None) -> str:
-    return format_size(position) if length is None else f"{format_size(position)} of {format_size(length)}"
 
 
 def _or_dash(value: object) -> str:
@@ -261,8 +210,8 @@ def status(as_json: bool, watch: bool, interval: float, url: str | None) -> int:
 def _lines(found: dict[str, Any]) -> list[str]:
     """All of it; for who watches a terminal, the first rows of each table."""
     lines = plain_table(status_rows(found))
-    for rows in (rank_rows(found), origin_rows(found), error_rows(found), reader_rows(found), plan_rows(found)):
+    for rows in _tables(found):
         shown = rows[: _ROWS_SHOWN + 1] if is_terminal() else rows
-        lines += ["", *plain_table(shown)] if shown else []
+        lines += ["", *plain_table(shown)] if len(shown) > 1 else []
         lines += [f"and {len(rows) - len(shown)} more"] if len(rows) > len(shown) else []
     return lines

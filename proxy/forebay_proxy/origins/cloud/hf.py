@@ -39,7 +39,7 @@ from forebay_proxy.origins.net.guard import Guard, Refused
 from forebay_proxy.origins.request import OriginRequest, RedirectCache, RequestTarget, next_hop
 from forebay_proxy.origins.response import OriginResponse, content_length, error_of, version_of
 from forebay_proxy.wire.urls.hf_url import RepoFile, repo_file
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl
 
 __all__ = ["HfOrigin", "HubToken", "hub_endpoint", "token_path"]
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.origins.net.address_class import IPAddress, literal
-from forebay_proxy.wire.urls.quoting import canonical_authority
+from forebay_proxy.wire.urls.shard_url import canonical_authority
 
 __all__ = ["AllowList", "AllowedPlace", "has_user", "place_of"]
 

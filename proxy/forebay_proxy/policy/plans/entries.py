@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.wire.urls.patterns import parse_pattern
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import ShardUrl, parse_origin_url
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, ShardUrl, parse_origin_url
 
 __all__ = ["Entries", "PlanCredential", "Siblings"]
 

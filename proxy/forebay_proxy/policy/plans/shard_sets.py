@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from forebay_proxy.core.shard import Shard, shown_set
 from forebay_proxy.wire.commands.sources import masked_parts
 from forebay_proxy.wire.urls.patterns import InvalidPattern, Pattern, check_parts, index_in, parse_pattern
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import parse_origin_url
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, parse_origin_url
 
 __all__ = ["MOST_SETS", "InvalidSet", "PatternSet", "ShardSets", "understood"]
 

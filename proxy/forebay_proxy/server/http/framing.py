@@ -14,7 +14,7 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from forebay_proxy.core.errors import ClientGone, InvalidRequest
 from forebay_proxy.wire.protocol.plan import ReaderName
-from forebay_proxy.wire.urls.quoting import MAX_URL_BYTES
+from forebay_proxy.wire.urls.shard_url import MAX_URL_BYTES
 
 __all__ = ["BadFraming", "Bodies", "Busy", "checked_path", "credential_headers", "named_reader", "reader_of"]
 

@@ -19,7 +19,7 @@ from forebay_proxy.server.http.framing import Bodies, credential_headers, named_
 from forebay_proxy.server.http.problem import MethodNotAllowed, answer_json
 from forebay_proxy.server.http.request_record import RequestRecord
 from forebay_proxy.wire.protocol.plan import NDJSON, InvalidPlan, PlanBody, PlanTooLong, ReaderName, decode
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl
 
 __all__ = [
     "MOST_ROWS", "PLANS_PATH", "PLAN_BODY_BYTES", "Announced", "PlanRoute", "parse_plan", "parse_plan_query", "shards_of",

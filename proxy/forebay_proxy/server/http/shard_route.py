@@ -34,8 +34,7 @@ from forebay_proxy.server.http.problem import SERVER, MethodNotAllowed
 from forebay_proxy.server.http.request_record import RequestRecord, ShardRecord
 from forebay_proxy.server.http.s3_requests import object_target, speaks_s3
 from forebay_proxy.server.http.shard_response import ShardRequest, ShardResponse, cache_status, decide
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import parse_proxy_target
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, parse_proxy_target
 
 __all__ = ["INSTANCE", "VERSION", "ShardRoute", "closing", "shard_in"]
 

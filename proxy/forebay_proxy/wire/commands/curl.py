@@ -8,12 +8,11 @@ from typing import Iterable
 from urllib.parse import unquote
 
 from forebay_proxy.wire.commands.shell import Command, NotRewritten, Words, flag_table, sort_words
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import ShardUrl, parse_origin_url
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, ShardUrl, parse_origin_url
 
-__all__ = ["curl", "unglobbed", "userinfo_header", "wget"]
+__all__ = ["STDOUT", "curl", "unglobbed", "userinfo_header", "wget"]
 
-_STDOUT = ("-", "/dev/stdout")
+STDOUT = ("-", "/dev/stdout")
 
 # Timeouts and retries are skipped: the sidecar has its own, and repeats without sending a byte twice. Not in the table, so left alone:
 # what changes the bytes (-r, --compressed, -i, -d), the route (-x, --resolve, --interface) or the trust (-k, --cacert, -E), what a
@@ -52,7 +51,7 @@ _GLOB = re.compile(r"\\([][{}])|\{([^][{},\\]+)\}|[][{}]")
 
 def curl(command: Command) -> tuple[ShardUrl, tuple[tuple[str, str], ...]]:
     words = sort_words(command.words[1:], _CURL, clusters=True)
-    if any(output not in _STDOUT for output in words.every("output")) or any(method != "GET" for method in words.every("method")):
+    if any(output not in STDOUT for output in words.every("output")) or any(method != "GET" for method in words.every("method")):
         raise NotRewritten
     url = _one_url(words.operands + words.every("url"), "curl needs a URL: pipe:curl -s -L https://host/shard.tar")
     url = url if "globoff" in words.values else unglobbed(url)
@@ -64,7 +63,7 @@ def wget(command: Command) -> tuple[ShardUrl, tuple[tuple[str, str], ...]]:
     url = _one_url(words.operands, "wget needs a URL: pipe:wget -q -O - https://host/shard.tar")
     if words.last("output") is None:
         raise InvalidShardUrl("wget prints a file only with -O -: pipe:wget -q -O - https://host/shard.tar")
-    if words.last("output") not in _STDOUT:
+    if words.last("output") not in STDOUT:
         raise NotRewritten
     return _http(url), _credentials(url, words)
 

@@ -17,7 +17,7 @@ proxy reads as absent: so one rule serves every combination.
 from __future__ import annotations
 
 import re
-from typing import Collection, Iterator, NamedTuple
+from typing import Iterator, NamedTuple, Tuple
 from urllib.parse import urlsplit
 
 __all__ = ["gopen_rewrite", "rewritten", "without_ours"]
@@ -37,27 +37,20 @@ _QUERY = r"(?:[?](?:[A-Za-z0-9._~/:@+,&?\x3d-]|%[0-9A-Fa-f]{2})*)?"
 _QUOTE = "[\"']?"
 
 
-class _Rule(NamedTuple):
-    """One rule and the scheme whose origins it needs ("http" stands for https too)."""
-
-    scheme: str
-    key: str
-    target: str
+_Rule = Tuple[str, str]  # what it matches, and the target below our address
 
 
-def gopen_rewrite(base: str, keep: str = "", schemes: Collection[str] = ("http", "s3", "gs", "hf")) -> str:
+def gopen_rewrite(base: str, keep: str = "") -> str:
     """The value of ``GOPEN_REWRITE`` for the Forebay at ``base`` ("http://127.0.0.1:7070").
 
-    ``keep`` is the value found; it stays in front, less rules of ours from before. ``schemes`` are the kinds of origin that the sidecar
-    serves: http (which includes https), s3, gs, hf, and file where a root is configured.
-    Raises ``ValueError`` for a base that no rule can hold.
+    ``keep`` is the value found; it stays in front, less rules of ours from before. Files keep their way, as the sidecar reads none unless
+    it is told where. Raises ``ValueError`` for a base that no rule can hold.
     """
     if not re.fullmatch(r"https?://[A-Za-z0-9.:-]+", base.rstrip("/")):
         raise ValueError("base is not a plain URL such as http://127.0.0.1:7070")
     base = base.rstrip("/")
     kept = [rule for rule in keep.split(";") if rule.strip() and not rule.startswith(_OURS)]
-    ours = [f"{_OURS}{rule.key}={base}{rule.target}" for rule in _rules(base) if rule.scheme in schemes]
-    return ";".join(kept + ours)
+    return ";".join([*kept, *(f"{_OURS}{key}={base}{target}" for key, target in _rules(base))])
 
 
 def without_ours(value: str) -> str:
@@ -84,18 +77,17 @@ def _rules(base: str) -> Iterator[_Rule]:
     yield from _curl_like(base)
     for tool in _S3_TOOLS:
         yield from _s3_command(tool)
-    yield _Rule("s3", rf"{_PIPE}s3cmd{_switches(_S3CMD)} +get{_switches(_S3CMD)} +{_quoted('s3')}{_switches(_S3CMD)} +-{_END}", r"/s3/\1")
-    yield _Rule("gs", rf"{_PIPE}gsutil(?: +-[mq])* +cat +{_quoted('gs')}{_END}", r"/gs/\1")
-    yield _Rule("gs", rf"{_PIPE}gcloud(?: +(?:alpha|beta))? +storage +cat +{_quoted('gs')}{_END}", r"/gs/\1")
-    yield _Rule("file", rf"{_PIPE}cat +{_NO_DOTS}{_QUOTE}/({_KEY}){_QUOTE}{_END}", r"/file/\1")
+    yield rf"{_PIPE}s3cmd{_switches(_S3CMD)} +get{_switches(_S3CMD)} +{_quoted('s3')}{_switches(_S3CMD)} +-{_END}", r"/s3/\1"
+    yield rf"{_PIPE}gsutil(?: +-[mq])* +cat +{_quoted('gs')}{_END}", r"/gs/\1"
+    yield rf"{_PIPE}gcloud(?: +(?:alpha|beta))? +storage +cat +{_quoted('gs')}{_END}", r"/gs/\1"
 
 
 def _plain_urls(base: str) -> Iterator[_Rule]:
-    yield _Rule("http", rf"(https?)://{_elsewhere(base)}{_NO_DOTS}({_HOST}{_PATH}{_QUERY})\Z", r"/\1/\2")
+    yield rf"(https?)://{_elsewhere(base)}{_NO_DOTS}({_HOST}{_PATH}{_QUERY})\Z", r"/\1/\2"
     options = r"(?:[?](?:endpoint|profile|region|unsigned|requester_pays|versionId)\x3d[A-Za-z0-9._~/:%&\x3d-]*)?"
-    yield _Rule("s3", rf"s3://{_NO_DOTS}({_BUCKET}/{_KEY}{options})\Z", r"/s3/\1")
-    yield _Rule("gs", rf"gs://{_NO_DOTS}{_OBJECT}\Z", r"/gs/\1")
-    yield _Rule("hf", rf"hf://(?!buckets/){_NO_DOTS}{_OBJECT}\Z", r"/hf/\1")  # storage buckets are not read
+    yield rf"s3://{_NO_DOTS}({_BUCKET}/{_KEY}{options})\Z", r"/s3/\1"
+    yield rf"gs://{_NO_DOTS}{_OBJECT}\Z", r"/gs/\1"
+    yield rf"hf://(?!buckets/){_NO_DOTS}{_OBJECT}\Z", r"/hf/\1"  # storage buckets are not read
 
 
 _CURL = (
@@ -114,9 +106,9 @@ def _curl_like(base: str) -> Iterator[_Rule]:
     # Without quotes a shell ends the command at "&"; with them the same quote must close.
     url = rf"([\"'])?(https?)://(?(1)|(?!\S*&)){_elsewhere(base)}{_NO_DOTS}({_HOST}{_PATH}{_QUERY})(?(1)\1)"
     curl, wget = _switches(_CURL), _switches(_WGET)
-    yield _Rule("http", rf"{_PIPE}curl{curl} +{url}{curl}{_END}", r"/\2/\3")
-    yield _Rule("http", rf"{_PIPE}wget{wget} +{_TO_STDOUT}{wget} +{url}{wget}{_END}", r"/\2/\3")
-    yield _Rule("http", rf"{_PIPE}wget{wget} +{url}{wget} +{_TO_STDOUT}{wget}{_END}", r"/\2/\3")
+    yield rf"{_PIPE}curl{curl} +{url}{curl}{_END}", r"/\2/\3"
+    yield rf"{_PIPE}wget{wget} +{_TO_STDOUT}{wget} +{url}{wget}{_END}", r"/\2/\3"
+    yield rf"{_PIPE}wget{wget} +{url}{wget} +{_TO_STDOUT}{wget}{_END}", r"/\2/\3"
 
 
 class _Tool(NamedTuple):
@@ -161,14 +153,14 @@ _S3_TOOLS = (
 
 def _s3_command(tool: _Tool) -> Iterator[_Rule]:
     """Three rules: no option that matters, such options, and such options with --no-sign-request."""
-    yield _Rule("s3", tool.line(_switches(tool.idle)), r"/s3/\1")
+    yield tool.line(_switches(tool.idle)), r"/s3/\1"
     options = (
         rf"{tool.idle}|--endpoint-url[ \x3d]{_QUOTE}(https?://{_HOST}(?:/[A-Za-z0-9._~/-]*)?){_QUOTE}"
         rf"|--profile[ \x3d]([A-Za-z0-9._-]+)|{tool.region}|--request-payer[ \x3d](requester)"
     )
     once = "".join(rf"(?!.*{name}.*{name})" for name in ("--endpoint-url", "--profile", "--region", "--request-payer"))
-    yield _Rule("s3", once + tool.line(_switches(options)), tool.query())
-    yield _Rule("s3", once + tool.line(_switches(options + "|--no-sign-request")), tool.query() + "&unsigned=1")
+    yield once + tool.line(_switches(options)), tool.query()
+    yield once + tool.line(_switches(options + "|--no-sign-request")), tool.query() + "&unsigned=1"
 
 
 def _switches(names: str) -> str:

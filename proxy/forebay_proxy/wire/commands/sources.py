@@ -1,5 +1,5 @@
 """What people write where a shard is opened, understood: URLs and ``pipe:`` commands; and whole patterns of them, braces, ``::``
-and all, sent through Forebay, to be expanded afterwards. Pure, runs nothing.
+and all, as URLs that are expanded afterwards. Pure, runs nothing.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from forebay_proxy.wire.commands.curl import userinfo_header
 from forebay_proxy.wire.commands.pipe_tools import understand
 from forebay_proxy.wire.commands.shell import NotRewritten, split_command
 from forebay_proxy.wire.urls.patterns import InvalidPattern, offers_choice
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import SCHEMES, ShardUrl, parse_origin_url, proxy_url
+from forebay_proxy.wire.urls.shard_url import SCHEMES, InvalidShardUrl, ShardUrl, parse_origin_url
 
-__all__ = ["Source", "masked_parts", "parse_source", "rewrite_pattern", "why_left"]
+__all__ = ["Source", "masked_parts", "parse_source", "why_left"]
 
 
 @dataclass(frozen=True)
@@ -73,16 +72,6 @@ _MAX_DEPTH = 32  # nested braces, as parse_pattern takes them: each level is loo
 _MAX_GROUPS = 256  # in a part; a URL has a handful
 
 
-def rewrite_pattern(base: str, pattern: str) -> Optional[str]:
-    """``pattern`` (URLs or ``pipe:`` commands, braces, ``::`` joins) with every part through the Forebay at ``base``.
-
-    None where a part cannot go through it, or not without its headers, which no URL carries. Raises ``InvalidShardUrl`` as
-    ``parse_source`` does.
-    """
-    parts = [_rewritten(base, part) for part in pattern.split("::")]
-    return None if None in parts else "::".join(part for part in parts if part)
-
-
 def masked_parts(pattern: str) -> Optional[list[tuple[Source, Callable[[str], Optional[str]]]]]:
     """The parts of ``pattern`` understood, each with what puts its groups back into a text that was made from its URL.
 
@@ -130,14 +119,6 @@ def _unmasked(target: str, groups: list[str]) -> Optional[str]:
     for number, group in enumerate(groups):
         target = target.replace(_MARK.format(number), group)
     return target
-
-
-def _rewritten(base: str, part: str) -> Optional[str]:
-    found = _understood(part)
-    if found is None or found[0].headers:
-        return None
-    source, unmask = found
-    return unmask(proxy_url(base, source.url))
 
 
 def _masked(part: str, ends: dict[int, int]) -> Optional[tuple[str, list[str]]]:

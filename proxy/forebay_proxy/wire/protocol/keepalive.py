@@ -12,10 +12,10 @@ import socket
 import weakref
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
-from typing import Optional, Tuple
+from typing import Optional
 from urllib.parse import quote, unquote, urlsplit
 
-__all__ = ["KeepAlive", "KeepAliveRefused", "LaunchError", "hold"]
+__all__ = ["KeepAlive", "KeepAliveRefused", "LaunchError", "cause", "connection_to", "hold"]
 
 # A live sidecar answers in milliseconds, one on a node with more work than cores after seconds; and who is given up on has been replaced by
 # a second sidecar, or the job reads without one. Nobody waits so long for a dead one: the kernel refuses its connection at once.
@@ -55,21 +55,34 @@ class KeepAlive:
     def take(self, timeout_s: float = ANSWER_S) -> None:
         """Hold it from now on. Raises ``KeepAliveRefused`` where it takes none, ``LaunchError`` without an answer."""
         self.close()
-        made = None
+        headers = {"Forebay-Token": self._token, "Forebay-Job": quote(self._job)}
         try:
-            made = _connect(self.endpoint, timeout_s)
-            status, why = _ask(made, self._token, self._job)
-            if status != 200:
-                raise KeepAliveRefused(f"the sidecar at {self.endpoint} takes no hold: HTTP {status}{why}", status)
-            made.setblocking(False)  # from here on it is only looked at
-            self._socket, made = made, None
+            asking = connection_to(self.endpoint, timeout_s)
+        except ValueError as error:
+            raise LaunchError(f"{error}; check FOREBAY_URL") from error
+        try:
+            asking.request("GET", "/v1/hold", headers={name: value for name, value in headers.items() if value})
+            held = asking.sock
+            asking.sock = held.dup()  # what http.client closes as it likes; the connection itself stays open
+            try:
+                with asking.getresponse() as answer:
+                    if answer.status != 200:
+                        why = f"HTTP {answer.status}{_why(answer.read(MAX_BYTES))}"
+                        raise KeepAliveRefused(f"the sidecar at {self.endpoint} takes no hold: {why}", answer.status)
+                held.setblocking(False)  # from here on it is only looked at
+            except BaseException:
+                held.close()
+                raise
+            self._socket = held
         except LaunchError:
             raise
-        except OSError as error:
-            raise LaunchError(f"no sidecar answers at {self.endpoint}: {_cause(error)}; start one with 'forebay serve'") from error
+        except ValueError as error:
+            raise LaunchError("FOREBAY_TOKEN holds what no header can carry") from error
+        except (OSError, HTTPException) as error:
+            why = "it broke off, or speaks no HTTP" if isinstance(error, HTTPException) else cause(error)
+            raise LaunchError(f"no sidecar answers at {self.endpoint}: {why}; start one with 'forebay serve'") from error
         finally:
-            if made is not None:
-                made.close()
+            asking.close()
 
     def alive(self) -> bool:
         """Whether the sidecar still keeps its end open. Sends nothing, takes microseconds."""
@@ -134,41 +147,33 @@ def hold(endpoint: str, token: str = "", timeout_s: float = ANSWER_S, job: str =
     return taken
 
 
-def _connect(endpoint: str, timeout_s: float) -> socket.socket:
-    try:
+class _UnixConnection(HTTPConnection):
+    path = ""
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+def connection_to(endpoint: str, timeout_s: float) -> HTTPConnection:
+    """For requests to a sidecar at ``http://host:port`` or ``unix:/path``, not connected yet. Raises ``ValueError`` for other addresses."""
+    with suppress(ValueError):
         parts = urlsplit(endpoint)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port, parts = None, None, urlsplit("")
-    if parts.scheme == "http" and host:
-        return socket.create_connection((host, port or 80), timeout_s)
-    if parts.scheme != "unix" or not parts.path:
-        raise LaunchError("the sidecar's address must look like http://127.0.0.1:7070 or unix:/path; check FOREBAY_URL")
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        made.settimeout(timeout_s)
-        made.connect(unquote(parts.path))
-    except BaseException:
-        made.close()
-        raise
-    return made
+        if parts.scheme == "http" and parts.hostname and not (parts.path.strip("/") or parts.query or parts.username):
+            return HTTPConnection(parts.hostname, parts.port or 80, timeout=timeout_s)
+        if parts.scheme == "unix" and parts.path.startswith("/"):
+            connection = _UnixConnection("localhost", timeout=timeout_s)
+            connection.path = unquote(parts.path)
+            return connection
+    raise ValueError("the sidecar's address must look like http://127.0.0.1:7070 or unix:/path")
 
 
-def _ask(connection: socket.socket, token: str, job: str) -> Tuple[int, str]:
-    """The status of the answer, and why it is not 200: the words of a refusal (RFC 9457)."""
-    asking = HTTPConnection("localhost" if connection.family == socket.AF_UNIX else "%s:%d" % connection.getpeername()[:2])
-    asking.sock = connection.dup()  # what http.client closes as it likes; the connection itself stays open
-    headers = {**({"Forebay-Token": token} if token else {}), **({"Forebay-Job": quote(job)} if job else {})}
-    try:
-        asking.request("GET", "/v1/hold", headers=headers)
-        with asking.getresponse() as answer:
-            return answer.status, "" if answer.status == 200 else _why(answer.read(MAX_BYTES))
-    except ValueError as error:
-        raise LaunchError("FOREBAY_TOKEN holds what no header can carry") from error
-    except HTTPException as error:
-        raise ConnectionError("it broke off, or speaks no HTTP") from error
-    finally:
-        asking.close()
+def cause(error: Exception) -> str:
+    """Why no answer came, in words."""
+    if isinstance(error, socket.timeout):
+        return "timed out"
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
 
 
 def _why(body: bytes) -> str:
@@ -178,9 +183,3 @@ def _why(body: bytes) -> str:
         return said[:500] if said.isprintable() else ""
     except (ValueError, AttributeError, RecursionError):
         return ""
-
-
-def _cause(error: OSError) -> str:
-    if isinstance(error, socket.timeout):
-        return "timed out"
-    return (error.strerror or str(error) or type(error).__name__).lower()

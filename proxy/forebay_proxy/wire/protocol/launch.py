@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Mapping, Optional, Sequence, Tuple
@@ -166,16 +167,11 @@ def _told(process: subprocess.Popen[bytes], deadline: float) -> dict[str, Any]:
                 said[key.fileobj] += data  # type: ignore[index]  # it is one of the two pipes
                 if not data:
                     selector.unregister(key.fileobj)
-    return _line(said[process.stdout], said[process.stderr], process)
-
-
-def _line(out: bytes, errors: bytes, process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    try:
+    out, errors = said.values()
+    with suppress(ValueError):
         found = json.loads(out)
         if isinstance(found, dict) and isinstance(found.get("url"), str) and isinstance(found.get("how"), str):
             return found
-    except ValueError:
-        pass
     code = process.wait()
     text = errors.decode("utf-8", "replace").strip() or out.decode("utf-8", "replace").strip() or "it said nothing"
     text = text.replace("'forebay launch --help'", "'forebay serve --help'")  # its options are those, and this verb is nobody's to know

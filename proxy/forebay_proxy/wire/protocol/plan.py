@@ -15,8 +15,7 @@ from typing import Any, Iterable, Iterator, NamedTuple, Optional, Sequence
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from forebay_proxy.wire.urls.patterns import InvalidPattern, Pattern, check_parts, parse_pattern
-from forebay_proxy.wire.urls.quoting import MAX_URL_BYTES, InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import parse_origin_url
+from forebay_proxy.wire.urls.shard_url import MAX_URL_BYTES, InvalidShardUrl, parse_origin_url
 
 __all__ = [
     "MAX_BODY_BYTES", "NDJSON", "Encoded", "InvalidPlan", "InvalidReader", "PlanBody", "PlanTooLong", "ReaderName", "decode", "encode",

@@ -12,7 +12,10 @@ import os
 import stat
 from typing import Any, List, Mapping, Optional
 
-__all__ = ["RUN_FILE_NAME", "is_stopped", "private_directory", "process_start_time", "read_run_file", "runtime_directory"]
+__all__ = [
+    "RUN_FILE_NAME", "is_private", "is_stopped", "own_bytes", "private_directory", "process_start_time", "read_run_file",
+    "runtime_directory",
+]  # fmt: skip
 
 RUN_FILE_NAME = "forebay.json"
 MAX_RUN_FILE_BYTES = 64 * 1024  # a few hundred bytes are normal; more is not ours
@@ -26,24 +29,29 @@ def runtime_directory(environ: Optional[Mapping[str, str]] = None) -> str:
 
 def private_directory(environ: Optional[Mapping[str, str]] = None) -> Optional[str]:
     """The run directory if it exists, is ours and nobody else may write to it; None otherwise."""
-    for directory in (runtime_directory(environ), runtime_directory({})):
-        try:
-            found = os.lstat(directory)
-        except OSError:
-            continue
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
-            return directory
-    return None
+    return next(filter(is_private, (runtime_directory(environ), runtime_directory({}))), None)
+
+
+def is_private(directory: str) -> bool:
+    """Whether it is there, ours, and nobody else may write to it."""
+    try:
+        found = os.lstat(directory)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 def read_run_file(environ: Optional[Mapping[str, str]] = None) -> Optional[dict[str, Any]]:
     """What a live sidecar of this user wrote, or None. Never raises."""
     directory = private_directory(environ)
     try:
-        described = json.loads(_own_text(os.path.join(directory, RUN_FILE_NAME))) if directory else None
+        described = json.loads(own_bytes(os.path.join(directory, RUN_FILE_NAME))) if directory else None
     except (OSError, ValueError):
         return None
-    return described if isinstance(described, dict) and _is_alive(described) else None
+    if not isinstance(described, dict):
+        return None
+    pid, start = described.get("pid"), described.get("start_time")
+    return described if isinstance(pid, int) and pid > 0 and start is not None and process_start_time(pid) == start else None
 
 
 def process_start_time(pid: int) -> Optional[int]:
@@ -72,16 +80,13 @@ def _process_fields(pid: int) -> List[bytes]:
         return file.read().rpartition(b")")[2].split()
 
 
-def _own_text(path: str) -> bytes:
-    """The content of a private regular file of ours."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+def own_bytes(path: str) -> bytes:
+    """The content of a regular 0600 file of ours, or b"" for anything else."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return b""
     with open(descriptor, "rb") as file:
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise PermissionError(path)
-        return file.read(MAX_RUN_FILE_BYTES)
-
-
-def _is_alive(described: Mapping[str, Any]) -> bool:
-    pid, start = described.get("pid"), described.get("start_time")
-    return isinstance(pid, int) and pid > 0 and start is not None and process_start_time(pid) == start
+        private = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+        return file.read(MAX_RUN_FILE_BYTES) if private else b""

@@ -10,8 +10,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import ShardUrl
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, ShardUrl
 
 __all__ = ["RepoFile", "repo_file"]
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import forebay_loader as fb
 from forebay_loader.meter.report.own_totals import SLOWEST_S, Postfix, Window, own_totals
 from forebay_loader.meter.totals import StallTotals, WorkerStall
 from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody
@@ -89,8 +88,3 @@ def test_a_fork_begins_anew() -> None:
         process.postfix()
     process.totals, process.now_s = replace(FIRST, wall_s=2.0, stall_s={"map": 1.0}, steps=2, pending_s=0.0), process.now_s + 1.0
     assert process.postfix() == {"stall": "50.0% map", "data": "0.500s"}
-
-
-def test_where_nothing_is_metered_the_postfix_is_empty() -> None:
-    """A bar may ask all the same."""
-    assert isinstance(fb.postfix(), dict)

@@ -89,23 +89,6 @@ def test_the_next_wait_is_another_one() -> None:
     assert trainer.passed(1)[0].startswith("rank 3: no batch for 60 s")
 
 
-def test_a_worker_that_says_nothing_is_told_of_by_the_kernel() -> None:
-    """Its page stands still: so does what it says; or it has none."""
-    trainer = Trainer()
-    trainer.asks()
-    waiting = TrainerWait(trainer.since_ns or 0, 2, 4711, replace(PAGE, heartbeat_ns=1010 * S, stack=""))
-    trainer.now_s += 60
-    said = trainer.watchdog.look(waiting, 0)
-    assert "worker 2 (pid 4711) has said nothing for 50 s: the state of 4711, 99, last seen in map, shard s3://b/train/00017.tar at" in said
-    other = Watchdog(60.0, clock_ns=lambda: 1060 * S)
-    assert (
-        other.look(TrainerWait(1000 * S, 2, os.getpid()), 0)
-        == f"rank 0: no batch for 60 s: worker 2 (pid {os.getpid()}) has not said what it does"
-    )
-    other = Watchdog(60.0, clock_ns=lambda: 1060 * S)
-    assert other.look(TrainerWait(1000 * S, -1), 0) == "rank 0: no batch for 60 s: no worker has said what it does"
-
-
 @pytest.mark.parametrize(
     ("program", "signals", "because"),
     [

@@ -42,30 +42,6 @@ def test_a_number_is_of_all_skips(found: SkipCounts, most: int) -> None:
     assert bool(SkipLimits(most).passed(found)) == (found.open + found.read + found.file + found.decode + found.map > most)
 
 
-@given(st.lists(counts, max_size=5))
-def test_counts_add_up(each: list[SkipCounts]) -> None:
-    """Those of a rank are the sums of its workers'."""
-    total = SkipCounts()
-    for one in each:
-        total = total.plus(one)
-    assert total == SkipCounts(*(sum(column) for column in zip(SkipCounts(), *each, strict=True)))
-
-
-def test_the_first_ten_end_no_run() -> None:
-    """Of either kind, while it goes on."""
-    assert not SkipLimits(0.01).passed(SkipCounts(samples=100, shards=100, decode=10, open=10))
-    assert SkipLimits(0.01).passed(SkipCounts(samples=100, decode=11))
-    assert SkipLimits(0.01).passed(SkipCounts(shards=100, open=11))
-
-
-def test_no_limit_bears_all() -> None:
-    """Handlers alone decide, as before."""
-    limits = SkipLimits.of(None, None)
-    assert limits == SkipLimits(None, None)
-    assert not limits.passed(SkipCounts(samples=1, decode=10**9))
-    assert not limits.passed_in_a_row(10**9)
-
-
 def test_a_limit_has_one_in_a_row_too() -> None:
     """Beyond the thousandth on end no accident is left."""
     limits = SkipLimits.of(0.5, None)
@@ -82,11 +58,3 @@ def test_what_is_no_limit(most: Any, in_a_row: Any, error: type[Exception]) -> N
     """It is named where it is given."""
     with pytest.raises(error, match="max_"):
         SkipLimits.of(most, in_a_row)
-
-
-def test_the_words_of_the_counts() -> None:
-    """What a line at the end of an epoch says of them."""
-    assert str(SkipCounts(samples=1281167, shards=1281, decode=2, touched=1)) == ("2 of 1,281,167 samples skipped (2 decode); in 1 shard")
-    assert str(SkipCounts(samples=10, shards=3, open=1, file=2, map=1, touched=2)) == (
-        "3 of 10 samples skipped (2 file, 1 map), 1 of 3 shards skipped (1 open); in 2 shards"
-    )

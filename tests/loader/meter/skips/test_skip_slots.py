@@ -32,32 +32,6 @@ def in_child(body: object) -> int:
     return pid
 
 
-def test_counts_of_all_workers_are_one_sum() -> None:
-    """Whoever asks."""
-    slots = SkipSlots()
-    rows = [slots.take(0, worker, 2) for worker in range(2)]
-    for row in rows:
-        row.put(ONE)
-    assert slots.standing(0).counts == SkipCounts(samples=20, decode=2)
-
-
-def test_the_last_to_end_is_told_so() -> None:
-    """Once, when all that there are have begun and ended."""
-    slots = SkipSlots()
-    first = slots.take(0, 0, 2)
-    assert not first.end(ONE, over=True).last  # the other has not begun
-    second = slots.take(0, 1, 2)
-    assert second.end(ONE, over=True) == (SkipCounts(samples=20, decode=2), True, False)
-
-
-def test_one_that_left_early_is_told_too() -> None:
-    """The rank's line says so."""
-    slots = SkipSlots()
-    first, second = (slots.take(0, worker, 2) for worker in range(2))
-    first.end(ONE, over=False)
-    assert second.end(ONE, over=True).early
-
-
 def test_after_a_break_nobody_is_waited_for_who_has_not_begun() -> None:
     """Who reads yet is."""
     slots = SkipSlots()
@@ -67,19 +41,12 @@ def test_after_a_break_nobody_is_waited_for_who_has_not_begun() -> None:
 
 
 def test_epochs_are_counted_apart_and_rows_are_used_again() -> None:
-    """However long a run is, its memory is that of two epochs."""
+    """However long a run is, its memory is that of two epochs; one that is set back to (``set_epoch``) begins at nothing."""
     slots = SkipSlots()
-    for epoch in range(20):
+    for epoch in (*range(20), 19, 5):
         row = slots.take(epoch, 0, 1)
         assert row.place < 3
         assert row.end(ONE, over=True).counts == ONE
-
-
-def test_an_epoch_that_is_set_back_begins_at_nothing() -> None:
-    """``set_epoch`` to the one that was read."""
-    slots = SkipSlots()
-    slots.take(5, 0, 1).end(ONE, over=True)
-    assert slots.take(5, 0, 1).end(ONE, over=True).counts == ONE
 
 
 def test_rows_of_another_training_process_are_not_counted() -> None:

@@ -38,18 +38,6 @@ def test_of_a_long_span_a_piece_is_held() -> None:
     assert reads.asked == [(0, 100), (100, 300), (400, 100), (0, 100)]
 
 
-def test_a_part_of_no_span() -> None:
-    """It alone is fetched."""
-    reads = Reads()
-    assert bytes(SpanReader(reads, [(100, 200)])(50, 10)) == DATA[50:60]
-    assert reads.asked == [(50, 10)]
-
-
-def test_a_clip_that_ends_early() -> None:
-    """What is there is given: whoever asked looks at its length."""
-    assert len(SpanReader(Reads(), [(2000, 2200)])(2000, 200)) == len(DATA) - 2000
-
-
 def test_spans_behind_are_asked_for_meanwhile() -> None:
     """So many at a time: these wait for each other. Then each time one is read another is asked for; none twice."""
     spans = [(at, at + 10) for at in range(0, 1000, 100)]

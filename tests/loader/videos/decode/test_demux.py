@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
+import itertools
 
-import av
 import numpy
 import pytest
 from support.clips import frame_number, pictures_of, rendered
 from support.remuxing import joined, remuxed
 
 from forebay_loader.videos.decode.clip_timer import ClipTimer
-from forebay_loader.videos.decode.demux import ClipFile, PacketStore, demuxed
+from forebay_loader.videos.decode.demux import demuxed
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo, VideoTimeout
 from forebay_loader.videos.sources.choice import source_of
 
@@ -61,16 +60,9 @@ def test_pictures_of_a_codec_that_nobody_knows() -> None:
 
 def test_opening_has_its_time() -> None:
     """Each packet is one step of it."""
-
-    class Clock:
-        now_s = 0.0
-
-        def __call__(self) -> float:
-            self.now_s += 1.0
-            return self.now_s
-
+    steps = itertools.count()
     with pytest.raises(VideoTimeout, match=r"a\.mkv in s3://b/0\.tar: .* 5 s"):
-        demuxed(rendered(container="matroska"), ClipTimer(5.0, "a.mkv", "s3://b/0.tar", Clock()))
+        demuxed(rendered(container="matroska"), ClipTimer(5.0, "a.mkv", "s3://b/0.tar", lambda: float(next(steps))))
 
 
 def test_a_packet_that_lies_in_the_clip_is_not_copied() -> None:
@@ -100,35 +92,3 @@ def test_no_picture_at_all() -> None:
     data = remuxed(rendered(container="matroska", audio="aac"), "matroska", lambda kind, number, packet: kind == "audio")
     with source_of(data) as source, pytest.raises(CorruptVideo, match="no picture"):
         source.open()
-
-
-@pytest.mark.parametrize("container", ["matroska", "mpegts", "avi"])
-def test_it_reads_as_if_the_packets_lay_one_after_the_other(container: str) -> None:
-    """Within one, over several, behind the last."""
-    data = rendered(container=container, codec="mpeg4", frames=12)
-    store = PacketStore(data)
-    there = b""
-    with av.open(io.BytesIO(data)) as opened:
-        for packet in opened.demux(video=0):
-            if packet.size:
-                store.add(packet)
-                there += bytes(packet)
-    assert (len(store), sum(store.sizes())) == (12, len(there))
-    for begin in range(0, len(there), 97):
-        for size in (0, 1, 50, 5000, len(there)):
-            assert bytes(store(begin, size)) == there[begin : begin + size]
-    assert bytes(store(len(there), 9)) == b""
-
-
-def test_a_view_as_a_file() -> None:
-    """What FFmpeg asks of one."""
-    file = ClipFile(memoryview(b"0123456789"))
-    assert (file.read(3), file.tell(), file.seek(-2, 2), file.read(), file.read(1), file.seek(1), file.seek(1, 1)) == (
-        b"012",
-        3,
-        8,
-        b"89",
-        b"",
-        1,
-        2,
-    )

@@ -6,20 +6,7 @@ from typing import Any
 
 import pytest
 
-from forebay_loader.videos.decode.frame_size import check_size, sized
-
-
-@pytest.mark.parametrize(
-    ("size", "found"), [(None, (480, 640)), (240, (240, 320)), ((100, 50), (100, 50)), ([100, 50], (100, 50)), (1, (1, 1))]
-)
-def test_sizes(size: Any, found: tuple[int, int]) -> None:
-    """As it is, by its shorter side, or exactly: height first."""
-    assert sized(480, 640, check_size(size)) == found
-
-
-def test_the_shorter_side_may_be_the_width() -> None:
-    """Of a picture that stands."""
-    assert sized(640, 480, 240) == (320, 240)
+from forebay_loader.videos.decode.frame_size import check_size
 
 
 @pytest.mark.parametrize("size", ["224", 1.5, (1, 2, 3), (1.0, 2), True, object()])

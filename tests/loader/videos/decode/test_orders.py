@@ -11,7 +11,6 @@ from support.clips import frame_number, pictures_of, rendered
 from support.h264_sps import without_usability_information
 from support.remuxing import as_ogm, as_vfw, remuxed
 
-from forebay_loader.videos.decode.demux import shown_at
 from forebay_loader.videos.sources.choice import source_of
 
 CODECS: dict[str, dict[str, Any]] = {
@@ -110,20 +109,3 @@ def test_sound_stays_beside_its_pictures(container: str) -> None:
     tone = 0.4 * numpy.sin(2 * numpy.pi * 440 * numpy.arange(samples.shape[1]) / rate_hz)
     late = [float(numpy.dot(samples[0, 4800 + shift : 14_400 + shift], tone[4800:14_400])) for shift in range(-54, 55)]
     assert abs(int(numpy.argmax(late)) - 54) <= 48  # the thousandth of a second that such containers round to
-
-
-@pytest.mark.parametrize(
-    ("dts", "order", "depth", "shown"),
-    [
-        ([0, 40, 80, 120], [0, 1, 2, 3], 0, [0, 40, 80, 120]),
-        ([0, 40, 80, 120], [0, 2, 1, 3], 1, [40, 80, 120, 160]),
-        ([0, 40, 80, 120], [0, 2, 1, 3], 2, [80, 120, 160, 200]),
-        ([0, 40, 80, 120], [0, 3, 1, 2], 0, [80, 120, 160, 200]),
-        ([0, 120, 40, 80], [0, 2, 3, 1], 1, [0, 40, 80, 120]),  # Matroska VFW that says when they are shown
-        ([0, 40, 80, 120], [2, 3], 0, [80, 120]),  # what was cut off before gives no picture
-        ([7], [0], 1, [7]),
-    ],
-)
-def test_times_of_decoding(dts: list[int], order: list[int], depth: int, shown: list[int]) -> None:
-    """As times of showing."""
-    assert shown_at(numpy.array(dts), numpy.array(order), depth).tolist() == shown

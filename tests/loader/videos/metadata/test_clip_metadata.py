@@ -18,7 +18,7 @@ from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.errors import CorruptVideo
 from forebay_loader.videos.metadata.clip_metadata import ClipMetadata
 from forebay_loader.videos.metadata.clip_table import ClipTable
-from forebay_loader.videos.metadata.record import ClipRecord, CorruptClipTable
+from forebay_loader.videos.metadata.record import ClipRecord
 from forebay_loader.videos.metadata.scan import ClipToScan
 
 INFO = steady(100)
@@ -105,14 +105,6 @@ def test_sound_that_was_left_unread_is_listened_to(path: Path) -> None:
     assert max(found.audio_energy or [0.0]) > 0.1
 
 
-def test_what_is_measured_is_in_the_table(path: Path) -> None:
-    """What was found on the way is known to a scan, and to another worker."""
-    ClipMetadata(path).completed(INFO, "a", 9, flickers)
-    done = scan_here([ClipToScan("a", 9, "", nothing)], path)
-    assert (done.known, done.scanned) == (1, 0)
-    assert ClipTable(path).find("a", 9) is not None
-
-
 def test_what_cannot_be_kept_is_used_all_the_same(tmp_path: Path) -> None:
     """A folder that is not there: the training goes on."""
     metadata = ClipMetadata(tmp_path / "none" / "set.clips")
@@ -131,10 +123,3 @@ def test_a_broken_clip_is_an_error_each_time(path: Path) -> None:
     for _ in range(2):
         with pytest.raises(CorruptVideo):
             ClipMetadata(path).completed(INFO, "a", 9, broken)
-
-
-def test_another_file_is_named(path: Path) -> None:
-    """Not passed over as if nothing were known."""
-    path.write_bytes(b"my thesis")
-    with pytest.raises(CorruptClipTable, match="is no table of clips"):
-        ClipMetadata(path).completed(INFO, "a", 9, flickers)

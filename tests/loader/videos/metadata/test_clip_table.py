@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import pickle
-import signal
 import sqlite3
 import tempfile
 from array import array
@@ -53,18 +50,6 @@ def test_a_dict_says_the_same(names: list[str], others: list[str]) -> None:
         assert len(table) == len(plain)
         for name in [*names, *others]:
             assert table.find(name) == (info_of(plain[name]) if name in plain else None)
-
-
-def test_another_length_is_another_clip(table: Path) -> None:
-    """The file at its name was replaced: nothing is known of the new one."""
-    assert ClipTable(table).find("clip 7", 7) == info_of(7)
-    assert ClipTable(table).find("clip 7", 8) is None
-
-
-def test_it_travels_as_its_path(table: Path) -> None:
-    """To workers."""
-    opened = ClipTable(table)
-    assert opened.find("clip 3") == pickle.loads(pickle.dumps(opened)).find("clip 3")
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -142,11 +127,6 @@ def test_an_absent_file_is_an_oserror(tmp_path: Path, there: bool) -> None:
     assert ClipTable(written(table, "a")).find("a") == info_of(0)
 
 
-def test_an_empty_table_knows_nothing(tmp_path: Path) -> None:
-    """No clip is no fault."""
-    assert ClipTable(written(tmp_path / "t")).find("a") is None
-
-
 def test_a_table_gets_what_is_found_later(table: Path) -> None:
     """What it held stays, but for what is found again; nothing is left beside it."""
     for _ in range(2):
@@ -174,20 +154,3 @@ def test_processes_at_once(tmp_path: Path) -> None:
         writer.join()
         assert writer.exitcode == 0
     assert {record.name for record in ClipTable(tmp_path / "t").records()} == {f"{i}/{number}" for i in range(3) for number in range(30)}
-
-
-def _add_and_die(path: Path) -> None:
-    with ClipTable(path)._opened("mode=rwc") as db:
-        db.execute("PRAGMA cache_size = 1")  # so that it writes before the end
-        db.execute("BEGIN IMMEDIATE")
-        db.executemany("INSERT INTO clips VALUES (?, ?, 0)", ((f"half {number}", bytes(5000)) for number in range(50)))
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_what_a_kill_left_half_written_is_taken_back(table: Path) -> None:
-    """By whoever reads it next."""
-    killed = multiprocessing.get_context("fork").Process(target=_add_and_die, args=(table,))
-    killed.start()
-    killed.join()
-    assert table.stat().st_size > 100_000
-    assert (len(ClipTable(table)), ClipTable(table).find("clip 4")) == (9, info_of(4))

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,12 +97,3 @@ def test_progress_is_told_now_and_then(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(program.time, "monotonic", lambda: 1.0)
     _, events = run(tmp_path / "t", *[{"shard": "a"}] * 50)
     assert [event["event"] for event in events] == ["progress", "end"]
-
-
-def test_it_is_a_program(tmp_path: Path) -> None:
-    """As the command starts it."""
-    command = [sys.executable, "-P", "-m", "forebay_loader.videos.metadata", str(tmp_path / "t")]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, input=b"", capture_output=True, timeout=120, check=True, env=environ)
-    assert json.loads(done.stdout)["event"] == "end"
-    assert len(ClipTable(tmp_path / "t")) == 0

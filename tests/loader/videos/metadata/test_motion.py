@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy
@@ -11,15 +10,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.clip_infos import clip_infos, steady
-from support.clips import rendered
 from support.painted_source import PaintedSource
-from support.remuxing import remuxed
 
 from forebay_loader.videos.clip_info import ClipInfo
-from forebay_loader.videos.errors import CorruptVideo
-from forebay_loader.videos.metadata import motion as module
 from forebay_loader.videos.metadata.motion import looked_at, loudness_peaks, mean_differences, measured, per_span
-from forebay_loader.videos.sources.choice import source_of
 
 
 @given(clip_infos(), st.integers(1, 40))
@@ -72,11 +66,6 @@ def test_means_over_spans(times: list[int], duration: int, spans: int, data: st.
         assert found[span] == pytest.approx(sum(held) / len(held), abs=0.02)
 
 
-def test_exact_borders() -> None:
-    """Half a span of each."""
-    assert per_span([0.0, 1.5, 4.0], [1.0, 0.0], 4.0, 4).tolist() == [1.0, 0.5, 0.0, 0.0]
-
-
 @pytest.mark.parametrize(("values", "duration_s"), [([], 4.0), ([1.0], 0.0)])
 def test_nothing_is_still(values: list[float], duration_s: float) -> None:
     """One frame, or a clip of no time."""
@@ -113,16 +102,6 @@ def test_channels_do_not_cancel() -> None:
     assert loudness_peaks(numpy.stack([tone, -tone]), 8000, 0.0, 1.0, 1)[0] == pytest.approx(math.sqrt(0.5), rel=0.02)
 
 
-def test_a_click_is_where_it_is() -> None:
-    """And nowhere else."""
-    sound = numpy.zeros((1, 8000))
-    sound[0, 5000:5160] = 1.0
-    peaks = loudness_peaks(sound, 8000, 0.0, 1.0, 8)
-    assert peaks.argmax() == 5
-    assert peaks[5] > 0.8
-    assert numpy.count_nonzero(peaks) == 1
-
-
 def test_no_sound_is_silence() -> None:
     """No channel, no sample, no time."""
     for samples, duration_s in (
@@ -153,29 +132,12 @@ def test_sound_where_it_sounds() -> None:
     assert source.heard == [(0.0, 60.0), (60.0, 120.0), (120.0, 150.0)]
 
 
-def test_unheard_is_unknown() -> None:
-    """Silence would be another answer."""
-    source = PaintedSource(steady(20, audio_rate_hz=1000))
-    assert measured(source, audio=False).audio_energy is None
-    assert source.heard == []
-
-
-def test_no_track_no_energy() -> None:
-    """There is nothing to be known of."""
-    assert measured(PaintedSource(steady(20))).audio_energy is None
-
-
-def test_sound_alone_has_no_motion() -> None:
-    """And is heard."""
-    info = ClipInfo(0, steady(0).times_s, 1.0, 0, 0, audio_rate_hz=1000)
-    found = measured(PaintedSource(info))
-    assert found.motion is None
-    assert found.audio_energy is not None
-
-
-def test_one_frame_is_still() -> None:
-    """There is no neighbour."""
-    assert set(measured(PaintedSource(steady(1))).motion or ()) == {0.0}
+def test_one_frame_is_still_and_sound_alone_has_no_motion() -> None:
+    """There is no neighbour, or no picture; and of no track of sound there is nothing to be known."""
+    still, heard = (measured(PaintedSource(info)) for info in (steady(1), ClipInfo(0, steady(0).times_s, 1.0, 0, 0, audio_rate_hz=1000)))
+    assert (set(still.motion or ()), still.audio_energy) == ({0.0}, None)
+    assert heard.motion is None
+    assert heard.audio_energy is not None
 
 
 def test_sound_that_ends_early_ends_it() -> None:
@@ -189,38 +151,3 @@ def test_sound_that_ends_early_ends_it() -> None:
     source = Short(steady(10_000, 10.0, audio_rate_hz=1000))
     assert measured(source).audio_energy is not None
     assert len(source.heard) == 2
-
-
-@pytest.mark.parametrize("container", ["mp4", "matroska"])
-def test_sound_that_begins_late(container: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its peaks stand where it sounds, though the first parts that are listened to hold none of it."""
-
-    def later(kind: str, number: int, packet: Any) -> bool:
-        if kind == "audio":
-            packet.pts += round(1 / packet.time_base)
-            packet.dts += round(1 / packet.time_base)
-        return True
-
-    monkeypatch.setattr(module, "_CHUNK_S", 0.25)
-    with source_of(remuxed(rendered(frames=48, container=container, audio="aac"), container, later)) as source:
-        energy = measured(source, spans=8).audio_energy
-    assert energy is not None
-    assert [value > 0.1 for value in energy] == [False] * 4 + [True] * 4
-
-
-def test_what_the_source_says_stays() -> None:
-    """Only two fields are new."""
-    info = steady(20)
-    found = measured(PaintedSource(info))
-    assert (found.times_s, found.keyframes, found.duration_s) == (info.times_s, info.keyframes, info.duration_s)
-
-
-def test_errors_pass() -> None:
-    """Whoever scans names the clip and goes on."""
-
-    class Broken(PaintedSource):
-        def frames(self, indices: Sequence[int]) -> Any:
-            raise CorruptVideo("no picture")
-
-    with pytest.raises(CorruptVideo):
-        measured(Broken(steady(20)))

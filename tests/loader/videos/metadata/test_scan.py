@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
@@ -12,13 +11,11 @@ import pytest
 from support.clip_infos import steady
 from support.painted_source import Opened, PaintedSource, scan_here
 
-from forebay_loader.base.errors import ShardReadError
 from forebay_loader.videos.errors import CorruptVideo
 from forebay_loader.videos.metadata import scan
 from forebay_loader.videos.metadata.clip_table import ClipTable
 from forebay_loader.videos.metadata.decoder_processes import DecoderDied
 from forebay_loader.videos.metadata.motion import Measurable
-from forebay_loader.videos.metadata.record import CorruptClipTable
 from forebay_loader.videos.metadata.scan import ClipToScan, ScanProgress
 
 
@@ -60,12 +57,6 @@ def test_every_clip_is_in_the_table(path: Path) -> None:
     assert table.find("c3").motion is not None  # type: ignore[union-attr]
 
 
-def test_nothing_is_left_beside_it(path: Path) -> None:
-    """The journal ends with the scan."""
-    scan_here(Clips().some(1, 2), path)
-    assert [entry.name for entry in path.parent.glob("*set*")] == ["set.clips"]
-
-
 def test_a_broken_clip_is_named_and_passed_over(path: Path) -> None:
     """The others are scanned, and it is tried again the next time."""
     clips = Clips(c1=CorruptVideo("no picture", "c1", "s3://b/1.tar"))
@@ -103,16 +94,6 @@ def test_a_clip_that_kills_its_decoder_is_tried_once(path: Path, by_clip: bool) 
     path.with_name("set.clips.deaths").unlink(missing_ok=True)
     clips.broken = {}
     assert scan_here(clips.some(1), path).scanned == 1
-
-
-def test_one_that_cannot_be_opened_is_named_too(path: Path) -> None:
-    """Its shard is gone, say."""
-
-    def gone() -> None:
-        raise ShardReadError("shard s3://b/1.tar: 404")
-
-    done = scan_here([ClipToScan("a", 1, "", gone)], path)  # type: ignore[arg-type]
-    assert done.failed == {"a": "shard s3://b/1.tar: 404"}
 
 
 def test_known_clips_are_not_looked_at(path: Path) -> None:
@@ -210,29 +191,3 @@ def test_sound_that_was_left_unread_is_no_reason_to_pass(path: Path) -> None:
     assert scan_here(clips, path, audio=False).scanned == 1
     assert scan_here(clips, path).scanned == 1
     assert scan_here(clips, path, audio=False).known == 1
-
-
-def test_another_file_at_its_place_is_not_overwritten(path: Path) -> None:
-    """It may be worth more than what is found."""
-    path.write_bytes(b"my thesis")
-    with pytest.raises(CorruptClipTable, match="is no table of clips"):
-        scan_here(Clips().some(1), path)
-    assert path.read_bytes() == b"my thesis"
-
-
-def test_two_scans_at_once_lose_nothing(path: Path) -> None:
-    """Of two halves of a set into one table."""
-    ends = threading.Barrier(2, timeout=60)
-
-    def half(first: int, meet_after: int) -> ScanProgress:
-        def told(progress: ScanProgress) -> None:
-            if progress.clips == meet_after:
-                ends.wait()
-
-        return scan_here(Clips().some(*range(first, first + 30)), path, workers=1, progress=told)
-
-    with ThreadPoolExecutor(2) as pool:
-        halves = [pool.submit(half, 0, 30), pool.submit(half, 30, 10)]
-        assert [one.result(60).scanned for one in halves] == [30, 30]
-    table = ClipTable(path)
-    assert all(table.find(f"c{number}") is not None for number in range(60))

@@ -1,11 +1,10 @@
-"""The index of clips that FFmpeg wrote, beside what PyAV reads of them. Frames are decoded from what ``needed`` names."""
+"""The index of clips that FFmpeg wrote, beside what PyAV reads of them. What ``needed`` names suffices: ../decode/test_frames.py."""
 
 from __future__ import annotations
 
 import io
 import struct
 from dataclasses import dataclass
-from fractions import Fraction
 
 import pytest
 from support.mp4_boxes import TURNED, patched, places, reads_of
@@ -16,6 +15,7 @@ from support.clips import frame_number, rendered  # noqa: E402 -- needs av
 
 from forebay_loader.videos.mp4.index import Mp4Index, read_index  # noqa: E402
 from forebay_loader.videos.mp4.track import Track  # noqa: E402
+from forebay_loader.videos.sources.choice import source_of  # noqa: E402
 
 VARIABLE = tuple(number * 40 + number % 5 * 7 + (200 if number > 20 else 0) for number in range(48))
 
@@ -135,85 +135,34 @@ def by_pyav(clip: bytes, sort: str, timescale: int) -> dict[int, Sample]:
 
 
 @pytest.mark.parametrize("name", [*CLIPS, *VARIANTS])
-def test_samples_are_those_of_pyav(name: str) -> None:
-    """Place, size, both times and keyframe of each, of pictures and sound."""
+def test_what_is_read_is_what_pyav_says(name: str) -> None:
+    """Of each sample place, size, both times and keyframe; of decoders name, extradata, pixels, rate, channels; the turn of the pictures;
+    the times of frames in seconds, in the order in which PyAV gives them."""
     clip = clip_of(name)
     index = index_of(clip)
     assert by_index(index.video) == by_pyav(clip, "video", index.video.timescale)
-    if index.audio:
-        assert by_index(index.audio) == by_pyav(clip, "audio", index.audio.timescale)
     assert (index.audio is not None) == ("audio" in CLIPS.get(name, {}) or name == "64-bit mdat")
-
-
-@pytest.mark.parametrize("name", [*CLIPS, *VARIANTS])
-def test_decoders_are_those_of_pyav(name: str) -> None:
-    """Their name, extradata, pixels, rate, channels; the turn of the pictures."""
-    clip = clip_of(name)
-    index = index_of(clip)
     with av.open(io.BytesIO(clip)) as container:
         video = container.streams.video[0].codec_context
         assert index.video.decoder == NAMES.get(video.name, video.name)
         assert index.video.extradata == (video.extradata or b"")
         assert (index.video.width, index.video.height) == (video.width, video.height)
-        frame = next(container.decode(video=0))
-        assert (index.video.rotation_deg + frame.rotation) % 360 == 0  # PyAV's is counter-clockwise
+        frames = list(container.decode(video=0))
+        assert (index.video.rotation_deg + frames[0].rotation) % 360 == 0  # PyAV's is counter-clockwise
+        info = index.to_info()
+        assert list(info.times_s) == pytest.approx([float(frame.pts * frame.time_base) for frame in frames], abs=1e-6)
+        assert info.times_s[-1] < info.duration_s
         if index.audio:
+            assert by_index(index.audio) == by_pyav(clip, "audio", index.audio.timescale)
             audio = container.streams.audio[0].codec_context
             assert index.audio.decoder == NAMES.get(audio.name, audio.name)
             assert index.audio.extradata == (audio.extradata or b"")
             assert (index.audio.rate_hz, index.audio.channels) == (audio.rate, audio.channels)
 
 
-@pytest.mark.parametrize("name", [*CLIPS, *VARIANTS])
-def test_times_are_those_of_decoded_frames(name: str) -> None:
-    """In seconds, in the order in which PyAV gives the frames; and each frame is the one that was painted."""
-    clip = clip_of(name)
-    info = index_of(clip).to_info()
-    with av.open(io.BytesIO(clip)) as container:
-        times = [float(frame.pts * frame.time_base) for frame in container.decode(video=0)]
-    assert info.frames == len(times)
-    assert list(info.times_s) == pytest.approx(times, abs=1e-6)
-    assert info.times_s[-1] < info.duration_s
-
-
-def decoded(clip: bytes, track: Track, frame: int) -> int:
-    """The number painted on a frame, decoded from the samples that it needs and no others."""
-    (group,) = track.needed([frame])
-    ((begin, end),) = track.byte_spans([group], gap_bytes=len(clip))
-    media = clip[begin:end]
-    context = av.CodecContext.create(track.decoder, "r")
-    context.extradata, context.thread_count = track.extradata or None, 1
-    wanted = int(track.pts[track.order[frame]])
-    pictures = []
-    for sample in range(group.first, group.end):
-        at = int(track.offsets[sample]) - begin
-        packet = av.Packet(media[at : at + int(track.sizes[sample])])
-        packet.pts, packet.dts, packet.time_base = int(track.pts[sample]), int(track.dts[sample]), Fraction(1, track.timescale)
-        pictures += context.decode(packet)
-    found = [picture for picture in [*pictures, *context.decode(None)] if picture.pts == wanted]
-    assert len(found) == 1, [picture.pts for picture in pictures]
-    return frame_number(found[0].to_ndarray(format="rgb24"))
-
-
-DECODED = [
-    "H.264", "H.264, B-frames", "H.264, open GOP", "HEVC", "HEVC, open GOP", "HEVC, ten bits", "AV1", "AV1, open GOP", "MPEG-4, B-frames",
-    "VP9", "Motion JPEG", "variable rate, B-frames", "late pictures, B-frames", "H.264, negative offsets",
-    "mdat without a size", "HEVC, B-frames", "HEVC, variable rate", "HEVC, late pictures",
-    "AV1, variable rate", "AV1, late pictures",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", DECODED)
-def test_each_frame_is_decoded_from_what_it_needs(name: str) -> None:
-    """Alone, by a decoder that has seen nothing else: the picture is the one that was painted."""
-    clip = clip_of(name)
-    track = index_of(clip).video
-    assert [decoded(clip, track, frame) for frame in range(track.frames)] == list(range(track.frames))
-
-
 @pytest.mark.parametrize("name", ["H.264, open GOP", "HEVC, open GOP"])
 def test_open_groups_have_leading_pictures(name: str) -> None:
-    """So that the test above has something to show."""
+    """So that a test of their frames has something to show."""
     assert sum(index_of(clip_of(name)).video.leading) >= 6
 
 
@@ -221,8 +170,8 @@ def test_open_groups_have_leading_pictures(name: str) -> None:
 def test_an_edit_in_the_middle_of_a_group(name: str) -> None:
     """Frames outside are not numbered, those inside are decoded from the keyframe before the edit; as PyAV shows them."""
     clip = edited(clip_of(name))
-    track = index_of(clip).video
-    assert [decoded(clip, track, frame) for frame in range(track.frames)] == list(range(8, 40))
+    with source_of(clip) as source:
+        assert [frame_number(source.frame(number)) for number in range(source.open().frames)] == list(range(8, 40))
     with av.open(io.BytesIO(clip)) as container:
         shown = [(frame_number(frame.to_ndarray(format="rgb24")), frame.pts) for frame in container.decode(video=0)]
     assert [number for number, _ in shown] == list(range(8, 40))

@@ -54,12 +54,8 @@ def test_quicktime_has_more_fields() -> None:
 
 
 def test_iso_s_version_1_has_not() -> None:
-    """Its description is told apart by the list's version."""
+    """Its description is told apart by the list's version; of a version that nobody wrote the fields are not known."""
     assert entry_of(sound(b"mp4a", ESDS, version=1), stsd_version=1).decoder == "aac"
-
-
-def test_a_version_that_nobody_wrote() -> None:
-    """Its fields are not known."""
     with pytest.raises(UnsupportedVideo, match="version 3"):
         entry_of(sound(b"mp4a", ESDS, version=3))
 
@@ -83,19 +79,6 @@ def test_an_unknown_codec_has_no_decoder() -> None:
     """Its samples are found all the same."""
     entry = entry_of(box(b"xvid", AVC[8:]), b"vide")
     assert (entry.codec, entry.decoder) == ("xvid", "")
-
-
-def test_a_description_cut_short() -> None:
-    """Fields that are not there are not read."""
-    with pytest.raises(CorruptVideo, match="avc1"):
-        entry_of(box(b"avc1", bytes(20)), b"vide")
-
-
-def test_sound_that_cannot_be_read_leaves_the_pictures() -> None:
-    """And says why."""
-    index = index_of(HandTrack(), HandTrack(number=2, handler=b"soun", entries=box(b"enca", bytes(100))))
-    assert index.audio is None
-    assert index.audio_fault == "encrypted (enca)"
 
 
 def test_a_rate_that_has_no_room_is_the_track_s() -> None:
@@ -123,38 +106,11 @@ def test_optional_fields_of_a_descriptor(flags: int) -> None:
     assert esds_config(esds(b"\3" + bytes([len(inside)]) + inside)) == ("mpeg4", b"\x77")
 
 
-def test_a_descriptor_s_size_has_seven_bits_a_byte() -> None:
-    """Four bytes, as most write it."""
-    assert esds_config(esds(b"\3\x80\x80\x80\x15\0\1\0\4\x80\x80\x80\x0d\x40", bytes(12))) == ("aac", b"")
-
-
 def test_a_long_configuration_is_read_whole() -> None:
     """Its size takes two bytes."""
     config = bytes(range(200))
     inside = bytes(3) + b"\4\x81\x58\x40" + bytes(12) + b"\5\x81\x48" + config + b"\6\1\2"
     assert esds_config(esds(b"\3\x81\x61" + inside)) == ("aac", config)
-
-
-@pytest.mark.parametrize(
-    ("payload", "match"),
-    [
-        (b"\4\x13\0\1\0\4\x0f\x40" + bytes(12) + b"\5\1\x77", "has no descriptor 3 at its byte 4"),
-        (b"\3\x15\0\1\0\5\x0f\x40" + bytes(12) + b"\5\1\x77", "has no descriptor 4 at its byte 9"),
-        (b"\3\x15\0\1\0\4\x0f\x40" + bytes(12) + b"\5\2\x77", "a descriptor of 2 bytes at byte 24"),
-        (b"\3\x15\0\1\0\4\x10\x40" + bytes(12) + b"\5\2\x77\x78", "a descriptor of 2 bytes at byte 24"),
-    ],
-)
-def test_what_is_wrong_with_a_descriptor_is_named(payload: bytes, match: str) -> None:
-    """Another tag; a size beyond the box, or beyond the descriptor around it, is never cut to what is there."""
-    with pytest.raises(CorruptVideo, match=match):
-        esds_config(esds(payload))
-
-
-@pytest.mark.parametrize("payload", [b"", b"\3", b"\3\x7f", b"\3\xff\xff\xff\xff", b"\4\x10", b"\3\x04\0\1\0\5", b"\3\x05\0\1\0\4\x60"])
-def test_a_broken_descriptor_is_refused(payload: bytes) -> None:
-    """Cut short, too long, of another tag."""
-    with pytest.raises(CorruptVideo, match="esds"):
-        esds_config(esds(payload))
 
 
 @given(st.binary(max_size=60))
@@ -224,8 +180,3 @@ def test_opus_numbers_are_turned() -> None:
     """Big-endian in the box, little-endian in the header that decoders take."""
     box = boxed(b"dOps", bytes.fromhex("00 02 0138 0000bb80 0000 00"))
     assert extradata_of({b"dOps": box}) == b"OpusHead" + bytes.fromhex("01 02 3801 80bb0000 0000 00")
-
-
-def test_nothing_is_said_by_no_box() -> None:
-    """Some codecs need nothing."""
-    assert extradata_of({}) == b""

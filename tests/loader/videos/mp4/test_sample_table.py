@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from itertools import pairwise
 
 import numpy
 import pytest
@@ -14,7 +13,7 @@ from support.mp4_boxes import PCM, HandTrack, box, film, full, patched, places, 
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
 from forebay_loader.videos.mp4.boxes import Box
 from forebay_loader.videos.mp4.index import Mp4Index, read_index
-from forebay_loader.videos.mp4.sample_table import MAX_SAMPLES, PCM_UNIT, chunk_offsets, chunk_samples, cut_runs, pcm_units, sample_offsets
+from forebay_loader.videos.mp4.sample_table import MAX_SAMPLES, PCM_UNIT, chunk_offsets, chunk_samples, pcm_units, sample_offsets
 
 STBL = (b"moov", b"trak", b"mdia", b"minf", b"stbl")
 
@@ -91,31 +90,6 @@ def test_a_sync_sample_is_one_of_them(number: int) -> None:
     refused(film(HandTrack(sync=(number,))), f"names samples {number} to {number} of 3")
 
 
-@pytest.mark.parametrize(
-    ("kind", "place", "match"),
-    [
-        (b"stsz", 8, "rows of 4 bytes"),
-        (b"stts", 4, "rows of 8 bytes"),
-        (b"stco", 4, "rows of 4 bytes"),
-        (b"stss", 4, "rows"),
-        (b"ctts", 4, "rows"),
-    ],
-)
-def test_no_count_is_believed(kind: bytes, place: int, match: str) -> None:
-    """Of a table: the box has to have room for its rows."""
-    refused(changed(HandTrack(sync=(1,), shifts=(0, 0, 0)), kind, place, ">I", 2**32 - 1), match)
-
-
-def test_one_size_for_all_is_compared_with_the_file() -> None:
-    """Nothing else bounds the number of samples there."""
-    refused(changed(HandTrack(sizes=[2] * 3, one_size=2, in_chunks=[3]), b"stsz", 8, ">I", 2**32 - 1), "chunks hold")
-    big = HandTrack(sizes=[2] * 3, one_size=2, in_chunks=[2**32 - 1], deltas=(1,))
-    clip = film(HandTrack(sizes=[2] * 3, one_size=2, in_chunks=[3]))
-    at = places(clip, *STBL, b"stsc")[0][0] + 20
-    clip = patched(patched(clip, at, ">I", big.in_chunks[0]), places(clip, *STBL, b"stsz")[0][0] + 16, ">I", 2**32 - 1)  # type: ignore[index]
-    refused(clip, f"4294967295 samples of 2 bytes; the file has {len(clip)}")
-
-
 def test_samples_that_no_row_names_are_no_smaller_than_a_few_bytes() -> None:
     """Each costs more memory than two bytes of a file: so many of them are nobody's, though the file has their bytes."""
     clip = film(HandTrack(sizes=[2] * 3000, one_size=2, in_chunks=[3000], deltas=[1]))
@@ -123,27 +97,9 @@ def test_samples_that_no_row_names_are_no_smaller_than_a_few_bytes() -> None:
     refused(patched(clip, at, ">I", 3000), "3000 samples of 2 bytes")
 
 
-@pytest.mark.parametrize("kind", [b"stts", b"ctts"])
-def test_each_sample_has_its_times(kind: bytes) -> None:
-    """A table that ends before the samples do is refused; one that goes on is cut."""
-    track = HandTrack(shifts=(1, 2, 3))
-    refused(changed(track, kind, 8, ">I", 0), "3 samples, of which")
-    clip = changed(track, kind, 8 + 16, ">I", 2**32 - 1)
-    assert len(read_index(reads_of(clip)[0], len(clip), "a.mp4").video.pts) == 3
-
-
 def test_time_does_not_go_back() -> None:
     """A duration of more than 31 bits was meant negative."""
     refused(changed(HandTrack(), b"stts", 12, ">I", 2**31), "goes back in time")
-
-
-@pytest.mark.parametrize("offset", [2**31, 9])
-def test_samples_lie_in_the_file(offset: int) -> None:
-    """All of their bytes."""
-    clip = film(HandTrack(in_chunks=[3]))
-    at = places(clip, *STBL, b"stco")[0][0] + 16
-    (begin,) = struct.unpack_from(">I", clip, at)
-    refused(patched(clip, at, ">I", begin + offset), f"the file has {len(clip)}")
 
 
 def test_uncompressed_sound_is_cut_into_units() -> None:
@@ -215,19 +171,6 @@ def test_a_row_goes_on_to_the_next() -> None:
     assert description == 1
 
 
-@pytest.mark.parametrize("rows", [((2, 1, 1),), ((1, 1, 1), (1, 1, 1)), ((1, 1, 1), (3, 1, 1), (2, 1, 1)), ()])
-def test_rows_that_go_back_are_refused(rows: tuple[tuple[int, int, int], ...]) -> None:
-    """So is a first row that is not of the first chunk, and none."""
-    with pytest.raises(CorruptVideo, match="stsc"):
-        chunk_samples(stsc(*rows), 5, 5)
-
-
-def test_chunks_must_hold_all_samples() -> None:
-    """Else some would have no place."""
-    with pytest.raises(CorruptVideo, match="7 samples, of which 2 chunks hold 6"):
-        chunk_samples(stsc((1, 3, 1)), 2, 7)
-
-
 def test_a_count_beyond_all_samples_is_cut() -> None:
     """Before anything is spread by it."""
     held, _ = chunk_samples(stsc((1, 2**32 - 1, 1)), 3, 5)
@@ -241,12 +184,6 @@ def test_samples_have_one_description() -> None:
     assert chunk_samples(stsc((1, 2, 2), (2, 1, 1)), 2, 2)[1] == 2
 
 
-def test_no_samples_have_none() -> None:
-    """Of a track without any."""
-    held, description = chunk_samples(stsc(), 0, 0)
-    assert (held.tolist(), description) == ([], 0)
-
-
 def test_offsets_are_of_32_or_64_bits() -> None:
     """Those of 64 are compared with the file before they become signed numbers."""
     assert chunk_offsets({b"stco": boxed(table(b"stco", ">I", [(7,), (2**32 - 1,)]))}, 100).tolist() == [7, 2**32 - 1]
@@ -255,22 +192,3 @@ def test_offsets_are_of_32_or_64_bits() -> None:
         chunk_offsets({b"co64": boxed(table(b"co64", ">Q", [(2**63,)]))}, 100)
     with pytest.raises(CorruptVideo, match="no box stco in stbl"):
         chunk_offsets({}, 100)
-
-
-@given(st.lists(st.integers(0, 2**32 - 1), max_size=6), st.integers(0, 2**23))
-def test_cut_runs_never_exceed_the_total(counts: list[int], total: int) -> None:
-    """Each is at most what it was, and only the last that has any is less."""
-    cut = cut_runs(numpy.array(counts, numpy.int64), total).tolist()
-    assert sum(cut) == min(sum(counts), total)
-    assert all(0 <= after <= before for after, before in zip(cut, counts, strict=True))
-    shortened = [index for index, (after, before) in enumerate(zip(cut, counts, strict=True)) if after < before]
-    assert all(cut[later] == 0 for later in shortened[1:])
-    assert all(second == first + 1 or counts[first + 1 : second] == [0] * (second - first - 1) for first, second in pairwise(shortened))
-
-
-def test_a_count_of_chunks_that_the_box_has_no_room_for() -> None:
-    """Is refused before rows are made."""
-    data = bytearray(table(b"stsc", ">III", [(1, 1, 1)]))
-    struct.pack_into(">I", data, 12, 2**32 - 1)
-    with pytest.raises(CorruptVideo, match="4294967295 rows"):
-        chunk_samples(boxed(bytes(data)), 1, 1)

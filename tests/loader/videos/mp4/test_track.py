@@ -36,17 +36,6 @@ def test_decoding_begins_at_the_keyframe_before() -> None:
     assert closed().needed([3, 7, 25]) == [DecodeGroup(0, 8, (3, 7)), DecodeGroup(20, 26, (25,))]
 
 
-def test_frames_come_in_any_order_and_more_than_once() -> None:
-    """As samplers draw them; each is wanted once."""
-    assert closed().needed(iter([25, 7, 3, 7])) == closed().needed([3, 7, 25])
-
-
-def test_nothing_is_needed_for_nothing() -> None:
-    """No frame, no group, no byte."""
-    assert closed().needed([]) == []
-    assert closed().byte_spans([]) == []
-
-
 @pytest.mark.parametrize("frame", [-1, 30])
 def test_a_frame_that_there_is_not(frame: int) -> None:
     """Is an error, never another frame."""
@@ -126,20 +115,11 @@ def test_groups_cover_what_is_wanted_and_do_not_overlap(data: st.DataObject) -> 
             assert any(begin <= offset and offset + 5 <= end for begin, end in spans)
 
 
-def test_keyframes_are_numbered_as_frames() -> None:
-    """In the order in which they are shown."""
-    assert track_of(**OPEN).keyframes().tolist() == [0, 6]
-
-
 def test_times_begin_at_0_or_later() -> None:
-    """A first frame that would be shown before that moves all."""
+    """A first frame that would be shown before that moves all; they end with the last frame, not the last sample."""
     assert track_of(shifts=(-5, -5, -5)).times_s.tolist() == [0.0, 0.01, 0.02]
     assert track_of(edits=[(5, -1, 1), (30, 0, 1)]).times_s.tolist() == [0.005, 0.015, 0.025]
     assert track_of(shifts=(-5, -5, -5)).end_s == pytest.approx(0.03)
-
-
-def test_the_end_is_that_of_the_last_frame() -> None:
-    """Not of the last sample."""
     assert track_of(**OPEN).end_s == pytest.approx(0.1)
 
 
@@ -157,11 +137,6 @@ def test_many_samples_are_no_burden() -> None:
     """Of a film of hours, a thousand frames are found without a step for each sample."""
     track = track_of(sizes=[2] * 100_000, one_size=2, in_chunks=[100_000], sync=range(1, 100_001, 100))
     assert len(track.needed(numpy.arange(0, 100_000, 100).tolist())) == 1000
-
-
-def test_a_repr_is_short() -> None:
-    """However long the track."""
-    assert repr(closed()) == "<Track avc1, 30 frames of 30 samples>"
 
 
 def test_the_keyframe_before_one() -> None:

@@ -17,20 +17,9 @@ def of(frames: int, *motion: float) -> ClipInfo:
     return steady(frames, 10.0, motion=array("f", motion))
 
 
-def test_frames_go_where_the_motion_is() -> None:
-    """Nine of ten in the quarter that moves, where the floor spreads a tenth evenly."""
-    found = adaptive(40, floor=0.1)(of(400, 0, 0, 1, 0), 0).frames
-    assert sum(200 <= frame < 300 for frame in found) == pytest.approx(40 * (0.9 + 0.1 / 4), abs=1)
-
-
 def test_the_floor_spreads_them() -> None:
     """1 is even, whatever moves."""
     assert adaptive(4, floor=1.0)(of(400, 0, 0, 1, 0), 0).frames == (50, 150, 250, 350)
-
-
-def test_nothing_moves() -> None:
-    """Evenly, then."""
-    assert adaptive(4)(of(400, 0, 0, 0), 0).frames == (50, 150, 250, 350)
 
 
 def test_by_sound() -> None:

@@ -72,18 +72,17 @@ def test_the_mistake_is_named(text: str, told: str) -> None:
         sampler_of(text)
 
 
-@pytest.mark.parametrize("value", [8, None, ["uniform(8)"]])
-def test_other_values_are_refused(value: object) -> None:
-    """Neither text nor table nor callable."""
-    with pytest.raises(TypeError, match="a sampler is text"):
+@pytest.mark.parametrize(
+    ("value", "error", "told"),
+    [
+        *((value, TypeError, "a sampler is text") for value in (8, None, ["uniform(8)"])),
+        *((table, ValueError, "epochs? ") for table in ({"first": "uniform(8)"}, {"1": "uniform(8)"}, {1.5: "uniform(8)"}, {})),
+    ],
+)
+def test_other_values_are_refused(value: object, error: type[Exception], told: str) -> None:
+    """What is neither text nor table nor callable; and tables whose epochs are no whole numbers, or of which none is 0."""
+    with pytest.raises(error, match=told):
         sampler_of(value)
-
-
-@pytest.mark.parametrize("table", [{"first": "uniform(8)"}, {"1": "uniform(8)"}, {1.5: "uniform(8)"}, {}])
-def test_wrong_tables_are_refused(table: dict[object, str]) -> None:
-    """Epochs are whole numbers, and one is 0."""
-    with pytest.raises(ValueError, match=r"epochs? "):
-        sampler_of(table)
 
 
 @given(st.text(max_size=60) | st.text("uniformclpfs()[]{}*.,=-:0123 '\"_", max_size=60))

@@ -42,19 +42,6 @@ def test_parts_of_a_clip(clip: ClipBytes) -> None:
     clip.close()
 
 
-def test_it_travels_closed(tmp_path: Path, proxy: FakeServer) -> None:
-    """Nothing that is open is handed to another process."""
-    proxy.put(TARGET, DATA)
-    (tmp_path / "a.mp4").write_bytes(DATA)
-    for clip in (MemoryClip(memoryview(DATA)), FileClip(tmp_path / "a.mp4"), ObjectClip("s3://bucket/a.mp4")):
-        clip.open()
-        other: ClipBytes = pickle.loads(pickle.dumps(clip))
-        assert other.open() == len(DATA)
-        assert bytes(other.read(7, 70)) == DATA[7:77]
-        other.close()
-        clip.close()
-
-
 def test_it_travels_without_a_version(proxy: FakeServer) -> None:
     """A worker that starts later opens what the object is by then."""
     proxy.put(TARGET, DATA)
@@ -123,11 +110,6 @@ def test_nothing_is_asked_before_it_is_opened(proxy: FakeServer) -> None:
     """A data set of a million clips costs nothing to build."""
     ObjectClip("s3://bucket/a.mp4")
     assert not proxy.requests
-
-
-def test_a_secret_is_in_no_name() -> None:
-    """What errors say."""
-    assert ObjectClip("https://user:secret@host/a.mp4?X-Amz-Signature=secret").name == "https://host/a.mp4"
 
 
 def test_what_the_sidecar_does_not_read() -> None:

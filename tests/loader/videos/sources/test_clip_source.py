@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import random
 import struct
 from collections.abc import Sequence
@@ -32,13 +31,6 @@ from forebay_loader.videos.sources.clip_source import ClipSource
 from forebay_loader.videos.sources.frame_room import memory_bytes
 
 TARGET = "/s3/bucket/a.mp4"
-
-
-def test_one_frame_is_one_of_frames() -> None:
-    """Without the first axis."""
-    with source_of(rendered()) as source:
-        assert source.frame(7).shape == (96, 128, 3)
-        assert frame_number(source.frame(7)) == 7
 
 
 @pytest.mark.parametrize("kind", [IndexError, OverflowError, TypeError, RuntimeError, struct.error, av.error.PermissionError])
@@ -94,19 +86,6 @@ def test_it_opens_by_itself_and_again() -> None:
     source.close()
     source.close()
     assert source.open().frames == 48
-
-
-def test_it_pickles_open_or_not(tmp_path: Path) -> None:
-    """And is closed where it arrives."""
-    (tmp_path / "a.mp4").write_bytes(rendered())
-    source = source_of(tmp_path / "a.mp4")
-    source.open()
-    other = pickle.loads(pickle.dumps(source))
-    assert "open" not in repr(other)
-    assert "open" in repr(source)
-    assert frame_number(other.frame(11)) == 11
-    other.close()
-    source.close()
 
 
 def ranges(proxy: FakeServer) -> list[tuple[int, int]]:
@@ -258,8 +237,3 @@ def test_the_smallest_counts(tmp_path: Path, files: dict[str, str], found: int) 
     """Of the machine and each group."""
     put(tmp_path, files)
     assert memory_bytes(tmp_path) == found
-
-
-def test_here() -> None:
-    """As it is: something, and no more than the machine has."""
-    assert 0 < memory_bytes() <= MACHINE

@@ -12,16 +12,6 @@ from forebay_loader.videos.sources.choice import source_of
 from forebay_loader.videos.sources.frame_room import room_for
 
 
-def test_room_is_made() -> None:
-    assert room_for(2, (3, 4, 3)).shape == (2, 3, 4, 3)
-
-
-def test_more_than_the_memory_is_refused() -> None:
-    """With what it would take, before it is taken."""
-    with pytest.raises(UnsupportedVideo, match=r"1000000 frames of 8192 x 8192 pixels take 201326\.6 GB, and there are"):
-        room_for(1_000_000, (8192, 8192, 3))
-
-
 def test_more_than_a_container_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though the machine has it: the kernel would end the process."""
     monkeypatch.setattr(frame_room, "memory_bytes", lambda: 1_000_000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -130,14 +129,6 @@ def test_opening_what_has_no_picture(host: str, path: str) -> None:
         with pytest.raises(VideoError, match=f"{path}: (took longer than 1 s|there is no video in it)"):
             source.open()
         assert time.monotonic() - began_s < 10
-
-
-def test_it_travels_closed(host: str) -> None:
-    """Another process has its own, from its own begin."""
-    with source_of(f"live+http://{host}/a.ts") as source:
-        source.frame(30)
-        with pickle.loads(pickle.dumps(source)) as other:
-            assert frame_number(other.frame(0)) == 0
 
 
 def test_size_and_sound(host: str) -> None:

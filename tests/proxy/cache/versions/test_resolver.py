@@ -14,7 +14,6 @@ from support.fake_origin import reset
 from support.house import SEGMENT, building, data_of, reader, shard_of, until
 
 from forebay_proxy.cache.fetching.fetcher import UNWANTED_BUDGET_S
-from forebay_proxy.cache.resident.space import Slice
 from forebay_proxy.cache.versions.refusals import REMEMBERED_S
 from forebay_proxy.cache.versions.versions import NO_JOB_S
 from forebay_proxy.core.errors import (
@@ -28,7 +27,6 @@ from forebay_proxy.core.errors import (
 from forebay_proxy.core.facts.origins import Revalidated
 from forebay_proxy.core.segments import MOST_BYTES
 from forebay_proxy.core.shard import ByteRange
-from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.policy.plans.live_jobs import PAUSE_S
 from forebay_proxy.store.files import file_io
 from forebay_proxy.transfer.limiter import DEMAND
@@ -199,15 +197,12 @@ async def test_an_opening_ahead_that_finds_no_room_is_nobodys_answer(tmp_path: P
     async with building(tmp_path / "c") as world:
         world.origin.put(A, DATA)
         comers: list[asyncio.Task[bytes]] = []
-        grant = world.storage.grants.opening
 
-        async def no_room(needed: Urgency, size: int) -> Grant[Slice] | None:
-            if needed.need < DEMAND:
-                return await grant(needed, size)
+        def no_room(size: int, needed: Urgency) -> None:
             comers.append(asyncio.create_task(world.get(A, reader(2))))  # it runs before anybody hears of the failure
-            return None
+            raise CacheFull("no room")
 
-        monkeypatch.setattr(world.storage.grants, "opening", no_room)
+        monkeypatch.setattr(world.segment_fetches, "check_ahead", no_room)
         with pytest.raises(CacheFull):
             await world.resolver.entry(shard_of(A), "job", need=DEMAND + 1)
         assert await comers[0] == DATA

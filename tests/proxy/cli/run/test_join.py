@@ -11,13 +11,10 @@ from support.fake_sidecar import FakeSidecar
 
 from forebay_proxy.cli.client import SidecarUnreachable
 from forebay_proxy.cli.run import join as module
-from forebay_proxy.cli.run.join import Joined, JoinRequest, differences, join
-from forebay_proxy.config.settings import as_json, load
+from forebay_proxy.cli.run.join import Joined, join
 from forebay_proxy.node.runfile import RunDirectory
 
 pytestmark = pytest.mark.another_python
-
-NOTHING = JoinRequest(None, None, {})
 
 
 @pytest.fixture
@@ -36,14 +33,14 @@ def test_one_that_never_gets_ready_is_killed(environ: dict[str, str], monkeypatc
     """After the deadline it is gone, and the line says so."""
     monkeypatch.setattr(module, "_START_S", 0.3)
     with pytest.raises(SidecarUnreachable, match="not ready within"):
-        join(NOTHING, environ, (*FAKE_PROGRAM, "--hang"))
+        join(environ, (*FAKE_PROGRAM, "--hang"))
     assert RunDirectory.of(environ).live() == []
 
 
 def test_one_that_ends_without_a_word(environ: dict[str, str]) -> None:
     """The exit code is all there is to say, and where the log is."""
     with pytest.raises(SidecarUnreachable, match=r"exit code 3 .*forebay\.log"):
-        join(NOTHING, environ, ("sh", "-c", "exit 3"))
+        join(environ, ("sh", "-c", "exit 3"))
 
 
 def test_one_found_that_drains_is_not_joined(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +48,7 @@ def test_one_found_that_drains_is_not_joined(environ: dict[str, str], monkeypatc
     monkeypatch.setenv("XDG_RUNTIME_DIR", environ["XDG_RUNTIME_DIR"])
     with FakeSidecar() as fake, fake.announce(RunDirectory.of(os.environ)):
         fake.ready = False
-        with join(NOTHING, environ, FAKE_PROGRAM) as joined:
+        with join(environ, FAKE_PROGRAM) as joined:
             assert joined.how == "started"
             end(joined)
 
@@ -61,24 +58,12 @@ def test_one_that_takes_no_more_holds_is_joined(environ: dict[str, str], monkeyp
     monkeypatch.setenv("XDG_RUNTIME_DIR", environ["XDG_RUNTIME_DIR"])
     with FakeSidecar() as fake, fake.announce(RunDirectory.of(os.environ)):
         fake.full = True
-        with join(NOTHING, environ, FAKE_PROGRAM) as joined:
+        with join(environ, FAKE_PROGRAM) as joined:
             assert (joined.how, joined.url) == ("joined", fake.url)
 
 
 def test_a_unix_address_is_known_by_its_url_too(tmp_path: Path, environ: dict[str, str]) -> None:
     """Rewrite rules need http://; the sidecar's status has it."""
-    with FakeSidecar(on_unix=tmp_path / "s"), join(JoinRequest(f"unix:{tmp_path / 's'}", None, {}), environ, FAKE_PROGRAM) as joined:
+    with FakeSidecar(on_unix=tmp_path / "s"), join(environ, FAKE_PROGRAM, url=f"unix:{tmp_path / 's'}") as joined:
         pass
     assert (joined.how, joined.url) == ("named", "http://127.0.0.1:7070")
-
-
-def test_given_settings_that_differ_are_named_with_both_values() -> None:
-    """Defaults of ours claim nothing; the same value differs not. How long it stays is its starter's business; origins are handed over."""
-    running = as_json(load({"cache_size": "100MB", "prefetch": False, "idle_exit_s": "60"}, {}))
-    origins = ("http://127.0.0.1:1", "http://127.0.0.1:2")
-    given = {"cache_size": "1TB", "port": "9999", "prefetch": False, "idle_exit_s": "5", "allow_origin": origins}
-    mine = load(given, {"FOREBAY_REVALIDATE": "never"})
-    assert differences(mine, running) == [
-        "--port (default), not 9999", "--cache-size 100 MB, not 1.0 TB", "--revalidate job, not never",
-    ]  # fmt: skip
-    assert differences(load({}, {}), running) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.cli import FAKE_PROGRAM, environment, invoke
 
-from forebay_proxy.cli.run.join import Joined, JoinRequest, join
+from forebay_proxy.cli.run.join import Joined, join
 from forebay_proxy.node.runfile import RunDirectory
 
 pytestmark = pytest.mark.another_python
@@ -26,7 +26,7 @@ def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 @pytest.fixture
 def started(environ: dict[str, str]) -> Iterator[Joined]:
-    joined = join(JoinRequest(None, None, {}), environ, FAKE_PROGRAM)
+    joined = join(environ, FAKE_PROGRAM)
     try:
         yield joined
     finally:

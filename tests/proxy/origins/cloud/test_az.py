@@ -19,8 +19,7 @@ from forebay_proxy.origins.http import HttpOrigin
 from forebay_proxy.origins.http_client import OriginClient
 from forebay_proxy.origins.net.dial import GuardedResolver
 from forebay_proxy.origins.net.guard import Guard
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import parse_origin_url, parse_proxy_target
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, parse_origin_url, parse_proxy_target
 
 SAS = "sv=2021-12-02&sr=b&st=2026-11-20T10:00:00Z&se=2026-11-21T10:00:00Z&sp=r&sig=canary%2Fsecret%3D"
 HOST = "account.blob.core.windows.net"

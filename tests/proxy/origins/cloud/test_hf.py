@@ -29,8 +29,7 @@ from forebay_proxy.origins.cloud.hf import HfOrigin, hub_endpoint, token_path
 from forebay_proxy.origins.http import HttpOrigin
 from forebay_proxy.origins.net.guard import Guard, Refused
 from forebay_proxy.wire.urls.hf_url import repo_file
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import parse_origin_url
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, parse_origin_url
 
 REPO = "datasets/org/name"
 DATA = ramp(100_000)

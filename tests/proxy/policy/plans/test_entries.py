@@ -7,7 +7,7 @@ import pytest
 from forebay_proxy.policy.plans.entries import Entries
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.wire.protocol.plan import ReaderName
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl
 
 TEXTS = [f"https://h.example/set/{number:03d}.tar" for number in range(600)]
 HEADERS = (("Authorization", "Bearer t"),)

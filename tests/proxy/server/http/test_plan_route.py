@@ -10,8 +10,7 @@ from forebay_proxy.core.errors import InvalidRequest
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.server.http.plan_route import MOST_ROWS, parse_plan, parse_plan_query, shards_of
 from forebay_proxy.wire.protocol.plan import ReaderName
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import parse_origin_url
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, parse_origin_url
 
 
 def test_everything_is_asked_for_without_one() -> None:

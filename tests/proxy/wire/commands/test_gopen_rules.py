@@ -10,8 +10,7 @@ from forebay_proxy.wire.commands.gopen_rules import gopen_rewrite, rewritten, wi
 from forebay_proxy.wire.urls.shard_url import parse_proxy_target
 
 BASE = "http://127.0.0.1:7070"
-ALL = ("http", "s3", "gs", "hf", "file")
-RULES = gopen_rewrite(BASE, schemes=ALL)
+RULES = gopen_rewrite(BASE)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +46,7 @@ RULES = gopen_rewrite(BASE, schemes=ALL)
         ("pipe:curl -s -L https://h/x.tar?download=true -o -", "/https/h/x.tar?download=true"),
         ("pipe:wget -q -O - --tries=0 https://h/x.tar", "/https/h/x.tar"),
         ("pipe:wget https://h/x.tar -qO-", "/https/h/x.tar"),
-        ("pipe:cat /nas/x.tar < /dev/null", "/file/nas/x.tar"),
+        ("pipe:gsutil cat gs://b/k.tar < /dev/null", "/gs/b/k.tar"),
     ],
 )  # fmt: skip
 def test_taken(text: str, target: str) -> None:
@@ -67,8 +66,7 @@ def test_taken(text: str, target: str) -> None:
         "pipe:curl -u a:b https://h/x", "pipe:curl -H 'A: b' https://h/x", "pipe:curl https://h/x?a=1&b=2", "pipe:curl -k https://h/x",
         "pipe:curl 'https://h/x\"", "pipe:curl https://h/x | zcat", "pipe:aws s3 cp s3://b/k.tar", "pipe:aws s3 cp --recursive s3://b/k -",
         "pipe:aws s3 cp s3://b/k - --profile a --profile b", "pipe:aws s3 cp s3://b/k - > x", "pipe:AWS_PROFILE=p aws s3 cp s3://b/k -",
-        "pipe:s5cmd cat s3://b/*", "pipe:gsutil cat gs://b/k#1", "pipe:cat x.tar", "pipe:cat /x /y", "pipe:cat /x/../y",
-        "pipe:cat /x; true",
+        "pipe:s5cmd cat s3://b/*", "pipe:gsutil cat gs://b/k#1", "pipe:cat x.tar", "pipe:cat /x",
         "pipe:curl https://h/x\ntrue", "pipe:aws s3 cp 's3://b/k -", "pipe:aws s3 cp s3://b/k' -", "pipe:aws s3 cp 's3://b/k\" -",
         "pipe:aws s3 cp s3://b/k -2>/dev/null", "pipe:s5cmd cat s3://b/k2>/dev/null",
     ],
@@ -76,15 +74,6 @@ def test_taken(text: str, target: str) -> None:
 def test_left_alone(text: str) -> None:
     """What a rule cannot carry keeps working as before; our own address is never sent round in a circle."""
     assert rewritten(RULES, text) == text
-
-
-def test_only_served_schemes_are_taken() -> None:
-    """By default files keep their way: the sidecar reads none unless it is told where."""
-    rules = gopen_rewrite(BASE)
-    assert rewritten(rules, "pipe:cat /x") == "pipe:cat /x"
-    for text, path in (("s3://b/k", "/s3/b/k"), ("pipe:gsutil cat gs://b/k", "/gs/b/k"), ("hf://datasets/o/n/k", "/hf/datasets/o/n/k")):
-        assert rewritten(rules, text) == BASE + path
-    assert rewritten(gopen_rewrite(BASE, schemes=("http",)), "gs://b/k") == "gs://b/k"
 
 
 def test_a_rule_set_found_stays_in_front() -> None:
@@ -131,7 +120,7 @@ def test_long_texts_take_no_time(text: str) -> None:
 def test_webdataset_applies_them_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real ``rewrite_url`` gives what ours predicts."""
     gopen = pytest.importorskip("webdataset.gopen", reason="webdataset is not installed")
-    rules = gopen_rewrite(BASE, "x-mine://=http://mirror/", schemes=ALL)
+    rules = gopen_rewrite(BASE, "x-mine://=http://mirror/")
     monkeypatch.setenv("GOPEN_REWRITE", rules)
     for text in ("s3://b/k", "x-mine://k", "pipe:aws s3 cp s3://b/k - --endpoint-url=http://h:9000 || true",
     "pipe:curl -sL 'https://h/x?a&b'",

@@ -14,7 +14,7 @@ from support.lengths import examples
 from forebay_proxy.wire.commands.curl import unglobbed
 from forebay_proxy.wire.commands.shell import NotRewritten, split_command
 from forebay_proxy.wire.commands.sources import Source, parse_source
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl
 
 AUTH = ("Authorization", "Bearer hf_x")
 BASIC = ("Authorization", "Basic dTpw")  # u:p

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from forebay_proxy.wire.urls.quoting import InvalidShardUrl
-from forebay_proxy.wire.urls.shard_url import ShardUrl, file_url, object_url, parse_origin_url, parse_proxy_target
+from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, ShardUrl, file_url, object_url, parse_origin_url, parse_proxy_target
 
 SAFE = re.compile(r"[A-Za-z0-9\-._~!*(),:;@&=+/?%]+")  # what a proxy path may show; no ' " space $ { } [ ] ` \ < >
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forebay_proxy.core.errors import ConfigError
-from forebay_proxy.simulate.recordings import Recording, read_recording
+from forebay_proxy.simulate.workload import Recording, read_recording
 
 
 def orders_of(found: Recording) -> dict[str, list[list[str]]]:

@@ -1,1 +1,0 @@
-"""``forebay doctor``: whether a set suits a run, by the rules that people learn too late."""

@@ -1,1 +1,0 @@
-"""``forebay plan``: what a cache would do for a run."""
