@@ -243,20 +243,3 @@ async def test_an_answer_that_was_dropped_is_nobodys(monkeypatch: pytest.MonkeyP
     await one.claimed()
     await one.drop()
     assert (closed, one.claim(100, 150)) == (["closed"], False)
-
-
-async def test_a_taker_that_is_cancelled_closes_its_answer() -> None:
-    closed = list[str]()
-    one = answer(closed)
-
-    async def take() -> None:
-        assert one.claim(100, 150)
-        async with one.taken():
-            await asyncio.Event().wait()
-
-    task = asyncio.create_task(take())
-    await turns()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert closed == ["closed"]

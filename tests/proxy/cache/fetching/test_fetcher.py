@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from support.fake_origin import Remote
-from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
+from support.house import SEGMENT, World, building, data_of, reader, shard_of
 
 from forebay_proxy.cache.fetching import fetcher
 from forebay_proxy.cache.fetching.fetcher import ALONE_BYTES, DENIALS, UNANSWERED_BUDGET_S, UNWANTED_BUDGET_S, check, reason_of
@@ -508,26 +508,6 @@ async def test_a_lie_is_asked_about_again_and_an_insisting_liar_is_not(world: Wo
     assert world.clock.now - start < 1.0
     await world.quiet()
     assert [fact.reason for fact in world.of(FetchRetried)] == ["wrong"] * 4
-
-
-async def test_demand_overtakes_a_prefetch_that_waits(tmp_path: Path) -> None:
-    """The next slot is the nearest need's; a prefetch that a reader joins is as near as itself."""
-    async with building(tmp_path / "c", connections=2) as world:
-        data = data_of(8 * SEGMENT)
-        remote = world.origin.put(A, data)
-        await world.get(A, reader(), first=0, last=0)
-        entry = world.entry(A)
-        gate = remote.hold()
-        for index in range(1, 5):
-            world.segment_fetches.ensure(entry, index, shard_of(A), need=2000.0 + index, need_at=None, reader=reader())
-        await gate.reached.wait()
-        assert world.limiters.of("https://o").in_flight == 1
-        asked = len(world.origin.asked(A))
-        reading = asyncio.create_task(world.get(A, reader(), first=4 * SEGMENT, last=4 * SEGMENT + 9))
-        await until(lambda: len(world.origin.asked(A)) > asked)
-        assert world.origin.asked(A)[-1] == (4 * SEGMENT, 5 * SEGMENT - 1)
-        gate.open()
-        assert await reading == data[4 * SEGMENT : 4 * SEGMENT + 10]
 
 
 # Comparisons

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cancelling import When, at_each_await
 from support.house import SEGMENT, World, building, data_of, shard_of, until
 
 from forebay_proxy.cache.fetching import segment_storage
@@ -84,15 +83,6 @@ async def test_a_prepared_segment_is_allocated_in_its_shards_file(world: World) 
     world.storage.give_back(entry, 1, grant)
 
 
-async def test_room_that_is_given_back_is_free_on_the_disk(world: World) -> None:
-    """What was allocated for it, too."""
-    entry, grant, before = world.entry(A), granted(world), world.allocated()
-    await world.storage.prepare(entry, 1, grant)
-    world.storage.give_back(entry, 1, grant)
-    await nothing_left(world, entry)
-    assert world.allocated() == before
-
-
 async def test_a_leaving_segment_is_not_begun_anew_before_it_is_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its claim is being withdrawn: its bytes would be punched under the new ones."""
     entry, gate, committed = world.entry(A), asyncio.Event(), world.store.index_writer.committed
@@ -129,14 +119,6 @@ async def test_a_file_that_is_in_the_way_is_noted(world: World, monkeypatch: pyt
     assert (world.entry(A).stored.misplaced, refusals(world)) == (True, ["no-room"])
 
 
-async def test_a_file_that_was_cut_ends_its_version(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It cannot be mended while it is read."""
-    entry = world.entry(A)
-    refusing(monkeypatch, world, DiskFailed("read", "ENODATA", "shorter than it was"))
-    assert await world.storage.prepare(entry, 1, granted(world)) is None
-    assert [fact.entry for fact in world.of(VersionOutdated)] == [entry]
-
-
 async def test_a_disk_that_hangs_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it makes too late is given back."""
     monkeypatch.setattr(segment_storage, "HUNG_S", 0.01)
@@ -154,25 +136,6 @@ async def test_a_disk_that_hangs_is_given_up(world: World, monkeypatch: pytest.M
     assert world.allocated() == before
     world.clock.advance(60)
     world.cache.disk.look()
-
-
-@pytest.mark.parametrize("when", list(When))
-async def test_preparing_holds_nothing_wherever_it_is_cancelled(tmp_path: Path, when: When) -> None:
-    """At each await, with a victim to remove first: the grant is free again, and the victim gone."""
-    async for cut in at_each_await(when):
-        async with building(tmp_path / f"{cut.number}", segments=2) as world:
-            entry = await first_stored(world)
-            world.origin.put(B, data_of(SEGMENT, 1))
-            await world.get(B)
-            await world.quiet()
-            entry.segments.lease(0)  # so the other shard is the victim
-            grant = granted(world)
-            assert grant.victims
-            if await cut.run(world.storage.prepare(entry, 1, grant)) is not None:
-                world.storage.give_back(entry, 1, grant)
-            await nothing_left(world, entry)
-            entry.segments.release(0)
-            assert world.ledger.stored_bytes == SEGMENT
 
 
 # Segments that have come
@@ -232,7 +195,7 @@ async def test_readers_are_stopped_before_the_bytes_are_given_back(world: World,
 
 
 async def test_a_write_under_way_ends_before_its_room_is_given_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that is writing cannot be stopped: what it writes after the punch would belong to nothing."""
+    """A thread that is writing cannot be stopped: what it writes after the punch would be nobody's. No more is asked for meanwhile."""
     real, reached, gate = file_io.append, threading.Event(), threading.Event()
 
     def slowly(*args: Any) -> float:
@@ -246,7 +209,8 @@ async def test_a_write_under_way_ends_before_its_room_is_given_back(world: World
     await until(reached.is_set)
     world.fetches.cancel()
     await asyncio.sleep(0.01)
-    assert (fetch.done, fetch.position, world.ledger.reserved_bytes) == (False, SEGMENT, SEGMENT)
+    assert (fetch.done, fetch.position, fetch.received, world.ledger.reserved_bytes) == (False, SEGMENT, SEGMENT + (1 << 14), SEGMENT)
+    assert world.origin.log[-1].sent == 1 << 14
     gate.set()
     await nothing_left(world, entry)
     assert (fetch.done, world.allocated()) == (True, before)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import xxhash
-from support.house import SEGMENT, World, building, data_of, failing, until
+from support.house import SEGMENT, World, building, data_of, failing
 
 from forebay_proxy.cache.fetching.sink import Sink
 from forebay_proxy.core.errors import DiskFailed
@@ -160,25 +159,6 @@ async def test_a_slow_disk_read_in_a_thread_is_exact(world: World, monkeypatch: 
     monkeypatch.setattr(file_io, "read_now", lambda *args: False)
     assert await world.get(A) == DATA
     assert await world.get(A) == DATA
-
-
-async def test_no_more_comes_than_the_disk_takes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next piece is asked for when the one before is written; all that a reader has is in the file."""
-    real, reached, gate = file_io.append, threading.Event(), threading.Event()
-
-    def slow(*args: Any) -> float:
-        reached.set()
-        gate.wait(60)
-        return real(*args)
-
-    monkeypatch.setattr(file_io, "append", slow)
-    reading = asyncio.create_task(world.get(A, last=SEGMENT - 1))
-    await until(reached.is_set)
-    (fetch,) = world.fetches.all()
-    await asyncio.sleep(0.01)
-    assert (fetch.position, fetch.received, world.origin.sent(A)) == (0, 1 << 14, 1 << 14)
-    gate.set()
-    assert await reading == DATA[:SEGMENT]
 
 
 @pytest.mark.parametrize("kind", [{}, {"ranged": False}, {"ranged": False, "identity": False}, {"ranged": False, "length_known": False}])

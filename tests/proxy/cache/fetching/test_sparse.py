@@ -12,7 +12,6 @@ from support.house import LAYOUT, SEGMENT, World, building, data_of, reader, sha
 
 from forebay_proxy.cache.fetching import sparse
 from forebay_proxy.cache.fetching.sparse import SparseParts
-from forebay_proxy.core.errors import ShardChanged
 from forebay_proxy.core.facts.origins import FetchRetried
 from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.shard import ByteRange, SparseRange
@@ -143,26 +142,6 @@ async def test_a_broken_part_is_gone_on_with(world: World, known: bool) -> None:
     assert await part(world, SEGMENT) is RequestOutcome.RELAYED
     asked = world.origin.log[-1]
     assert (asked.range, asked.pin) == ((SEGMENT + 300, SEGMENT + PART - 1), '"v1"')
-
-
-async def test_a_part_of_another_version_is_never_mixed_in(world: World) -> None:
-    """The origin changed it between the first half of a part and the second."""
-    world.origin.remotes[A].chunk_bytes = 100
-    world.origin.remotes[A].fail(reset, after=300)
-    got = b""
-
-    async def read() -> None:
-        nonlocal got
-        async with world.cache.open(shard_of(A), None, SparseRange(0, PART - 1)) as reading:
-            await reading.begin(0, PART - 1)
-            async for chunk in reading.chunks():
-                got += bytes(chunk)
-                world.origin.put(A, data_of(len(DATA), 3), etag='"v2"')
-
-    with pytest.raises(ShardChanged):
-        await read()
-    assert got == DATA[: len(got)]
-    assert len(got) < PART
 
 
 async def test_the_begin_of_a_tar_is_not_judged_by_a_part(world: World) -> None:
