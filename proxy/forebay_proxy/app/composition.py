@@ -121,7 +121,8 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
     fetches = FetchTable(around.group)
     fetcher = Fetcher(
         around.origins, limiters, events,
-        retry_budget_s=settings.retry_budget_s, clock=clock, sleep=around.sleep, chance=around.chance,
+        origin_digests=settings.origin_digests, retry_budget_s=settings.retry_budget_s, clock=clock, sleep=around.sleep,
+        chance=around.chance,
     )  # fmt: skip
     suspects, gate = SuspectVersions(clock), DigestGate(room=room, table=fetches, events=events)
     digest_check = DigestCheck(

@@ -16,8 +16,9 @@ from contextlib import aclosing, asynccontextmanager
 
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import DigestsOffered
-from forebay_proxy.core.digests import Digest
+from forebay_proxy.core.digests import Digest, first_usable, hasher_of
 from forebay_proxy.core.errors import (
+    DigestDiffers,
     OriginLied,
     OriginTimeout,
     OriginUnavailable,
@@ -30,6 +31,7 @@ from forebay_proxy.core.errors import (
     VersionLost,
 )
 from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.cache import DigestChecked
 from forebay_proxy.core.facts.origins import FetchRetried, OriginBytes, OriginOddity
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 from forebay_proxy.origins.base import OriginBody, TellsDigests
@@ -73,6 +75,7 @@ class Fetcher:
         limiters: Limiters,
         events: Events,
         *,
+        origin_digests: bool = True,
         retry_budget_s: float,
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]],
@@ -81,6 +84,7 @@ class Fetcher:
         self._origins = origins.by_scheme
         self._limiters = limiters
         self._events = events
+        self._origin_digests = origin_digests
         self._retry_budget_s = retry_budget_s
         self._clock = clock
         self.sleep = sleep
@@ -197,7 +201,10 @@ class Fetcher:
                     if alone:
                         slot.leave()
                         body.narrow(ALONE_BYTES)
-                    async with aclosing(self._needed(entry, shard, body, position, end, need)) as pieces:
+                    pieces = self._needed(entry, shard, body, position, end, need)
+                    if position == 0 and end in (None, entry.version.length):
+                        pieces = self._whole(entry, body, pieces)
+                    async with aclosing(pieces):
                         async for piece in pieces:
                             yield piece
                             position += len(piece)
@@ -208,6 +215,8 @@ class Fetcher:
             except RangeNotSatisfiable as error:
                 cause = f"the origin says that byte {before} lies beyond its end, this version has {entry.version.length} bytes"
                 raise ShardChanged(entry.name, cause) from error
+            except DigestDiffers:
+                raise
             except ShardError as error:
                 if position == end:
                     return  # all of it came before the end of the body went wrong
@@ -222,7 +231,7 @@ class Fetcher:
         check(entry, body, want)
         if entry.trust.denials:
             self._shown_again(entry)
-        if body.digests:
+        if body.digests and not entry.passes:
             self._events.emit(DigestsOffered(entry, body.digests))
 
     async def _needed(
@@ -263,6 +272,28 @@ class Fetcher:
                 f"the connection closed after {position} bytes, with neither a length nor a tar end marker: that may be a cut",
                 next_step="serve the shard with a Content-Length",
             )
+
+    def _whole(self, entry: Entry, body: OriginBody, pieces: AsyncGenerator[bytes | memoryview]) -> AsyncGenerator[bytes | memoryview]:
+        """``pieces``, all of a body of which nothing is kept; the last one comes once all have the digest that the answer names."""
+        digest = first_usable(body.digests) if entry.passes and self._origin_digests else None
+        return pieces if digest is None else self._compared(entry, pieces, digest)
+
+    async def _compared(
+        self, entry: Entry, pieces: AsyncGenerator[bytes | memoryview], digest: Digest
+    ) -> AsyncGenerator[bytes | memoryview]:
+        hasher, last = hasher_of(digest.algorithm), memoryview(b"")
+        async with aclosing(pieces):
+            async for piece in pieces:
+                hasher.update(piece)
+                if last:
+                    yield last
+                last = memoryview(piece)
+        computed = Digest(digest.algorithm, hasher.digest())
+        self._events.emit(DigestChecked(digest.algorithm, "agrees" if computed == digest else "differs"))
+        if computed != digest:
+            raise DigestDiffers(entry.name, f"the origin's digest is {digest}, its bytes have {computed}", again=True)
+        if last:
+            yield last
 
     async def _resume(
         self, entry: Entry, shard: Shard, position: int, error: ShardError, budget: RetryBudget, wanted: Callable[[], object]

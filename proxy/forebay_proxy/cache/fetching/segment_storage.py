@@ -146,6 +146,11 @@ class SegmentStorage:
             self._events.emit(ShardCompleted(entry))
         self._room.changed()
 
+    def segment_passed(self, entry: Entry, index: int, checksum: int) -> None:
+        """All of a segment has come into memory, and is not stored; where it was hashed before, it must be the same."""
+        if entry.trust.was_hashed(index):
+            self._digest_check.segment_stored(entry, index, checksum)
+
     async def _sync(self, entry: Entry, file: ShardFile) -> None:
         """One fdatasync a shard, after its last segment and off the readers' path."""
         if entry.stored.file is not file:  # it left or was closed before its turn came

@@ -32,6 +32,10 @@ class SinkStorage(Protocol):
 
     def segment_stored(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], fetch: Fetch) -> None: ...
 
+    def segment_passed(self, entry: Entry, index: int, checksum: int) -> None:
+        """All of a segment has come into memory."""
+        ...
+
     def passes_by(self, entry: Entry) -> None:
         """Bytes of the shard are not stored."""
         ...
@@ -65,6 +69,7 @@ class Sink:
         self._grants = grants
         self._segment: OpenSegment | None = None
         self._memory: MemorySegment | None = None
+        self._hasher = xxhash.xxh3_64()  # of what is in memory
         looks = fetch.first == 0 and entry.trust.no_tar is None and is_named_tar(entry.name) and not entry.version.encoding
         self._beginning: bytes | None = b"" if looks else None  # what came of the bytes that tell a tar; None: nobody wants to know
         fetch.bypass = not grants
@@ -107,6 +112,9 @@ class Sink:
             assert self._memory is not None, "a place is ready"
             fetch.received = at + len(piece)
             self._memory.write(at, piece)
+            self._hasher.update(piece)
+            if fetch.received == fetch.end:
+                self._storage.segment_passed(self._entry, self._entry.segments.layout.index_of(fetch.first), self._hasher.intdigest())
             fetch.advanced(fetch.received)
             return b""
         here, rest = (piece, b"") if len(piece) <= segment.end - at else (piece[: segment.end - at], piece[segment.end - at :])

@@ -97,9 +97,7 @@ class DigestGate:
         """Wait until a known segment that ``fetch`` brings has landed, and so been compared; or until it will not land."""
         digest_state = entry.trust.digest_state
         if digest_state is not None:
-            await self._while(
-                lambda: entry.in_use.fault is None and not (index in fetch.stored or fetch.done or fetch.bypass), digest_state
-            )
+            await self._while(lambda: entry.in_use.fault is None and not (index in fetch.stored or fetch.done), digest_state)
 
     @staticmethod
     async def _while(condition: Callable[[], bool], digest_state: DigestState) -> None:

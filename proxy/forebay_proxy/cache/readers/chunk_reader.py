@@ -179,25 +179,23 @@ class RepeatCheck:
         if not stored and (fetch is None or index not in fetch.stored) and self._entry.trust.was_hashed(index):
             self._uncompared[index] = fetch
 
-    def add(self, index: int, position: int, data: bytes | memoryview) -> bool:
-        """Sum up ``data`` of segment ``index``, read at ``position``; whether that was its end, and the sum was compared.
+    def add(self, index: int, position: int, data: bytes | memoryview) -> None:
+        """Sum up ``data`` of segment ``index``, which is passed through from ``position`` on; at its end the sum is compared.
 
-        What only passes through memory nobody else has whole.
+        What is passed through nobody else has whole.
         """
         if index not in self._uncompared:
-            return False
+            return
         first, size = self._entry.segments.span(index)
         if position == first:
             self._summed = index, xxhash.xxh3_64()
         of, hasher = self._summed
         if of != index:
-            return False  # read from its middle on
+            return  # read from its middle on
         hasher.update(data)
-        if position + len(data) != first + size:
-            return False
-        del self._uncompared[index]
-        self._gate.came_again(self._entry, index, hasher.intdigest())
-        return True
+        if position + len(data) == first + size:
+            del self._uncompared[index]
+            self._gate.came_again(self._entry, index, hasher.intdigest())
 
     async def finish(self) -> None:
         """Wait until what was not summed up here has landed, and so been compared; or until it will not land."""

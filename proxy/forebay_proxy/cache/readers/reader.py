@@ -132,7 +132,8 @@ class ShardReader:
                     break
                 data = await self._next(copied)
                 stretch = data if isinstance(data, FileStretch) else None
-                if not isinstance(data, FileStretch) and self._repeats.add(self._place.segment, self.position, data):
+                if self._alone is not None and not isinstance(data, FileStretch):
+                    self._repeats.add(self._place.segment, self.position, data)
                     self.chunk_reader.check()
                 if self._repeats and self._end is not None and self.position + len(data) >= self._end:
                     await self._compared()
@@ -205,7 +206,7 @@ class ShardReader:
         end = self.chunk_reader.end_of(index, self._end)
         if self._alone is not None:
             return self._alone.take(end - self.position)
-        if not copied and not self._repeats and (fetch is None or not fetch.bypass):  # what is to be compared, we must see
+        if not copied and (fetch is None or not fetch.bypass):
             last = end if fetch is None else min(end, fetch.position)
             if last - self.position >= LEAST_BYTES:
                 return FileStretch(self.chunk_reader, self._place, fetch, self.position, last, self._moved, goes_on=fetch is None)

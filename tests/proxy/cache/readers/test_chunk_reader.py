@@ -239,7 +239,8 @@ def test_the_sum_of_a_whole_segment_is_compared(by: Fetch | None) -> None:
     """However it was cut into chunks; of what is passed through, too."""
     gate, check = made()
     check.expect(1, by, stored=False)
-    assert [check.add(1, SEGMENT, LAST[:4]), check.add(1, SEGMENT + 4, LAST[4:])] == [False, True]
+    for position, piece in ((SEGMENT, LAST[:4]), (SEGMENT + 4, LAST[4:])):
+        check.add(1, position, piece)
     assert gate.heard == [(1, xxhash.xxh3_64_intdigest(LAST))]
     assert not check
 

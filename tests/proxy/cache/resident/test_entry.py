@@ -117,14 +117,6 @@ async def test_a_segment_in_doubt_makes_the_row_one_to_verify() -> None:
     assert Entry.of_row(SHARD, entry.row("boot"), "boot", DEFAULT_LAYOUT).segments.unverified == {0, 1}
 
 
-async def test_a_length_that_became_known_changes_only_the_length() -> None:
-    """The version stays what it was."""
-    entry = entry_of(version_of(length=None))
-    assert entry.last_index is None
-    entry.set_length(SEGMENT_BYTES + 1)
-    assert (entry.version, entry.last_index) == (version_of(length=SEGMENT_BYTES + 1), 1)
-
-
 @pytest.mark.parametrize("what", ["readers", "flying"])
 def test_whoever_is_inside_keeps_it_from_being_idle(what: str) -> None:
     """A reader, or a flight."""

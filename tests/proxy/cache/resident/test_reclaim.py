@@ -277,28 +277,6 @@ async def test_a_segment_put_back_and_taken_again_is_waited_for_again(tmp_path: 
             await world.reclaimer.abandon(entry, 1, grant)
 
 
-async def test_a_file_that_can_be_neither_cut_nor_freed_is_counted_as_what_it_keeps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The body ended short of its grant: no byte beyond the segment stays in the books."""
-    async with building(tmp_path / "c", segments=8) as world:
-        gate = world.origin.put(A, data_of(10), ranged=False, length_known=False).hold(5)
-        reading = asyncio.create_task(world.get(A))
-        await gate.reached.wait()
-        with monkeypatch.context() as patch:
-            for leaf in ("resize", "punch", "unlink"):
-                patch.setattr(file_io, leaf, failing(errno.EIO))
-            gate.open()
-            assert await reading == data_of(10)
-            await world.quiet()
-            assert world.ledger.stored_bytes
-            kept = sum(entry.segments.bytes_of(index) for entry in world.room.entries.values() for index in entry.segments.stored())
-            assert (world.ledger.stored_bytes, world.ledger.reserved_bytes) == (kept, 0)
-        await world.operations.evict(None)
-        await world.quiet()
-        assert (world.ledger.stored_bytes, world.allocated()) == (0, 0)
-
-
 async def test_nothing_is_put_back_where_nothing_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The body was empty, and the place made for its first segment cannot be freed: there is no segment all the same."""
     async with building(tmp_path / "c") as world:
