@@ -29,19 +29,19 @@ MIB = 2**20
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["removed", "moved away"])
-async def test_a_flight_over_a_directory_that_is_gone(tmp_path: Path, *, moved: bool) -> None:
+async def test_a_fetch_over_a_directory_that_is_gone(tmp_path: Path, *, moved: bool) -> None:
     """Its reader gets the rest through memory, nothing more is promised, and no directory is made."""
     async with building(tmp_path / "c", segments=8, segment_bytes=SEGMENT_BYTES) as world:
         data = data_of(3 * SEGMENT_BYTES + 5)
         remote = world.origin.put(A, data)
         remote.chunk_bytes = MIB
-        stalls = remote.hold(SEGMENT_BYTES + 7 * MIB)  # a unit is waited for when the next one is full
+        stalls = remote.hold(SEGMENT_BYTES + 7 * MIB)
         async with world.opened(A) as reading:
             got = await world.taken(reading, SEGMENT_BYTES)
             entry = world.entry(A)
-            flight = world.fetches.find(entry.key, 1)
-            assert flight is not None
-            await until(lambda: flight.on_disk.end == SEGMENT_BYTES + 4 * MIB)
+            fetch = world.fetches.find(entry.key, 1)
+            assert fetch is not None
+            await until(lambda: fetch.position >= SEGMENT_BYTES + 4 * MIB)
             if moved:
                 world.path.rename(tmp_path / "old")
             else:
@@ -61,7 +61,7 @@ async def test_a_flight_over_a_directory_that_is_gone(tmp_path: Path, *, moved: 
 
 @pytest.mark.parametrize("opened", [False, True], ids=["before the file was opened", "after it was"])
 async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, opened: bool) -> None:
-    """The disk hung, the flight went on without it; what is freed for it afterwards is not what the next flight is writing."""
+    """The disk hung, the fetch went on without it; what is freed for it afterwards is not what the next fetch is writing."""
     monkeypatch.setattr(segment_storage, "HUNG_S", 0.01)
     allocate, hangs = OpenFiles.allocate, asyncio.Event()
 

@@ -11,7 +11,7 @@ from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.cache.versions.tar_check import TarCheck
-from forebay_proxy.core.errors import CacheFull, ForebayError, NotTarArchive, ShardError
+from forebay_proxy.core.errors import CacheError, CacheFull, ForebayError, NotTarArchive, ShardError
 from forebay_proxy.core.quantities import format_size
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.core.tasks import Event, told_while
@@ -27,6 +27,10 @@ SEGMENTS_AT_ONCE = 8  # of each shard
 ASKING_AT_ONCE = 2
 NEED = DEMAND + 3600.0  # behind every plan: a person's head start must not slow a running job
 _SERIAL = itertools.count(1)
+
+
+class NotKept(CacheError):
+    """Asking again would bring all of it again, and again nothing of it would be stored."""
 
 
 class Warmer:
@@ -79,7 +83,7 @@ class Warmer:
             why: dict[str, str] = {}
             try:
                 result = await self.one(shard)
-            except CacheFull as full:
+            except (CacheFull, NotKept) as full:
                 result, why = "no-room", self._too_large(shard)
                 error = why.get("cause", str(full))
                 room = self._cache.room
@@ -107,7 +111,7 @@ class Warmer:
     async def one(self, shard: Shard) -> str:
         """Fetch all of ``shard`` that is not here: "present" or "stored".
 
-        Raises ``CacheFull``, and whatever its origin says.
+        Raises ``CacheFull``, ``NotKept``, and whatever its origin says.
         """
         async with self._asking:
             known = self._resolver.versions.current.get(shard.name)
@@ -119,8 +123,8 @@ class Warmer:
             self._cache.plans.epochs.declare(shard, self._cache.plans.clock())
             entry, _ = await self._resolver.entry(shard, self._job, need=NEED)
             self._lengths[shard.name] = entry.version.length or 0
-            if "*" in entry.version.vary:
-                raise CacheFull("its origin sends 'Vary: *', so nothing of it is stored")
+            if entry.passes:
+                raise NotKept(f"{_why_not_kept(entry)}, so nothing of it is stored")
             if had and entry is known:
                 await self.judge(entry)
                 return "present"
@@ -130,7 +134,7 @@ class Warmer:
         await self._cache.parts.gate.verdict(entry)
         await self.judge(entry)
         if not entry.segments.complete and not entry.ranged:
-            raise CacheFull("it comes whole or not at all, and there was no room for all of it")
+            raise NotKept("it comes whole or not at all, and there was no room for all of it")
         if not entry.segments.complete:
             raise CacheFull("not all of it could be stored: the cache has no room for more")
         return "stored"
@@ -177,3 +181,11 @@ class Warmer:
         while await fetch.grown_beyond(position):  # to the fetch's end: what is readable may still be on its way to the disk
             self._bytes += fetch.position - position
             position = fetch.position
+
+
+def _why_not_kept(entry: Entry) -> str:
+    if "*" in entry.version.vary:
+        return "its origin sends 'Vary: *'"
+    if not entry.version.identity:
+        return "its origin names no version (send an ETag or Last-Modified)"
+    return "its origin tells no length (send Content-Length)"

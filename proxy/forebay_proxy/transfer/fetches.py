@@ -40,7 +40,6 @@ class Fetch:
         self.prefetch = need >= DEMAND  # no reader was waiting
         self.ahead_for = ahead_for
         self.position = first
-        self.received = first  # what lies between the watermark and here is being written
         self.place: object = None  # what holds the bytes below the watermark
         self.bypass = False  # that is memory, and nothing is stored
         self.stored: set[int] = set()  # segments: such a one may have left again while the fetch goes on
@@ -82,11 +81,6 @@ class Fetch:
         return True
 
     # Its sink
-
-    @property
-    def has_come(self) -> bool:
-        """Whether all of its bytes have arrived, and only have to be written."""
-        return not self.done and self.received >= self.end
 
     def advanced(self, position: int) -> None:
         """Everything below ``position`` is readable."""
@@ -162,7 +156,7 @@ class FetchTable:
     def __init__(self, group: asyncio.TaskGroup) -> None:
         self._group = group
         self._fetches: dict[tuple[str, int], Fetch] = {}
-        self._tasks: dict[asyncio.Task[None], tuple[str, Fetch]] = {}
+        self._tasks: dict[asyncio.Task[None], str] = {}
         self._ending = False
 
     def __len__(self) -> int:
@@ -184,7 +178,7 @@ class FetchTable:
         """Run ``way`` as a task of its own."""
         self.add(key, index, fetch)
         task = self._group.create_task(self._told(way), name=f"fetch {key[:8]}/{index}")
-        self._tasks[task] = key, fetch
+        self._tasks[task] = key
         task.add_done_callback(self._tasks.pop)
         if self._ending:
             cancel_soon(task)
@@ -209,23 +203,10 @@ class FetchTable:
         self._ending = True
         self.drop(lambda key: False)
 
-    async def ended(self, within_s: float) -> None:
-        """Wait for those whose bytes have all come and are being written, and for no other."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                for fetch in self.all():
-                    if fetch.has_come:
-                        with suppress(Exception):  # its subscribers have heard it
-                            await fetch.grown_beyond(fetch.end)
-
-    def arrived(self) -> set[str]:
-        """Keys of what has come whole and is being written."""
-        return {key for (key, _), fetch in self._fetches.items() if fetch.has_come}
-
     def drop(self, wanted: Callable[[str], bool]) -> None:
-        """A drain: every fetch ends now but those of a ``wanted`` key, and those whose bytes have come and only have to be written."""
-        for task, (key, fetch) in self._tasks.items():
-            if self._ending or not (wanted(key) or fetch.has_come):
+        """A drain: every fetch ends now but those of a ``wanted`` key."""
+        for task, key in self._tasks.items():
+            if self._ending or not wanted(key):
                 cancel_soon(task)
 
 

@@ -13,7 +13,7 @@ from forebay_proxy.background import prefetcher as prefetch
 from forebay_proxy.cache.resident.facts import ReaderResumed
 from forebay_proxy.cache.resident.space import Slice
 from forebay_proxy.core.digests import Digest
-from forebay_proxy.core.errors import CacheFull, DigestDiffers, DiskFailed
+from forebay_proxy.core.errors import CacheFull, DigestDiffers, DiskFailed, ShardNotFound
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.transfer.limiter import DEMAND
@@ -337,8 +337,7 @@ async def test_bodies_without_ranges_stay_within_half_the_cache(tmp_path: Path) 
         assert world.room.read_ahead.unread_bytes == 0
 
 
-@pytest.mark.parametrize("length_known", [True, False])
-async def test_a_body_without_ranges_ahead_of_need_takes_no_place_of_what_is_needed(tmp_path: Path, *, length_known: bool) -> None:
+async def test_a_body_without_ranges_ahead_of_need_takes_no_place_of_what_is_needed(tmp_path: Path) -> None:
     """No more than two segments a reader leave for it, in each of its tries."""
     async with building(tmp_path / "c", segments=20, prefetch=True) as world:
         fill(world, 5)
@@ -347,7 +346,7 @@ async def test_a_body_without_ranges_ahead_of_need_takes_no_place_of_what_is_nee
         await world.quiet()
         world.plans.replace(reader(5), SHARDS[:2])
         for number, name in enumerate(NAMES[2:], 2):
-            world.origin.put(name, data_of(12 * SEGMENT, number), ranged=False, length_known=length_known)
+            world.origin.put(name, data_of(12 * SEGMENT, number), ranged=False)
         world.plans.replace(reader(), SHARDS[2:])
         for _ in range(4):
             await asked_by(world, 50)
@@ -361,10 +360,12 @@ async def test_a_body_without_ranges_ahead_of_need_takes_no_place_of_what_is_nee
 
 
 async def test_what_came_in_vain_is_asked_for_the_later_the_longer_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A body of gigabytes that finds no room is not fetched as far as it goes twice a minute."""
+    """A body of gigabytes that breaks off is not fetched as far as it goes twice a minute."""
     monkeypatch.setattr(prefetch, "WASTE_BYTES_S", SEGMENT / 10)
     async with building(tmp_path / "c", segments=20, prefetch=True) as world:
-        world.origin.put(NAMES[0], data_of(30 * SEGMENT), ranged=False, length_known=False)
+        world.origin.put(NAMES[0], data_of(10 * SEGMENT), ranged=False).fail(
+            lambda name: ShardNotFound(name, "gone"), after=9 * SEGMENT, times=9
+        )
         world.plans.replace(reader(), SHARDS[:1])
         await until(lambda: NAMES[0] in world.prefetcher.negative_cache)
         asked = len(world.origin.log)

@@ -164,32 +164,16 @@ async def test_shutdown_ends_every_fetch(begun: bool) -> None:
     assert table.all() == []
 
 
-async def test_a_drain_drops_what_is_not_wanted_and_has_not_come(group: asyncio.TaskGroup) -> None:
-    """What has come only has to be written; at the very end it is dropped too."""
+async def test_a_drain_drops_what_is_not_wanted(group: asyncio.TaskGroup) -> None:
+    """At the very end everything."""
     table, gate = FetchTable(group), asyncio.Event()
-    wanted, come, coming = (running(table, gate.wait(), key, end=3) for key in ("wanted", "come", "coming"))
-    come.received, coming.received = 3, 2
-    assert table.arrived() == {"come"}
+    wanted, other = (running(table, gate.wait(), key, end=3) for key in ("wanted", "other"))
     table.drop(lambda key: key == "wanted")
     await turns()
-    assert [fetch.done for fetch in (wanted, come, coming)] == [False, False, True]
+    assert [fetch.done for fetch in (wanted, other)] == [False, True]
     table.cancel()
     await turns()
-    assert (table.all(), table.arrived()) == ([], set())
-
-
-async def test_what_has_come_whole_is_waited_for(group: asyncio.TaskGroup) -> None:
-    """Until it is written; what still comes is not."""
-    table, gate, other = FetchTable(group), asyncio.Event(), asyncio.Event()
-    come, coming = running(table, gate.wait(), index=0, end=3), running(table, other.wait(), index=1)
-    come.received = coming.received = 3
-    waiting = asyncio.create_task(table.ended(10))
-    await turns()
-    assert not waiting.done()
-    gate.set()
-    await waiting
-    assert (come.done, coming.done) == (True, False)
-    other.set()
+    assert table.all() == []
 
 
 # An opening's answer

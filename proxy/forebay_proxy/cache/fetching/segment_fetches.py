@@ -117,35 +117,42 @@ class SegmentFetches:
     def opened(self, entry: Entry, index: int, needed: Urgency) -> tuple[Fetch, Sink] | None:
         """The fetch and the sink of a first body, which has segment ``index`` (``WHOLE``: all of them); for ``run``.
 
-        None where a body that comes whole or not at all finds no room for all of it. Raises ``CacheFull`` where it is only ahead of need.
+        None where a body that comes whole or not at all finds no room for all of it. Raises ``CacheFull`` for a segment that is only ahead
+        of need and finds none.
         """
-        ahead = needed.need >= DEMAND
-        indices = range(entry.segments.count) if index == WHOLE else (index,)
-        grants: list[Grant[Slice]] = []
-        try:
-            if ahead and index == WHOLE:
-                self._room.admission.check_half(sum(map(entry.segments.bytes_of, indices)))
-            for each in indices:
-                grant = self._ahead(entry, each, needed.need_at, needed.reader) if ahead else self._demand(entry, each)
-                if grant is None:
-                    break
-                grants.append(grant)
-        except CacheFull:
-            self._give_back(entry, grants)
-            raise
-        if index == WHOLE and len(grants) < len(indices):
-            self._give_back(entry, grants)
-            return None
         fetch = Fetch(*self._span(entry, index), needed.need, self._clock(), ahead_for=needed.reader)
+        if index == WHOLE:
+            grants = self._whole(entry, needed)
+            if grants is None:
+                self._events.emit(SegmentMissed(entry, 0, fetch))
+                return None
+            entry.in_use.whole = fetch
+        else:
+            grant = self._ahead(entry, index, needed.need_at, needed.reader) if fetch.prefetch else self._demand(entry, index)
+            grants = [] if grant is None else [grant]
         self._table.add(entry.key, index, fetch)
         entry.in_use.flying += 1
-        if index == WHOLE:
-            entry.in_use.whole = fetch
         return fetch, Sink(self._storage, self._buffers.memory, entry, fetch, grants)
 
-    def _give_back(self, entry: Entry, grants: list[Grant[Slice]]) -> None:
-        for grant in grants:
-            self._storage.give_back(entry, None, grant)
+    def _whole(self, entry: Entry, needed: Urgency) -> list[Grant[Slice]] | None:
+        """Room for all segments; None where there is not so much, and then nothing has left for it."""
+        ahead, admission = needed.need >= DEMAND, self._room.admission
+        total = sum(map(entry.segments.bytes_of, range(entry.segments.count)))
+        grants: list[Grant[Slice]] = []
+        try:
+            if ahead:
+                self.check_ahead(total, needed)
+            elif not (self._disk.usable and admission.has_room(total)):
+                self._storage.refused("no-room" if self._disk.usable else "disk")
+                return None
+            for index in range(entry.segments.count):
+                size, place = entry.segments.bytes_of(index), (entry.key, index)
+                grants.append(self._room.reserve_ahead(size, needed.need_at, needed.reader, place) if ahead else self._room.reserve(size))
+        except CacheFull:
+            for grant in grants:
+                self._storage.give_back(entry, None, grant)
+            return None
+        return grants
 
     def _begin(self, entry: Entry, index: int, shard: Shard, need: float, grants: list[Grant[Slice]]) -> Fetch:
         fetch = Fetch(*self._span(entry, index), need, self._clock())
@@ -205,14 +212,12 @@ class SegmentFetches:
 
     def _ended(self, entry: Entry, index: int, fetch: Fetch) -> None:
         entry.in_use.flying -= 1
-        first = max(0, index)
-        if not entry.segments.has(first):
-            self._room.read_ahead.end(entry.key, first)
-            self._events.emit(SegmentMissed(entry, first, fetch))
-        if index == WHOLE and not entry.segments.complete:
-            for missing in range(1, entry.segments.count):
-                if not entry.segments.has(missing):
-                    self._room.read_ahead.end(entry.key, missing)
+        missing = [each for each in (range(entry.segments.count) if index == WHOLE else (index,)) if not entry.segments.has(each)]
+        for each in missing:
+            self._room.read_ahead.end(entry.key, each)
+        if missing:
+            self._events.emit(SegmentMissed(entry, max(0, index), fetch))
+        if missing and index == WHOLE:
             self._storage.outdated(entry)  # part of a body that cannot be asked in pieces is of no use to later readers
         self._room.left(entry)
 

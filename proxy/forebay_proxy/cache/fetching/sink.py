@@ -110,24 +110,22 @@ class Sink:
         fetch, segment, at = self._fetch, self._segment, self._fetch.position
         if segment is None:
             assert self._memory is not None, "a place is ready"
-            fetch.received = at + len(piece)
             self._memory.write(at, piece)
             self._hasher.update(piece)
-            if fetch.received == fetch.end:
+            if at + len(piece) == fetch.end:
                 self._storage.segment_passed(self._entry, self._entry.segments.layout.index_of(fetch.first), self._hasher.intdigest())
-            fetch.advanced(fetch.received)
+            fetch.advanced(at + len(piece))
             return b""
         here, rest = (piece, b"") if len(piece) <= segment.end - at else (piece[: segment.end - at], piece[segment.end - at :])
-        fetch.received = at + len(here)
         await segment.file.append(at, here, probe=at == segment.first)
         if self._entry.stored.file is not segment.file:
             raise DiskFailed("write", "ENOENT", f"the file of shard {self._entry.name} was given up meanwhile")
         segment.hasher.update(here)
-        if fetch.received == segment.end:  # before its readers go on: a segment that is read to its end is stored
+        if at + len(here) == segment.end:  # before its readers go on: a segment that is read to its end is stored
             self._segment = None
             fetch.stored.add(segment.index)
             self._storage.segment_stored(self._entry, segment.index, segment.hasher.intdigest(), segment.grant, fetch)
-        fetch.advanced(fetch.received)
+        fetch.advanced(at + len(here))
         return rest
 
     def _look(self, beginning: bytes) -> None:
