@@ -369,7 +369,7 @@ async def test_what_came_in_vain_is_asked_for_the_later_the_longer_it_was(tmp_pa
         world.plans.replace(reader(), SHARDS[:1])
         await until(lambda: NAMES[0] in world.prefetcher.negative_cache)
         asked = len(world.origin.log)
-        world.clock.advance(prefetch.FAILED_S + 90)
+        world.clock.advance(prefetch.FAILED_S + 80)
         world.prefetcher.look_again()
         assert await asked_by(world, 50) == asked
         world.clock.advance(20)
