@@ -120,7 +120,7 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
     limiters, buffers = Limiters(settings.origin_connections, clock), BufferBudget(store.layout.segment_bytes)
     fetches = FetchTable(around.group)
     fetcher = Fetcher(
-        around.origins, limiters, events,
+        around.origins, limiters, buffers.bodies, events,
         origin_digests=settings.origin_digests, retry_budget_s=settings.retry_budget_s, clock=clock, sleep=around.sleep,
         chance=around.chance,
     )  # fmt: skip

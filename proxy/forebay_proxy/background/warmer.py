@@ -124,7 +124,7 @@ class Warmer:
             entry, _ = await self._resolver.entry(shard, self._job, need=NEED)
             self._lengths[shard.name] = entry.version.length or 0
             if entry.passes:
-                raise NotKept(f"{_why_not_kept(entry)}, so nothing of it is stored")
+                raise NotKept(f"{entry.why_passed}, so nothing of it is stored")
             if had and entry is known:
                 await self.judge(entry)
                 return "present"
@@ -181,11 +181,3 @@ class Warmer:
         while await fetch.grown_beyond(position):  # to the fetch's end: what is readable may still be on its way to the disk
             self._bytes += fetch.position - position
             position = fetch.position
-
-
-def _why_not_kept(entry: Entry) -> str:
-    if "*" in entry.version.vary:
-        return "its origin sends 'Vary: *'"
-    if not entry.version.identity:
-        return "its origin names no version (send an ETag or Last-Modified)"
-    return "its origin tells no length (send Content-Length)"

@@ -97,8 +97,9 @@ class Share:
 
 
 class BufferBudget:
-    """What this process holds of bodies: buffers of readers, and memory segments."""
+    """What this process holds of bodies: what comes of them, buffers of readers, and memory segments."""
 
     def __init__(self, segment_bytes: int) -> None:
         self.readers = Share()
+        self.bodies = Share(READERS_BYTES // 2, smallest_bytes=128 * 2**10)  # what of each body waits in this process to be written
         self.memory = MemorySegments(segment_bytes)

@@ -36,6 +36,7 @@ from forebay_proxy.core.facts.origins import FetchRetried, OriginBytes, OriginOd
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 from forebay_proxy.origins.base import OriginBody, TellsDigests
 from forebay_proxy.origins.registry import Origins
+from forebay_proxy.transfer.buffers import Share
 from forebay_proxy.transfer.fetches import Answer
 from forebay_proxy.transfer.limiter import DEMAND, WAITED, Limiters, Slot, SlotNeed
 from forebay_proxy.transfer.retry import RetryBudget
@@ -73,6 +74,7 @@ class Fetcher:
         self,
         origins: Origins,
         limiters: Limiters,
+        bodies: Share,
         events: Events,
         *,
         origin_digests: bool = True,
@@ -83,6 +85,7 @@ class Fetcher:
     ) -> None:
         self._origins = origins.by_scheme
         self._limiters = limiters
+        self._bodies = bodies
         self._events = events
         self._origin_digests = origin_digests
         self._retry_budget_s = retry_budget_s
@@ -200,7 +203,7 @@ class Fetcher:
                     self._judge(entry, body, want)
                     if alone:
                         slot.leave()
-                        body.narrow(ALONE_BYTES)
+                    body.narrow(ALONE_BYTES if alone else self._bodies.unit_bytes)
                     pieces = self._needed(entry, shard, body, position, end, need)
                     if position == 0 and end in (None, entry.version.length):
                         pieces = self._whole(entry, body, pieces)

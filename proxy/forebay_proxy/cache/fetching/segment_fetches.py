@@ -8,6 +8,7 @@ Nothing here waits; a fetch runs by itself: room for its segment is made ready, 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Hashable
 from contextlib import aclosing
 
@@ -21,7 +22,7 @@ from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.core.errors import CacheFull, DiskFailed, ShardChanged, bare
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.facts.origins import FetchJoined, Refetched
+from forebay_proxy.core.facts.origins import FetchJoined, NotStorable, Refetched
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.policy.plans.registry import PlanRegistry
@@ -34,6 +35,9 @@ from forebay_proxy.transfer.single_flight import Urgency
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["SegmentFetches"]
+
+log = logging.getLogger("forebay")
+MOST_TOLD = 256  # origins that are named in the log; all are counted
 
 
 class SegmentFetches:
@@ -54,6 +58,7 @@ class SegmentFetches:
         clock: Callable[[], float],
     ) -> None:
         self.sparse = SparseParts()
+        self._told: set[str] = set()  # origins of which it was said that nothing can be kept
         self._room = room
         self._disk = disk
         self._plans = plans
@@ -189,9 +194,10 @@ class SegmentFetches:
                 entry, shard, fetch.first, fetch.end, fetch, wanted=lambda: fetch.subscribers, answer=answer, retry_budget=retry_budget
             )
             answer = None
-            async with aclosing(pieces):
-                async for piece in pieces:
-                    await sink.put(piece)
+            with self._buffers.bodies.held():
+                async with aclosing(pieces):
+                    async for piece in pieces:
+                        await sink.put(piece)
             if fetch.bypass and not fetch.followed:
                 await fetch.first_subscriber()
         except BaseException as failed:
@@ -220,6 +226,15 @@ class SegmentFetches:
         if missing and index == WHOLE:
             self._storage.outdated(entry)  # part of a body that cannot be asked in pieces is of no use to later readers
         self._room.left(entry)
+
+    def not_kept(self, entry: Entry) -> None:
+        """An opening found a version of which nothing can be kept: counted, and of each origin said once."""
+        self._events.emit(NotStorable(entry.origin))
+        if entry.origin not in self._told and len(self._told) < MOST_TOLD:
+            self._told.add(entry.origin)
+            log.warning(
+                "%s: shards are passed through to each reader, and not stored: of %s, %s", entry.origin, entry.name, entry.why_passed
+            )
 
     async def alone(
         self, entry: Entry, position: int, end: int | None, shard: Shard, *, sparse: bool

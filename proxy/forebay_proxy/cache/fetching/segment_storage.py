@@ -146,8 +146,10 @@ class SegmentStorage:
             self._events.emit(ShardCompleted(entry))
         self._room.changed()
 
-    def segment_passed(self, entry: Entry, index: int, checksum: int) -> None:
+    def segment_passed(self, entry: Entry, index: int, checksum: int, fetch: Fetch) -> None:
         """All of a segment has come into memory, and is not stored; where it was hashed before, it must be the same."""
+        took_s = self._clock() - fetch.began_at
+        self._events.emit(SegmentFetched(entry.origin, fetch.end - fetch.first, took_s, stored=False, prefetched=False))
         if entry.trust.was_hashed(index):
             self._digest_check.segment_stored(entry, index, checksum)
 

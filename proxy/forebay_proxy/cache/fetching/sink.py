@@ -32,7 +32,7 @@ class SinkStorage(Protocol):
 
     def segment_stored(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], fetch: Fetch) -> None: ...
 
-    def segment_passed(self, entry: Entry, index: int, checksum: int) -> None:
+    def segment_passed(self, entry: Entry, index: int, checksum: int, fetch: Fetch) -> None:
         """All of a segment has come into memory."""
         ...
 
@@ -113,7 +113,8 @@ class Sink:
             self._memory.write(at, piece)
             self._hasher.update(piece)
             if at + len(piece) == fetch.end:
-                self._storage.segment_passed(self._entry, self._entry.segments.layout.index_of(fetch.first), self._hasher.intdigest())
+                index = self._entry.segments.layout.index_of(fetch.first)
+                self._storage.segment_passed(self._entry, index, self._hasher.intdigest(), fetch)
             fetch.advanced(at + len(piece))
             return b""
         here, rest = (piece, b"") if len(piece) <= segment.end - at else (piece[: segment.end - at], piece[segment.end - at :])

@@ -117,6 +117,15 @@ class Entry:
         """Whether nothing of it can be kept: it has no identity or no length, and each reader gets a body of its own."""
         return not self.version.identity or self.version.length is None
 
+    @property
+    def why_passed(self) -> str:
+        """Why nothing of it can be kept, and what would mend it."""
+        if "*" in self.version.vary:
+            return "its origin sends 'Vary: *' (leave that header out there)"
+        if not self.version.identity:
+            return "its origin names no version (let it send an ETag or Last-Modified)"
+        return "its origin tells no length (let it send Content-Length)"
+
     def dated(self, version: Version) -> bool:
         """Take over the date that the origin gives these bytes now; whether it is another than before (an old row knows none)."""
         changed = bool(version.modified) and version.modified != self.version.modified

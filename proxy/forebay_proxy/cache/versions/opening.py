@@ -120,6 +120,8 @@ class Opening:
                 self._asked = _first_range(part, parts.layout)
                 return
             entry = self._admit(body.version, ranged=body.ranged)
+            if entry.passes and entry.version.length != 0:
+                parts.fetches.not_kept(entry)
             if self._head or entry.version.length == 0:
                 self._resolve()
             elif part or entry.passes or not await self._fetched(entry, body, slot, held):
