@@ -99,7 +99,7 @@ class Limiter:
         self._waiting: dict[asyncio.Future[None], SlotNeed] = {}
 
     def __repr__(self) -> str:
-        return f"<Limiter {self.in_flight}/{int(self.slots)} in fetch, {len(self._waiting)} waiting>"
+        return f"<Limiter {self.in_flight}/{int(self.slots)} in flight, {len(self._waiting)} waiting>"
 
     @property
     def idle(self) -> bool:

@@ -91,7 +91,7 @@ class SingleFlight(Generic[T]):
             assert future.done(), "a call resolves its future"
 
     def cancel(self) -> None:
-        """Shutdown, as ``Flights.cancel``."""
+        """Shutdown, as ``FetchTable.cancel``."""
         self._ending = True
         self.drop(lambda key: False)
 

@@ -18,6 +18,7 @@ from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.transfer.buffers import MemorySegment, MemorySegments
 from forebay_proxy.transfer.fetches import Fetch
+from forebay_proxy.transfer.limiter import WAITED
 from forebay_proxy.wire.tar.first_bytes import LOOK_BYTES, is_named_tar, why_no_tar
 
 __all__ = ["Sink", "SinkStorage"]
@@ -91,7 +92,7 @@ class Sink:
                 self._segment = OpenSegment(index, first, first + size, grant, file)
                 fetch.place = file
                 return
-            if not fetch.subscribers or fetch.end > first + size:
+            if (fetch.need >= WAITED and not fetch.subscribers) or fetch.end > first + size:
                 raise CacheFull("no place on the disk for what nobody waits for, or what only a whole shard is of use for")
             fetch.bypass = True
         self._storage.passes_by(self._entry)

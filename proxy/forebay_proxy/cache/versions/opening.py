@@ -9,7 +9,6 @@ for it (``Answer``).
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -20,17 +19,14 @@ from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.versions.versions import Outdated, Versions
 from forebay_proxy.core.errors import RangeNotSatisfiable, ShardError
 from forebay_proxy.core.http_range import RangeRequest
-from forebay_proxy.core.segments import SegmentLayout
+from forebay_proxy.core.segments import BLOCK_BYTES, SegmentLayout
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, SparseRange, Version
 from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.transfer.fetches import WHOLE, Answer
 from forebay_proxy.transfer.limiter import DEMAND, Slot
 from forebay_proxy.transfer.single_flight import Urgency
 
-__all__ = ["FirstSegmentSizes", "Opening", "OpeningParts"]
-
-LEARNED_MOST = 4096  # groups and origins whose shards' sizes are remembered
-RECENT = 9  # sizes of each: what comes now and then among others, larger or smaller, decides nothing
+__all__ = ["Opening", "OpeningParts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +38,6 @@ class OpeningParts:
     layout: SegmentLayout
     versions: Versions
     outdated: Outdated
-    sizes: FirstSegmentSizes
     clock: Callable[[], float]
 
 
@@ -108,7 +103,7 @@ class Opening:
     async def _attempt(self) -> None:
         parts = self._parts
         if self._needed.need >= DEMAND and not self._head:
-            parts.fetches.check_ahead(parts.sizes.guess(self._shard), self._needed)
+            parts.fetches.check_ahead(BLOCK_BYTES, self._needed)  # how much it needs its head will tell, and its version is known then
         async with AsyncExitStack() as held:
             asking = parts.fetcher.ask(self._shard, self._asked, Pin(), self._needed, self._retry_budget)
             body, slot = await held.enter_async_context(asking)
@@ -148,7 +143,6 @@ class Opening:
         if self._is_coming(entry, index):
             self._resolve()
             return True
-        parts.sizes.learn(self._shard, entry.segments.bytes_of(max(0, index)))
         begun = parts.fetches.opened(entry, index, self._needed)
         if begun is None:
             parts.outdated(entry)
@@ -192,32 +186,3 @@ def _first_range(want: RangeRequest | None, layout: SegmentLayout) -> ByteRange:
     """The segment of the client's first byte; for a suffix, whose place is not known yet, the first one."""
     first, size = layout.span(layout.index_of(want.first) if isinstance(want, ByteRange) else 0, None)
     return ByteRange(first, first + size - 1)
-
-
-class FirstSegmentSizes:
-    """How long a first segment may be before anybody knows: as the last ones of its group mostly were; of an unknown group, of its origin.
-
-    A whole segment each would have thousands of tiny shards leave for one of them. A guess that is too small costs little: the room grows
-    as soon as the header names the length. Not thread-safe: the event loop's only.
-    """
-
-    def __init__(self, segment_bytes: int) -> None:
-        """``segment_bytes``: what is guessed of an origin nothing is known of."""
-        self._segment_bytes = segment_bytes
-        self._recent: OrderedDict[str, deque[int]] = OrderedDict()  # group or origin -> bytes, longest unopened first
-
-    def __len__(self) -> int:
-        return len(self._recent)
-
-    def guess(self, shard: Shard) -> int:
-        """How many bytes to reserve for a first segment of unknown length."""
-        recent = self._recent.get(shard.group) or self._recent.get(shard.origin)
-        return sorted(recent)[(len(recent) - 1) // 2] if recent else self._segment_bytes
-
-    def learn(self, shard: Shard, size: int) -> None:
-        """The first segment of ``shard`` has ``size`` bytes."""
-        for place in (shard.group, shard.origin):
-            self._recent.setdefault(place, deque(maxlen=RECENT)).append(size)
-            self._recent.move_to_end(place)
-        while len(self._recent) > LEARNED_MOST:
-            self._recent.popitem(last=False)

@@ -16,7 +16,7 @@ from forebay_proxy.cache.fetching.segment_fetches import SegmentFetches
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.open_files import Retirement
 from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.cache.versions.opening import FirstSegmentSizes, Opening, OpeningParts
+from forebay_proxy.cache.versions.opening import Opening, OpeningParts
 from forebay_proxy.cache.versions.refusals import RefusalCache, SuspectVersions
 from forebay_proxy.cache.versions.version_checks import VersionChecks
 from forebay_proxy.cache.versions.versions import Freshness, Outdated, Versions
@@ -61,8 +61,7 @@ class VersionResolver:
         )  # fmt: skip
         self._resolver: UrgentFlight[Entry] = UrgentFlight(group, fetcher.hurried)
         self._parts = OpeningParts(
-            fetcher=fetcher, fetches=fetches, layout=room.layout, versions=self.versions, outdated=outdated,
-            sizes=FirstSegmentSizes(room.layout.segment_bytes), clock=clock,
+            fetcher=fetcher, fetches=fetches, layout=room.layout, versions=self.versions, outdated=outdated, clock=clock,
         )  # fmt: skip
         self._retirement = retirement
         self._events = events
