@@ -121,11 +121,14 @@ class ShardReader:
 
         Ends normally only at the range's or the shard's proven end; raises ``ShardError``.
         """
-        return cast(AsyncIterator[bytes | memoryview], self.pieces(lambda: False))
+        return cast(AsyncIterator[bytes | memoryview], self.pieces(None))
 
-    async def pieces(self, stretches: Callable[[], bool]) -> AsyncIterator[bytes | memoryview | FileStretch]:
-        """As ``chunks``. While ``stretches``, what lies in the file may come as one, never first; what was not sent of it comes next."""
-        copied = FIRST_BYTES if stretches() else MOST_BYTES
+    async def pieces(self, stretches: Callable[[], bool] | None) -> AsyncIterator[bytes | memoryview | FileStretch]:
+        """As ``chunks``. What lies in the file may come as a stretch, never first; what was not sent of it comes next.
+
+        What a fetch has just written always does: no buffer of this process has it. What is stored does while ``stretches``; None: nothing.
+        """
+        copied = FIRST_BYTES if stretches is not None else MOST_BYTES
         while self._end is None or self.position < self._end:
             try:
                 if not await self._reach():
@@ -147,7 +150,7 @@ class ShardReader:
             yield data
             self._place.handed_at = None
             copied = stretch.copied if stretch is not None else 0
-            if not copied and not stretches():
+            if not copied and (stretches is None or not (self._place.source is SegmentSource.FETCH or stretches())):
                 copied = MOST_BYTES
         await self._compared()
 
