@@ -18,7 +18,7 @@ from support.scripted_origin import ScriptedOrigin
 from support.sidecar import Sidecar, forebay, running, wait_until
 
 from forebay_loader import Limits, ShardReadError
-from forebay_loader.stream.shard_stream import open_stream
+from forebay_loader.stream.shard_stream import ShardStream
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.wire.commands.sources import parse_source
 
@@ -87,7 +87,7 @@ async def test_the_loader_never_joins_two_fetches(place: Path) -> None:
 def _load(url: str) -> bytes:
     source = parse_source(url)
     assert source is not None
-    with open_stream(source, "job/0/0/1.1", limits=Limits(resume_s=5.0, pause_s=0.01)) as stream:
+    with ShardStream(source, "job/0/0/1.1", limits=Limits(resume_s=5.0, pause_s=0.01)) as stream:
         return stream.read()
 
 

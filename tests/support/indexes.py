@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 
+from forebay_loader.samples.tar import Samples
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_proxy.wire.protocol.fd import FdAnswer
 from forebay_proxy.wire.tar.sample_index import IndexBuilder, SampleIndex, decode, encode
 from forebay_proxy.wire.tar.scan import scan
 
-__all__ = ["URL", "by_webdataset", "indexed", "passed"]
+__all__ = ["URL", "by_webdataset", "indexed", "passed", "samples_of"]
 
 
 URL = "s3://b/a.tar"
+
+
+def samples_of(sources: Iterable[dict[str, Any]], **how: Any) -> Iterator[dict[str, Any]]:
+    """The samples of ``sources``, read as ``Samples`` is asked."""
+    return iter(Samples(**how).read(sources))
 
 
 def indexed(tar: bytes) -> SampleIndex:

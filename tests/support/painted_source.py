@@ -10,12 +10,12 @@ from typing import Any
 import numpy
 
 from forebay_loader.videos.clip_info import ClipInfo
-from forebay_loader.videos.metadata.motion import Measurable, measured
+from forebay_loader.videos.metadata.motion import measured
 from forebay_loader.videos.metadata.scan import ClipToScan, ScanProgress, scan_clips
 
 __all__ = ["Opened", "PaintedSource", "look_here", "scan_here"]
 
-Opened = Callable[[], AbstractContextManager[Measurable]]
+Opened = Callable[[], AbstractContextManager[Any]]
 
 
 class PaintedSource:

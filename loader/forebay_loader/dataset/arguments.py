@@ -3,51 +3,22 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Any, Callable, Mapping, Optional, Sequence, Union
+from types import SimpleNamespace
+from typing import Any, Mapping, Sequence
 
 from forebay_loader.base.argument_types import check_reading
-from forebay_loader.base.timeouts import Limits
 
-__all__ = ["UNUSED", "Arguments", "with_positional"]
+__all__ = ["Arguments", "with_positional"]
 
 RESUMES = ("exact", "replay")
-UNUSED = ("repeat", "cache_size", "cache_dir", "url_to_name", "verbose")  # the sidecar keeps the copies; webdataset ignores the other two
 
 
-@dataclass(frozen=True)
-class Arguments:
-    """Named as there. docs/loader.md says what each does."""
+class Arguments(SimpleNamespace):
+    """All of ``fb.WebDataset``, named as there. docs/loader.md says what each does."""
 
-    urls: Any
-    handler: Optional[Callable[[Exception], bool]]
-    mode: Optional[str]
-    resampled: bool
-    repeat: bool
-    shardshuffle: Any
-    cache_size: int
-    cache_dir: Optional[str]
-    url_to_name: Any
-    detshuffle: bool
-    nodesplitter: Any
-    workersplitter: Any
-    select_files: Optional[Callable[[str], bool]]
-    rename_files: Optional[Callable[[str], str]]
-    on_tar_fault: str
-    empty_check: bool
-    verbose: bool
-    seed: Any
-    data_parallel: Optional[tuple[int, int]]
-    group: Any
-    epoch: Any
-    ahead: Optional[int]
-    limits: Limits
-    max_skipped: Union[int, float, None]
-    max_consecutive_skips: Optional[int]
-    resume: str
-
-    def __post_init__(self) -> None:
+    def __init__(self, **given: Any) -> None:
         """``TypeError`` for a value of a wrong kind; arguments that a stage checks itself are left to the stage."""
+        super().__init__(**given)
         try:
             _ = self._asks_shuffle
         except (TypeError, ValueError):
@@ -59,7 +30,7 @@ class Arguments:
     @property
     def draws(self) -> bool:
         """Whether shards are drawn with replacement, without end."""
-        return self.resampled or self.mode == "resampled"
+        return bool(self.resampled or self.mode == "resampled")
 
     @property
     def shuffles(self) -> bool:

@@ -283,13 +283,10 @@ def _sized(stage: Any) -> str:
         given = [*getattr(stage, "args", ()), *getattr(stage, "kw", {}).values()]
     else:
         given = [getattr(stage, name, None) for name in ("bufsize", "initial", "seed")]  # webdataset's detshuffle
-    drawn = ["by visit"] if kind_of(stage) == "part" else []  # it drew by shard once: what such a state says was left out was not
-    return " ".join([_name(stage), *(str(value) for value in given if isinstance(value, (int, float))), *drawn])
-
-
-def _name(stage: Any) -> str:
     made = getattr(stage, "f", stage)  # webdataset's curried filters
-    return str(getattr(made, "__name__", type(made).__name__))
+    name = str(getattr(made, "__name__", type(made).__name__))
+    drawn = ["by visit"] if kind_of(stage) == "part" else []  # it drew by shard once: what such a state says was left out was not
+    return " ".join([name, *(str(value) for value in given if isinstance(value, (int, float))), *drawn])
 
 
 class SampleShuffle(EpochStage):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional, Protocol, Sequence, Union
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
 from urllib.parse import urlsplit
 
 from forebay_loader.base.errors import ShardReadError
@@ -25,10 +25,7 @@ from forebay_loader.samples.faults import named
 __all__ = ["ShareCounts", "SharePiece", "SharedOut", "counts_by_url", "piece", "ranges", "shareable", "shared_out"]
 
 
-class ShareCounts(Protocol):
-    """Says how many samples each of ``urls`` has, in their order; None if any is not known."""
-
-    def __call__(self, urls: list[str]) -> Optional[Sequence[int]]: ...
+ShareCounts = Callable[[list[str]], Optional[Sequence[int]]]  # how many samples each URL has, in their order; None if any is not known
 
 
 class SharePiece(NamedTuple):

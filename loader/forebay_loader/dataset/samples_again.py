@@ -50,8 +50,8 @@ class _Entered(NamedTuple):
 def _entered(begun: BegunShards, tars: TarSamples, item: int) -> _Entered:
     """It may be called in a thread of its own."""
     url, opening = begun.url(item), tars.opening
-    shard = indexed_shard(url, opening.limits, begun.version(item)) if tars.plain and not opening.copies else None
-    return _Entered(shard, {} if shard is not None else opening.reopened({"url": url}, begun.version(item)))
+    shard = indexed_shard(url, opening.limits, begun.version(item)) if not tars.selects and opening.cache is None else None
+    return _Entered(shard, {} if shard is not None else opening.open({"url": url}, begun.version(item)))
 
 
 class ShardsAhead:
@@ -185,7 +185,7 @@ class ShardsAgain:
     def _read(self, item: int) -> None:
         """Keep all that is wanted of a shard without an index."""
         shards, wanted = self._begun, self._wanted.get(item, {})
-        opened = self._opened.pop(item, None) or self._tars.opening.reopened({"url": shards.url(item)}, shards.version(item))
+        opened = self._opened.pop(item, None) or self._tars.opening.open({"url": shards.url(item)}, shards.version(item))
         try:
             shards.check_version(item, version_of(opened["stream"]))
         except ValueError:

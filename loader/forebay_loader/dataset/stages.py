@@ -116,7 +116,7 @@ class ShardOpenings:
 
     def __init__(self, handler: Optional[Handler], ahead: Ahead, limits: Limits, cache: Any = None) -> None:
         self.handler = handler
-        self._cache = cache
+        self.cache = cache
         self._ahead = ahead
         self.limits = limits
         self._expected = Expected()
@@ -129,21 +129,12 @@ class ShardOpenings:
         items = cursor.taking(self._ahead(cursor.left(data)))
         return skips.opening(_noted(self._opened(items, skips, cursor.shards), cursor))
 
-    @property
-    def copies(self) -> bool:
-        """Whether samples name a copy of their shard."""
-        return self._cache is not None
-
-    def reopened(self, item: dict[str, Any], version: str = "") -> dict[str, Any]:
-        """``item`` with an open stream, announced to nobody; in its ``version``, an ETag, if that is here. Raises what opening raises."""
-        return self._open(item, version)
-
     def _opened(self, data: Iterable[Any], skips: SkipPass, begun: Optional[BegunShards] = None) -> Iterator[dict[str, Any]]:
         """``begun`` knows the versions that are meant."""
         handler = None if self.handler is None else RecordedHandler(self.handler, skips)
         for item in data:
             try:
-                opened = self._open(item, "" if begun is None else begun.version(item[ITEM]))
+                opened = self.open(item, "" if begun is None else begun.version(item[ITEM]))
             except Exception as error:
                 url = item["url"] if isinstance(item, dict) else item
                 error.args = (*error.args, url)  # as url_opener does
@@ -154,7 +145,8 @@ class ShardOpenings:
                 continue
             yield opened
 
-    def _open(self, item: Any, version: str) -> dict[str, Any]:
+    def open(self, item: Any, version: str) -> dict[str, Any]:
+        """``item`` with an open stream; in its ``version``, an ETag, if that is here. Raises what opening raises."""
         sample = item if isinstance(item, dict) else {"url": item}
         source = source_of(sample["url"])
         if source is None:
@@ -162,20 +154,20 @@ class ShardOpenings:
             return _stock_open(sample)
         self._expected.check(source, self.limits)
         stream = open_source(source, self.limits, version)
-        if self._cache is None:
+        if self.cache is None:
             return {**sample, "stream": stream}
-        stream, path = copied(self._cache, sample["url"], stream)
+        stream, path = copied(self.cache, sample["url"], stream)
         return {**sample, "stream": stream, "local_path": path}
 
 
 class TarSamples:
-    """``ShardOpenings``, then the tars' samples. ``handler`` serves opening, reading and grouping; ``files`` goes to ``samples_of``."""
+    """``ShardOpenings``, then the tars' samples. ``handler`` serves opening, reading and grouping; ``files`` goes to ``Samples``."""
 
     reads_shards = True  # what follows gets samples
 
     def __init__(self, opening: ShardOpenings, files: dict[str, Any]) -> None:
         check_rule(files.get("on_tar_fault", "raise"))
-        self._opening = opening
+        self.opening = opening
         self._files = files
         self.counts = False  # no later stage of ours counts the samples
         ends_with_shards()  # looked up here, once, rather than in each worker
@@ -199,13 +191,12 @@ class TarSamples:
 
     def opened(self, data: Iterable[Any], skips: SkipPass, cursor: Optional[Cursor] = None) -> Iterator[dict[str, Any]]:
         """Each of ``data`` as it is, with its open ``stream``."""
-        return self._opening(data, skips, cursor)
+        return self.opening(data, skips, cursor)
 
     def read(self, opened: Iterable[dict[str, Any]], skips: SkipPass, cursor: Optional[Cursor] = None) -> Iterator[dict[str, Any]]:
         """The samples of what is open."""
-        handler = RecordedHandler(self._opening.handler or reraise, skips)
-        rule = self._files.get("on_tar_fault", "raise")
-        reading = Samples(handler, self._files.get("select_files"), self._files.get("rename_files"), ends_with_shards(), rule)
+        handler = RecordedHandler(self.opening.handler or reraise, skips)
+        reading = Samples(handler, markers=ends_with_shards(), **self._files)
         if cursor is not None:
             cursor.waits = partial(_waits, weakref.ref(reading))
         return iter(ranged("read", reading.read(opened)))
@@ -217,7 +208,7 @@ class TarSamples:
             if not start and cursor.done:
                 start = first_left(cursor.done.get(cursor.shards.items.shards[one[ITEM]], ()))
                 cursor.shards.items.firsts[one[ITEM]] = start  # its ordinals begin there: a sample may still wait that has one before them
-            yield self._at(one, start, None, sure=self._opening.handler is None) if start else one
+            yield self._at(one, start, None, sure=self.opening.handler is None) if start else one
 
     def samples(self, opened: dict[str, Any], start: int, stop: Optional[int], skips: SkipPass) -> Iterator[dict[str, Any]]:
         """Samples ``start`` to ``stop`` of one open shard: by its index where there is one, else by reading up to them."""
@@ -227,21 +218,12 @@ class TarSamples:
     def _at(self, opened: dict[str, Any], start: int, stop: Optional[int], *, sure: bool = False) -> dict[str, Any]:
         if not start:
             return opened
-        enter = partial(entered_at, dict(opened), start, stop, self._opening.limits) if self.plain else None
+        enter = partial(entered_at, dict(opened), start, stop, self.opening.limits) if not self.selects else None
         return {**opened, "start": SampleStart(start, enter, sure)}
 
     @property
-    def plain(self) -> bool:
-        """Whether its samples are those that an index numbers, as ``bytes``."""
-        return not self.selects
-
-    @property
-    def opening(self) -> ShardOpenings:
-        return self._opening
-
-    @property
     def selects(self) -> bool:
-        """Whether some members, and so perhaps whole samples, are left out."""
+        """Whether some members, and so perhaps whole samples, are left out: an index numbers all."""
         return self._files.get("select_files") is not None or self._files.get("rename_files") is not None
 
 

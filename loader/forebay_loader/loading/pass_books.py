@@ -73,7 +73,7 @@ class PassBooks:
 
     def turn(self, at: int) -> int:
         """Whose turn it is after the first ``at`` batches."""
-        last = {_last(log, at): worker for worker, log in enumerate(self._logs)}
+        last = {next((one.at for one in reversed(log) if one.at <= at), 0): worker for worker, log in enumerate(self._logs)}
         return (last[max(last)] + 1) % len(self._logs) if max(last) else self._first
 
     def states(self, at: int, upto: int, handed: Optional[Handed] = None) -> list[dict[str, Any]]:
@@ -104,10 +104,6 @@ def _forget(log: Deque[_WorkerEntry], oldest: int) -> None:
     states = [number for number, entry in enumerate(log) if entry.state is not None and entry.at <= oldest]
     for _ in range(states[-1] if states else 0):
         log.popleft()
-
-
-def _last(log: Deque[_WorkerEntry], at: int) -> int:
-    return next((entry.at for entry in reversed(log) if entry.at <= at), 0)
 
 
 def _state(worker: int, log: Deque[_WorkerEntry], at: int, upto: int, handed: Optional[Handed]) -> Optional[dict[str, Any]]:

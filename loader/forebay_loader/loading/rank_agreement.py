@@ -18,7 +18,7 @@ from typing import Any, Iterator, NamedTuple, Optional
 from forebay_loader.base.errors import StepsError
 from forebay_loader.base.notices import notice_once
 
-__all__ = ["Agreement", "Said", "agreement_of", "site", "watched"]
+__all__ = ["Agreement", "Said", "agreement_of", "site", "store_of", "watched"]
 
 FIRST_S = 1.0  # ranks of one training come to their first batch at about the same time; late ranks are heard while this one goes on
 PAUSE_S = 0.5  # between two looks for missing ranks
@@ -30,7 +30,7 @@ _LABELS = {
     "epoch": "epoch=",
     "size": "ranks that share the data",
 }
-_SERIALS: dict[str, Iterator[int]] = {}  # loaders that began, for each place in the program
+_SERIALS: dict[str, Iterator[int]] = {}  # loaders that began, for each set of ranks and place in the program
 
 
 class Said(NamedTuple):
@@ -150,7 +150,12 @@ def agreement_of(group: Any, place: str) -> Optional[Agreement]:
     if rank < 0:
         return None
     ranks = sorted(distributed.get_process_group_ranks(distributed.group.WORLD if group is None else group))
-    name = blake2b(",".join(map(str, ranks)).encode(), digest_size=8).hexdigest()
-    serial = next(_SERIALS.setdefault(f"{name}/{place}", count()))
-    store = distributed.distributed_c10d._get_default_store()
-    return Agreement(distributed.PrefixStore(f"forebay/{name}/{place}/{serial}", store), ranks, rank)
+    return Agreement(store_of(ranks, place), ranks, rank)
+
+
+def store_of(ranks: list[int], place: str = "") -> Any:
+    """A corner of the process group's store that the same loader has on every one of ``ranks``: the n-th that asks there at ``place``."""
+    distributed = sys.modules["torch.distributed"]
+    name = f"{blake2b(','.join(map(str, ranks)).encode(), digest_size=8).hexdigest()}/{place}"
+    serial = next(_SERIALS.setdefault(name, count()))
+    return distributed.PrefixStore(f"forebay/{name}/{serial}", distributed.distributed_c10d._get_default_store())

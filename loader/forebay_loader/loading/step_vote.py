@@ -8,19 +8,17 @@ hears of an earlier one votes again. The store of the process group holds where 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import sys
 import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
-from itertools import count
-from typing import Any, Iterator, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from forebay_loader.base.errors import StepsError
 from forebay_loader.base.notices import log
-from forebay_loader.loading.rank_agreement import Agreement
+from forebay_loader.loading.rank_agreement import Agreement, store_of
 from forebay_loader.meter.profile_ranges import profiled
 
 __all__ = ["DONE", "GOES_ON", "StepVote", "VoteResult", "group_is_up"]
@@ -33,7 +31,6 @@ ASK_S = 5.0  # what the store may take to say who is missing
 GRACE_S = 2.0  # ranks that are not missing come to a broken vote a little later
 _NUMBERS = 9  # of a vote
 _ADVICE = "Either it has ended, or only some ranks iterate this loader: then build it with equal_steps=False, which needs no vote"
-_SERIALS: dict[str, Iterator[int]] = {}  # for each set of ranks, loaders that voted so far: the same number on all of these ranks
 
 
 class VoteResult(NamedTuple):
@@ -70,7 +67,7 @@ class StepVote:
         self.epoch = -1  # the first is 0, as trainers count; counted by this process, so that a resumed one begins at 0 again
         self._step = 0  # within the epoch
         self._timeout_s = timeout_s
-        self._store = _store_of(distributed, self.ranks)
+        self._store = store_of(self.ranks)
         self.words = Agreement(self._store, self.ranks, self.rank)
         self._line: Optional[_Line] = None
         self._broken = ""
@@ -279,11 +276,3 @@ def _keep(held: Any) -> None:
 
 def _let_go(held: Any) -> None:
     ctypes.pythonapi.Py_DecRef(ctypes.py_object(held))
-
-
-def _store_of(distributed: Any, ranks: list[int]) -> Any:
-    """A corner of the process group's store that the same loader has on every rank: the n-th that votes among these ranks."""
-    store = distributed.distributed_c10d._get_default_store()
-    name = hashlib.blake2b(",".join(map(str, ranks)).encode(), digest_size=8).hexdigest()
-    serial = next(_SERIALS.setdefault(name, count()))
-    return distributed.PrefixStore(f"forebay/{name}/{serial}", store)

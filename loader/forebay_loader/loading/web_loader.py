@@ -9,11 +9,14 @@ from __future__ import annotations
 import inspect
 import sys
 import weakref
+from collections.abc import Mapping as MappingABC
+from types import SimpleNamespace
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
 from torch.utils.data import DataLoader, IterableDataset
 from webdataset.pipeline import DataPipeline
 
+from forebay_loader.base.argument_types import whole
 from forebay_loader.base.errors import StepsError
 from forebay_loader.batches.budget_stage import has_budget
 from forebay_loader.batches.pad import padding_of
@@ -21,7 +24,7 @@ from forebay_loader.dataset.sample_shares import ShareCounts, counts_by_url, sha
 from forebay_loader.dataset.webdataset_compat import with_length
 from forebay_loader.identity.world import World
 from forebay_loader.loading import equal_steps as steps
-from forebay_loader.loading.loader_arguments import LoaderArguments
+from forebay_loader.loading.batch_ladder import BatchLadder
 from forebay_loader.loading.loader_progress import LoaderProgress
 from forebay_loader.loading.loader_start import LoaderStart
 from forebay_loader.loading.rank_agreement import FIRST_S, Agreement, Said, agreement_of, site, watched
@@ -33,7 +36,51 @@ from forebay_loader.meter.stalls import around, install, loader_totals
 from forebay_loader.meter.totals import StallTotals
 from forebay_loader.samples.index_client import counts_of
 
-__all__ = ["WebLoader"]
+__all__ = ["LoaderArguments", "WebLoader"]
+
+_TAILS = (None, "repeat", "drop")
+
+
+class LoaderArguments(SimpleNamespace):
+    """What ``fb.WebLoader`` was asked for beside torch's arguments, named as there."""
+
+    def check(self) -> None:
+        """Raises ``TypeError`` and ``ValueError``."""
+        if self.equal_steps not in ("auto", True, False):
+            raise ValueError(f"equal_steps is {self.equal_steps!r}; it can be 'auto', True or False")
+        if self.batches_per_epoch is not None:
+            whole("batches_per_epoch", self.batches_per_epoch, "a number of batches, at least one", least=1)
+        whole("snapshot_every", self.snapshot_every, "a number of batches, or 0 for no state", least=0)
+        if not isinstance(self.steps_timeout_s, (int, float)) or not self.steps_timeout_s > 0:
+            raise TypeError(f"steps_timeout_s takes a number of seconds above 0; got {self.steps_timeout_s!r}")
+        if self.counts is not None and not callable(self.counts) and not isinstance(self.counts, MappingABC):
+            raise TypeError(f"counts takes a dict of samples by URL or file name, or a function of the URLs; got {self.counts!r}")
+        if self.tail not in _TAILS:
+            raise ValueError(f"tail is {self.tail!r}; it can be 'repeat' or 'drop'")
+        self._check_ladder()
+
+    def ladder(self) -> Optional[BatchLadder]:
+        """A fresh one; None where none was asked for."""
+        if self.batch_ladder is None:
+            return None
+        return BatchLadder(tuple(self.batch_ladder), self.on_batch_size, self.batch_ladder_steps)
+
+    def _check_ladder(self) -> None:
+        whole("batch_ladder_steps", self.batch_ladder_steps, "a number of steps, at least one", least=1)
+        if self.on_batch_size is not None and not callable(self.on_batch_size):
+            raise TypeError(f"on_batch_size takes a function of the new batch size; got {self.on_batch_size!r}")
+        if self.batch_ladder is None:
+            if self.on_batch_size is not None:
+                raise ValueError("on_batch_size is called where batch_ladder= changes the batch size, and none was given")
+            return
+        if isinstance(self.batch_ladder, (str, bytes)) or not isinstance(self.batch_ladder, (list, tuple)):
+            raise TypeError(f"batch_ladder takes batch sizes such as (32, 64, 128); got {self.batch_ladder!r}")
+        sizes = [whole("batch_ladder", size, "batch sizes such as (32, 64, 128)", least=1) for size in self.batch_ladder]
+        if len(sizes) < 2 or sizes != sorted(set(sizes)) or any(size % sizes[0] for size in sizes):
+            raise ValueError(
+                f"batch_ladder takes two sizes or more that ascend and are multiples of the first, your own; got {self.batch_ladder!r}"
+            )
+
 
 TIMEOUT_S = 1800.0  # what torch gives a gloo group: longer than any checkpoint that one rank writes while the others wait
 _POSITIONAL = tuple(
@@ -84,11 +131,14 @@ class WebLoader(RangedStages, ResumableLoader):
         **how: Any,
     ) -> None:
         self._asked = LoaderArguments(
-            equal_steps, batches_per_epoch, tail, group, counts, steps_timeout_s, batch_ladder, on_batch_size, batch_ladder_steps,
-            snapshot_every,
+            equal_steps=equal_steps, batches_per_epoch=batches_per_epoch, tail=tail, group=group, counts=counts,
+            steps_timeout_s=steps_timeout_s, batch_ladder=batch_ladder, on_batch_size=on_batch_size,
+            batch_ladder_steps=batch_ladder_steps, snapshot_every=snapshot_every,
         )  # fmt: skip
+        self._asked.check()
         self._counted: Optional[dict[str, int]] = None
-        self._world = _world_of(dataset, group)
+        world = getattr(dataset, "world", None)
+        self._world = world if isinstance(world, World) else World.here(None, group)
         self._site = site()
         install()
         dataset = shareable(dataset, drop=tail == "drop") if equal_steps else dataset
@@ -331,8 +381,3 @@ def _data_loader(dataset: Any, world: World, handover: Handover, how: dict[str, 
         if how.get("multiprocessing_context") is None:
             how["multiprocessing_context"] = start_method(dataset, how["worker_init_fn"], how.get("collate_fn"))
     return DataLoader(dataset, **how)
-
-
-def _world_of(dataset: Any, group: Any) -> World:
-    found = getattr(dataset, "world", None)
-    return found if isinstance(found, World) else World.here(None, group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from multiprocessing import context, get_start_method, reduction
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Optional
 
 from forebay_loader.base.notices import notice_once
 from forebay_loader.dataset.webdataset_compat import picklable_length
@@ -46,14 +46,10 @@ class Handover:
         start = self._start
         if start is None:
             return
-        state = next((_resumed(one) for one in start.states if one["worker"] == role), start.merged)
+        # A worker's state, and how many outputs after it were handed out: they are drawn again and left out.
+        state = next(({**one["state"], "drop": int(one["outputs"])} for one in start.states if one["worker"] == role), start.merged)
         if state is not None:
             dataset.load_state_dict(state)
-
-
-def _resumed(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A worker's state, and how many outputs after it were handed out: they are drawn again and left out."""
-    return {**entry["state"], "drop": int(entry["outputs"])}
 
 
 class WorkerInit:

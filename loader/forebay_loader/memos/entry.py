@@ -8,17 +8,17 @@ The checksum is of all behind it. What a killed writer, a full disk or a bad one
 from __future__ import annotations
 
 import json
-from typing import Any, Iterator, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, List, Optional, Protocol, Sequence, Tuple
 
 import numpy
 import xxhash
 
 from forebay_loader.memos.kept_value import KeptValue
 
-__all__ = ["KEY_BYTES", "EntryDamaged", "MemoStore", "checksum_of", "key_in", "packed", "unpacked"]
+__all__ = ["KEY_BYTES", "SAMPLE_BYTES", "EntryDamaged", "MemoStore", "checksum_of", "key_in", "packed", "unpacked"]
 
 
-KEY_BYTES = 24
+KEY_BYTES, SAMPLE_BYTES = 24, 16  # the first bytes tell the transform, the last ones the sample
 _MAGIC = b"FBMEMO1\n"
 _HEAD = len(_MAGIC) + 16 + 8 + KEY_BYTES + 8
 _ALIGNED = 64
@@ -91,15 +91,13 @@ def _count(shape: Sequence[int]) -> int:
 
 def _places(text: int, sizes: Sequence[int]) -> Tuple[List[Tuple[int, int]], int]:
     """Where each array begins, its bytes, and how long the entry is."""
-    places = list(_following(_HEAD + text, sizes))
-    return places, max((first + size for first, size in places), default=_HEAD + text)
-
-
-def _following(end: int, sizes: Sequence[int]) -> Iterator[Tuple[int, int]]:
+    places: List[Tuple[int, int]] = []
+    end = _HEAD + text
     for size in sizes:
         first = -(-end // _ALIGNED) * _ALIGNED
-        yield first, size
+        places.append((first, size))
         end = first + size
+    return places, end
 
 
 class MemoStore(Protocol):

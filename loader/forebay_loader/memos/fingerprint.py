@@ -16,15 +16,14 @@ import sys
 import sysconfig
 import types
 from hashlib import blake2b
-from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Tuple, Union
 
 import numpy
 import xxhash
 
-from forebay_loader.memos.entry import KEY_BYTES
+from forebay_loader.memos.entry import KEY_BYTES, SAMPLE_BYTES
 from forebay_loader.memos.errors import MemoRefused
 from forebay_loader.memos.kept_value import taken_apart
-from forebay_loader.memos.sample_name import SAMPLE_BYTES
 from forebay_proxy.wire.protocol.version import VERSION
 
 __all__ = ["fingerprint_of", "name_of"]
@@ -130,13 +129,14 @@ class _Print:
     def _function(self, what: types.FunctionType) -> Any:
         code, words = _compiled(what.__code__)
         named = {word: what.__globals__[word] for word in words if word in what.__globals__}
+        constants = [[word, repr(one)] for word, one in sorted(named.items()) if not word.startswith("__") and _is_constant(one)]
         cells = [(word, cell) for word, cell in zip(what.__code__.co_freevars, what.__closure__ or ()) if _is_filled(cell)]  # noqa: B905
         try:
             held = [[word, self.of(cell.cell_contents)] for word, cell in cells]
             defaults = self.of([what.__defaults__, what.__kwdefaults__])
         except MemoRefused as error:
             raise MemoRefused(f"{_full_name(what)} holds what cannot be told: {error}") from error
-        return ["function", *self._code(what, [code, _constants(named)]), held, defaults, self._own(what)]
+        return ["function", *self._code(what, [code, constants]), held, defaults, self._own(what)]
 
     def _class(self, what: type) -> Any:
         if self._version is not None or _is_installed(what.__module__):
@@ -173,10 +173,6 @@ def _functions(held: Any) -> Iterator[types.FunctionType]:
     for one in (held, *(getattr(held, name, None) for name in ("__func__", "fget", "fset", "func", "__wrapped__"))):
         if isinstance(one, types.FunctionType):
             yield one
-
-
-def _constants(named: Mapping[str, Any]) -> Any:
-    return [[word, repr(one)] for word, one in sorted(named.items()) if not word.startswith("__") and _is_constant(one)]
 
 
 def _is_constant(value: Any) -> bool:

@@ -177,18 +177,10 @@ def _value(node: Any, arrays: Sequence[Any], given: Mapping[str, Any]) -> Any:
     return _MADE[mark](node, arrays, given)
 
 
-def _pairs(node: Any, arrays: Sequence[Any], given: Mapping[str, Any]) -> Any:
-    return {_value(key, arrays, given): _value(one, arrays, given) for key, one in node["d"]}
-
-
 def _float(text: str) -> float:
     if len(text) == 16 and "x" not in text:
         return float(numpy.frombuffer(bytes.fromhex(text), dtype="f8")[0])
     return float.fromhex(text)
-
-
-def _typed(node: Any, arrays: Sequence[Any], given: Mapping[str, Any]) -> Any:
-    return array(node["of"], arrays[node["y"]].tobytes())
 
 
 def _tensor(node: Any, arrays: Sequence[Any], given: Mapping[str, Any]) -> Any:
@@ -211,10 +203,10 @@ _MADE: Dict[str, Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]] = {
     "b": lambda node, arrays, given: arrays[node["b"]].tobytes(),
     "l": lambda node, arrays, given: [_value(one, arrays, given) for one in node["l"]],
     "t": lambda node, arrays, given: tuple(_value(one, arrays, given) for one in node["t"]),
-    "d": _pairs,
+    "d": lambda node, arrays, given: {_value(key, arrays, given): _value(one, arrays, given) for key, one in node["d"]},
     "a": lambda node, arrays, given: arrays[node["a"]],
     "n": lambda node, arrays, given: arrays[node["n"]][()],
-    "y": _typed,
+    "y": lambda node, arrays, given: array(node["of"], arrays[node["y"]].tobytes()),
     "p": _tensor,
     "g": lambda node, arrays, given: _given(node, given),
     "clip": lambda node, arrays, given: ClipInfo(**{name: _value(one, arrays, given) for name, one in node["clip"].items()}),

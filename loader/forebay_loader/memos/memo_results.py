@@ -1,4 +1,9 @@
-"""The results of one transform: found by what went into it, kept by what came out."""
+"""The results of one transform: found by what went into it, kept by what came out.
+
+A sample is told by a digest of what went in, and not by its shard's version: a sample does not tell that, and it would say nothing of the
+stages before. So a changed shard, another decoder or another resize before is another key by itself, and a shard that was only renamed,
+signed anew or packed anew is the same.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +11,21 @@ import random
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from forebay_loader.base.counters import COUNTS, SharedMemoCounts
 from forebay_loader.base.notices import notice_once
-from forebay_loader.memos.errors import MemoRefused
+from forebay_loader.base.shown_text import shown_source
+from forebay_loader.memos.entry import SAMPLE_BYTES
+from forebay_loader.memos.errors import MemberMissing, MemoRefused
 from forebay_loader.memos.fingerprint import fingerprint_of, name_of
-from forebay_loader.memos.kept_value import mark_of, put_together, taken_apart
+from forebay_loader.memos.kept_value import PLACE, digest_of, mark_of, put_together, taken_apart
 from forebay_loader.memos.opened_memo import MemoPlace
-from forebay_loader.memos.sample_name import Naming, name_of_sample
 from forebay_loader.resume.sample_draws import times_asked
 
-__all__ = ["MemoResults", "Missed", "drawn_since", "generators_now"]
+__all__ = ["MemoResults", "Missed", "Naming", "drawn_since", "generators_now", "name_of_sample"]
+
+Naming = Union[None, str, Sequence[str], Callable[[Any], Any]]  # what ``fb.memo(key=…)`` takes
 
 
 # Whether something drew random numbers: what is kept would be drawn once, and be the same for ever.
@@ -103,3 +111,34 @@ class MemoResults:
             COUNTS.add("memo_dropped")
             return
         self.place.opened().keep(missed.transform + missed.sample, taken_apart(value, given=missed.given, marks=missed.marks))
+
+
+def name_of_sample(sample: Any, naming: Naming) -> bytes:
+    """16 bytes. ``naming``: None for all that the sample holds, the names of some of its members, or a function that answers with what
+    tells samples apart. Raises ``MemoRefused`` for what no digest can be made of, ``MemberMissing``."""
+    if callable(naming):
+        told = naming(sample)
+    elif isinstance(sample, Mapping):
+        told = _members(sample, naming)
+    elif naming is not None:
+        raise MemoRefused(f"key={naming!r} names members of a sample, and this is a {type(sample).__name__}")
+    else:
+        told = sample
+    try:
+        kept = taken_apart(told, views=True)
+    except MemoRefused as error:
+        raise MemoRefused(f"a memo finds what it kept by a digest of the sample, which cannot be made: {error}; or give key=") from error
+    return digest_of(kept, SAMPLE_BYTES)
+
+
+def _members(sample: Mapping[str, Any], naming: Optional[Union[str, Sequence[str]]]) -> Any:
+    if naming is None:
+        return [[name, one] for name, one in sample.items() if name not in PLACE]
+    names = [naming] if isinstance(naming, str) else list(naming)
+    missing = [name for name in names if name not in sample]
+    if missing:
+        raise MemberMissing(
+            f"the sample {sample.get('__key__')!r} of {shown_source(sample.get('__url__') or 'a shard that is not known')} has no "
+            f"{', '.join(map(repr, missing))}, which fb.memo(key=…) names; it has {', '.join(map(repr, sample))}"
+        )
+    return [sample.get("__key__"), *([name, sample[name]] for name in names)]

@@ -7,16 +7,15 @@ room in the queue is not kept this time, and counted.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
-from typing import Deque, Dict, List, Optional, Tuple
+from typing import Deque, List, Optional, Tuple
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import warn_node
 from forebay_loader.memos.entry import MemoStore, key_in
 from forebay_loader.memos.errors import StoreFull
 
-__all__ = ["ByteQueue", "MemoWriter"]
+__all__ = ["MemoWriter"]
 
 _QUEUE_BYTES = 64 << 20  # of one process: some fifty clips of eight frames
 _COMMIT_BYTES = 16 << 20
@@ -24,76 +23,25 @@ _COMMIT_BYTES = 16 << 20
 Item = Tuple[bool, bytes]  # an entry to keep; or False and the key of a damaged one, which leaves
 
 
-class ByteQueue:
-    """At most ``most_bytes`` of payloads; what does not fit is refused at once."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._items: Deque[Item] = deque()
-        self._bytes = 0
-        self._changed = threading.Condition()
-        self.ended = False
-
-    def has_room(self, size: int) -> bool:
-        """Whether an item of that size would be taken now."""
-        return self._bytes + size <= self._most_bytes and not self.ended
-
-    def offer(self, item: Item) -> bool:
-        """Whether it was taken; never waits."""
-        with self._changed:
-            if not self.has_room(len(item[1])):
-                return False
-            self._items.append(item)
-            self._bytes += len(item[1])
-            self._changed.notify_all()
-            return True
-
-    def peek(self, most_bytes: int) -> List[Item]:
-        """Wait for items: the next, of together not much more than ``most_bytes``; they count until ``done``. None once it has ended."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._items or self.ended)
-            found: List[Item] = []
-            size = 0
-            for item in self._items:
-                if found and size + len(item[1]) > most_bytes:
-                    break
-                found.append(item)
-                size += len(item[1])
-            return found
-
-    def done(self, count: int) -> None:
-        """The first items are dealt with."""
-        with self._changed:
-            for _ in range(count):
-                self._bytes -= len(self._items.popleft()[1])
-            self._changed.notify_all()
-
-    def drained(self, timeout_s: float) -> bool:
-        """Whether all were dealt with within that time."""
-        until = time.monotonic() + timeout_s
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._items or self.ended, until - time.monotonic())
-
-    def end(self) -> None:
-        """Nobody waits any longer, and nothing is taken."""
-        with self._changed:
-            self.ended = True
-            self._changed.notify_all()
-
-
 class MemoWriter:
-    """Of one store in one process; of None, which could not be opened, it takes nothing."""
+    """Of one store in one process; of None, which could not be opened, it takes nothing. At most ``queue_bytes`` wait to be written."""
 
     def __init__(self, folder: str, store: Optional[MemoStore], queue_bytes: int = _QUEUE_BYTES) -> None:
         self._folder = folder
         self._store = store
-        self.queue = ByteQueue(queue_bytes)
+        self._most_bytes = queue_bytes
+        self._items: Deque[Item] = deque()  # until they are written
+        self._bytes = 0
+        self._changed = threading.Condition()
         self._thread: Optional[threading.Thread] = None
-        if store is None:
-            self.queue.end()
+        self.ended = store is None
 
     def __repr__(self) -> str:
         return f"<MemoWriter {self._folder}>"
+
+    def has_room(self, size: int) -> bool:
+        """Whether an entry of that size would be taken now."""
+        return not self.ended and self._bytes + size <= self._most_bytes
 
     def keep(self, entry: bytes) -> bool:
         """Whether it was taken. Never waits."""
@@ -103,22 +51,32 @@ class MemoWriter:
         """A damaged entry."""
         self._offer((False, key))
 
+    def drained(self, timeout_s: float) -> bool:
+        """Whether all was written within that time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._items or self.ended, timeout_s)
+
     def end(self, patience_s: float) -> None:
         """Let what waits be written, for so long; then be over."""
         if self._thread is not None:
-            self.queue.drained(patience_s)
-            self.queue.end()
+            self.drained(patience_s)
+            self._over()
             self._thread.join(1.0)
 
     def _offer(self, item: Item) -> bool:
-        if self._thread is None and not self.queue.ended:
-            self._thread = threading.Thread(target=self._run, name="forebay-memo", daemon=True)
-            self._thread.start()
-        return self.queue.offer(item)
+        with self._changed:
+            if not self.has_room(len(item[1])):
+                return False
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="forebay-memo", daemon=True)
+                self._thread.start()
+            self._items.append(item)
+            self._bytes += len(item[1])
+            self._changed.notify_all()
+            return True
 
     def _run(self) -> None:
-        while not self.queue.ended:
-            items = self.queue.peek(_COMMIT_BYTES)
+        while items := self._next():
             try:
                 self._write(items)
             except StoreFull as error:
@@ -126,17 +84,27 @@ class MemoWriter:
             except OSError as error:
                 self._give_up(f"cannot be written ({error}): nothing is added to it")
             else:
-                self.queue.done(len(items))
+                with self._changed:
+                    self._bytes -= sum(len(self._items.popleft()[1]) for _ in items)
+                    self._changed.notify_all()
+
+    def _next(self) -> List[Item]:
+        """Wait for items: the first, of together not much more than a commit; none once it is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._items or self.ended)
+            found: List[Item] = []
+            size = 0
+            for item in () if self.ended else self._items:
+                size += len(item[1])
+                if found and size > _COMMIT_BYTES:
+                    break
+                found.append(item)
+            return found
 
     def _write(self, items: List[Item]) -> None:
         assert self._store is not None
-        put: Dict[bytes, bytes] = {}
-        damaged = []
-        for is_entry, payload in items:
-            if is_entry:
-                put[key_in(payload)] = payload
-            else:
-                damaged.append(payload)
+        put = {key_in(payload): payload for is_entry, payload in items if is_entry}
+        damaged = [payload for is_entry, payload in items if not is_entry]
         if damaged:
             self._store.drop(damaged)
         if put:
@@ -149,4 +117,10 @@ class MemoWriter:
             f"forebay: the memo in {self._folder} {why} by this process any more. Training goes on. Entries of code that was changed since "
             "stay until then: give it more room (size=), or remove the folder, and start again"
         )
-        self.queue.end()
+        self._over()
+
+    def _over(self) -> None:
+        """Nobody waits any longer, and nothing is taken."""
+        with self._changed:
+            self.ended = True
+            self._changed.notify_all()

@@ -33,7 +33,7 @@ class MemoPlace:
         """The one of this process. Raises ``MemoError`` where the folder is of something else."""
         found = _OPEN.get(self.folder)
         if found is None:
-            with _OPENING.lock:
+            with _OPENING[0]:
                 found = _OPEN.get(self.folder) or _OPEN.setdefault(self.folder, OpenedMemo(self))
         return found
 
@@ -79,27 +79,20 @@ class OpenedMemo:
 
     def keep(self, key: bytes, kept: KeptValue) -> None:
         """Have it written, unless there is no room in the queue. Copies, for the values are the trainer's from now on."""
-        fits = self.writer.queue.has_room(len(kept.text) + sum(one.nbytes for one in kept.arrays))  # else a copy for nothing
+        fits = self.writer.has_room(len(kept.text) + sum(one.nbytes for one in kept.arrays))  # else a copy for nothing
         if not fits or not self.writer.keep(packed(key, kept)):
             COUNTS.add("memo_dropped")
 
 
-class _OpenLock:
-    """Made anew in a child: a thread that is not here may hold the lock."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-
-
 _OPEN: Dict[str, OpenedMemo] = {}
 _PARENTS: List[OpenedMemo] = []  # kept alive: what is theirs must not be closed here
-_OPENING = _OpenLock()
+_OPENING = [threading.Lock()]  # another one in a child: a thread that is not there may hold it
 
 
 def _forked() -> None:
     _PARENTS.extend(_OPEN.values())
     _OPEN.clear()
-    _OPENING.lock = threading.Lock()
+    _OPENING[0] = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forked)

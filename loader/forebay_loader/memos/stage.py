@@ -71,7 +71,8 @@ def memo(
         raise ValueError(f"random takes 'refuse' or 'keep'; got {random!r}")
     if version is not None and (isinstance(version, bool) or not isinstance(version, (str, int))):
         raise TypeError(f"version takes a text or a number; got {version!r}")
-    if not (key is None or isinstance(key, str) or callable(key) or _are_names(key)):
+    are_names = isinstance(key, (list, tuple)) and bool(key) and all(isinstance(one, str) for one in key)
+    if not (key is None or isinstance(key, str) or callable(key) or are_names):
         raise TypeError(f"key takes the name of a member, several, or a function of a sample; got {key!r}")
     return MemoAsked(store, None if folder is None else os.path.abspath(os.fspath(folder)), _bytes_of(size), key, version, random == "keep")
 
@@ -126,7 +127,8 @@ class MemoAsked:
         from forebay_loader.memos.stores.choice import default_folder  # noqa: PLC0415
 
         place = MemoPlace(self.store, os.path.realpath(self.folder or default_folder(self.store)), self.size_bytes)
-        naming = self.naming if callable(self.naming) or self.naming is None else tuple(_names(self.naming))
+        named = (self.naming,) if isinstance(self.naming, str) else self.naming
+        naming = tuple(named) if isinstance(named, list) else named
         if self.version is None and parent_process() is None:
             notice_once("memo-version", EDITS)
         return MemoResults(place, transform, self.version, naming, self.keeps_draws, share_memo_counts())
@@ -142,14 +144,6 @@ def folded(stages: Sequence[Any], handler: Any = None) -> List[Any]:
         else:
             found.append(stage)
     return found
-
-
-def _names(named: Any) -> List[str]:
-    return [named] if isinstance(named, str) else list(named)
-
-
-def _are_names(key: Any) -> bool:
-    return isinstance(key, (list, tuple)) and bool(key) and all(isinstance(one, str) for one in key)
 
 
 def _bytes_of(size: Any) -> int:

@@ -162,7 +162,7 @@ class Observer:
         while self._kept:
             end_ns, cause, number = self._kept[0]
             if cause == UNTOLD:
-                found = _told(told, number)
+                found = next((cause for upto, cause in told if upto >= number), None)  # the first answer since
                 if found is None and now_ns - end_ns < UNTOLD_S * 1e9 and len(self._kept) < _MOST_KEPT:
                     break
                 cause = found if found is not None else PROXY if HUNG.for_s else ORIGIN
@@ -210,8 +210,3 @@ def frame_of(thread: int) -> Optional[FrameType]:
     frames: Dict[int, FrameType]
     _, frames, _ = map(_CALLED, (gc.disable, sys._current_frames, gc.enable))
     return frames.get(thread)
-
-
-def _told(told: "tuple[tuple[int, int], ...]", number: int) -> Optional[int]:
-    """What the untold wait of that number was: the first answer given since."""
-    return next((cause for upto, cause in told if upto >= number), None)

@@ -145,7 +145,7 @@ class _Reading:
         if len(self._waiting) > self._refill_at:
             return True
         fresh = []
-        while len(self._waiting) < self._k and not self._is_barred():
+        while len(self._waiting) < self._k and (self._at_once or not self._waiting or self._waiting[-1].source is not None):
             pulled = self._pull()
             if pulled is None:
                 break
@@ -153,9 +153,6 @@ class _Reading:
             fresh.append(pulled)
         self._announce([pulled.source for pulled in fresh if pulled.source is not None])
         return bool(self._waiting)
-
-    def _is_barred(self) -> bool:
-        return not self._at_once and bool(self._waiting) and self._waiting[-1].source is None
 
     def _pull(self) -> Optional[_Pulled]:
         if self._ended:

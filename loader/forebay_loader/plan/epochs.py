@@ -69,7 +69,8 @@ class Epochs:
 
     def _counted(self, resumed: Optional[int]) -> int:
         with self._owned() as own:
-            worker = _worker()
+            data = sys.modules.get("torch.utils.data")
+            worker = data.get_worker_info() if data is not None else None
             if worker is None:
                 return _next(own, resumed)
             if self._run is None or self._run.pid != os.getpid():
@@ -78,21 +79,15 @@ class Epochs:
 
     @contextmanager
     def _owned(self) -> Iterator[dict[str, Any]]:
-        """The state of the process whose DataLoader this is, under the lock."""
-        with self._changed() as state:
+        """What the memory has, as JSON, of the process whose DataLoader this is: read and changed under its lock."""
+        with self._part.locked():
+            found = self._part.read(_MOST_BYTES).rstrip(b" \0")
+            state = json.loads(found or b"{}")
             own = state.pop(str(training_pid()), None) or {"next": self._first, "set": 0, "starts": []}
             state[str(training_pid())] = own  # the newest last
             for forgotten in list(state)[:-MAX_OWNERS]:
                 del state[forgotten]
             yield own
-
-    @contextmanager
-    def _changed(self) -> Iterator[dict[str, Any]]:
-        """The JSON object in the memory, read and changed under its lock."""
-        with self._part.locked():
-            found = self._part.read(_MOST_BYTES).rstrip(b" \0")
-            state = json.loads(found or b"{}")
-            yield state
             self._part.write(json.dumps(state, separators=(",", ":")).encode().ljust(max(PAGE_BYTES, len(found))))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -175,8 +170,3 @@ def _place(worker_id: int) -> int:
     """
     identity = current_process()._identity
     return int(identity[-1]) - worker_id if identity else 0
-
-
-def _worker() -> Any:
-    data = sys.modules.get("torch.utils.data")
-    return data.get_worker_info() if data is not None else None

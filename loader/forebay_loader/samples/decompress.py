@@ -60,8 +60,10 @@ class Unpacking:
             packed = b""
             if getattr(self._current, "needs_input", True):  # else it holds more than it was asked for
                 packed, self._rest = self._rest or self._read(_READ_BYTES), b""
+                if not packed and self._current is not None:
+                    raise tarfile.ReadError(f"unexpected end of data: the {self._kind} stream is cut off")
                 if not packed:
-                    return self._end()
+                    return b""
             if self._current is None:
                 packed = self._begin(packed)
                 if not packed:
@@ -94,11 +96,6 @@ class Unpacking:
         if self._current.eof:
             self._rest, self._current = bytes(self._current.unused_data), None
         return found
-
-    def _end(self) -> bytes:
-        if self._current is not None:
-            raise tarfile.ReadError(f"unexpected end of data: the {self._kind} stream is cut off")
-        return b""
 
 
 def _decompressor(kind: str) -> Callable[[], Any]:

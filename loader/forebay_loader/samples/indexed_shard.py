@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import Callable, Iterator, Optional, Protocol, Sequence, Tuple
+from typing import Callable, Iterator, Optional, Sequence, Tuple
 
 from forebay_loader.base.argument_types import check_reading
 from forebay_loader.base.errors import ShardReadError
@@ -25,10 +25,7 @@ from forebay_proxy.wire.tar.sample_index import SampleIndex
 __all__ = ["IndexedShard", "MemberBytes", "place", "shard_source"]
 
 
-class ReadShard(Protocol):
-    """Gives ``size`` bytes from ``at`` of a shard; ``sparse``: little is wanted of what lies around them."""
-
-    def __call__(self, at: int, size: int, *, sparse: bool = False) -> bytes: ...
+ReadShard = Callable[..., bytes]  # (at, size, *, sparse=False): ``size`` bytes from ``at``; little is wanted of what lies around them
 
 
 class MemberBytes:

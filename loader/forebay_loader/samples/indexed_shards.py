@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections import OrderedDict
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Protocol, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from forebay_loader.base.argument_types import check_reading
 from forebay_loader.base.errors import ShardChanged
@@ -21,18 +21,6 @@ from forebay_proxy.wire.urls.patterns import expand
 __all__ = ["IndexedShards"]
 
 OPEN_SHARDS = 8  # files and leases that one process keeps
-
-
-class PartsStage(Protocol):
-    """Makes something of samples whose files of some suffixes are read part by part."""
-
-    def wants(self, suffix: str) -> bool:
-        """Whether it reads files of that suffix part by part."""
-        ...
-
-    def by_number(self, sample: Callable[[int], Sample], number: int, count: int) -> Sample:
-        """What it makes of sample ``number`` of ``count``, which ``sample`` gives."""
-        ...
 
 
 class IndexedShards(Sequence[Sample]):
@@ -59,7 +47,7 @@ class IndexedShards(Sequence[Sample]):
         urls: Union[str, Sequence[str]],
         *,
         select_files: Optional[Select] = None,
-        video: Optional[PartsStage] = None,
+        video: Any = None,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         check_reading(None, select_files, None, limits)
@@ -111,7 +99,6 @@ class IndexedShards(Sequence[Sample]):
         return shard, number - (self._ends[shard - 1] if shard else 0)
 
     def _in_parts(self, number: int) -> Sample:
-        assert self._video is not None
         shard, at = self._place(number)
         return self._shard(shard).in_parts(at, self._video.wants)
 

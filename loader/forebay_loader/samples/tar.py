@@ -36,7 +36,7 @@ from forebay_proxy.wire.tar.header import ENCODING, EXPECTED, HEADER, TIMES, blo
 from forebay_proxy.wire.tar.members import BadTar, Links, Member, Walk, links_before
 from forebay_proxy.wire.tar.sample_index import RESERVED, is_meta, is_twin, split_name
 
-__all__ = ["LINKS_GONE", "SampleStart", "Samples", "TarFault", "check_rule", "reads_again", "samples_of"]
+__all__ = ["LINKS_GONE", "SampleStart", "Samples", "TarFault", "check_rule", "reads_again"]
 
 # Asking for an index costs what walking 200 headers does; once it is known to this process, nothing.
 INDEX_FROM_BYTES = 4 << 20
@@ -48,24 +48,6 @@ LINKS_GONE = (
     "from a command or past the sidecar; write the files themselves (GNU tar: --dereference --hard-dereference)"
 )
 _SUFFIXES: Dict[bytes, str] = {}  # behind the first dot of a name -> the sample's key for it
-
-
-def samples_of(
-    sources: Iterable[Dict[str, Any]],
-    *,
-    handler: Optional[Handler] = None,
-    select_files: Optional[Callable[[str], bool]] = None,
-    rename_files: Optional[Callable[[str], str]] = None,
-    markers: bool = True,
-    on_tar_fault: str = "raise",
-) -> Iterator[Sample]:
-    """The samples of ``sources``, read one after the other.
-
-    ``handler``: None raises. ``markers``: a sample ends with its shard, as in webdataset 1.x; before, files of the same key at the end of
-    one shard and the start of the next came together. ``on_tar_fault``: "raise" or "warn", for a missing end marker, data after it, and an
-    unreadable header.
-    """
-    return iter(Samples(handler, select_files, rename_files, markers, on_tar_fault).read(sources))
 
 
 def check_rule(on_tar_fault: str) -> None:
@@ -88,15 +70,20 @@ class _NextShard(Exception):
 
 
 class Samples:
-    """One reading of sources."""
+    """One reading of sources, one after the other.
+
+    ``handler``: None raises. ``markers``: a sample ends with its shard, as in webdataset 1.x; before, files of the same key at the end of
+    one shard and the start of the next came together. ``on_tar_fault``: "raise" or "warn", for a missing end marker, data after it, and an
+    unreadable header.
+    """
 
     def __init__(
         self,
-        handler: Optional[Handler],
-        select_files: Optional[Callable[[str], bool]],
-        rename_files: Optional[Callable[[str], str]],
-        markers: bool,
-        on_tar_fault: str,
+        handler: Optional[Handler] = None,
+        select_files: Optional[Callable[[str], bool]] = None,
+        rename_files: Optional[Callable[[str], str]] = None,
+        markers: bool = True,
+        on_tar_fault: str = "raise",
     ) -> None:
         check_rule(on_tar_fault)
         self._handler = handler or reraise
@@ -194,7 +181,7 @@ class Samples:
             if isinstance(stream, (ShardStream, Descriptor, io.BufferedReader)):  # the last: a local file, which webdataset leaves open
                 stream.close()
         if self._open.sample is before and self._select is None:
-            _tell_empty(shard)
+            warn_node(f"shard {shard}: holds no sample: a sample's files are named KEY.SUFFIX, and names like __x__ are left out")
 
     def _begin_shard(self, shard: str, url: Any, again: Optional[Callable[[int, int], bytes]]) -> None:
         self._open.begin_shard(shard, url)
@@ -397,7 +384,3 @@ def _sought(stream: Any, at: int, size: int) -> bytes:
 def _is_whole(stream: Any) -> bool:
     """Whether the stream's end is certainly the shard's: it is a local file, or gave every byte of its announced length."""
     return isinstance(stream, (io.BufferedReader, io.FileIO, io.BytesIO)) or bool(getattr(stream, "whole", False))
-
-
-def _tell_empty(shard: str) -> None:
-    warn_node(f"shard {shard}: holds no sample: a sample's files are named KEY.SUFFIX, and names like __x__ are left out")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import Callable, Optional
+from typing import Optional
 
 from forebay_loader.base.activity import PROXY, UNTOLD, here
 from forebay_loader.base.counters import COUNTS
@@ -58,9 +58,23 @@ def open_descriptor(
 
 def _opened(path: str, source: Source, reader: str, go_on: Optional[GoOn], version: str, parts: bool) -> Optional[Descriptor]:
     text, headers = source.url.text(), safe_headers(source)
-    turning = _Turning(shown(source, text), reader)
+    began_s = time.monotonic()
+
+    def turning() -> bool:
+        """Whether the sidecar turns, asked each ``LOOK_S``; a person is told of the wait once it is long."""
+        found, waited_s = turns(), time.monotonic() - began_s
+        if not found:
+            HUNG.found()
+        elif waited_s >= DEFAULT_LIMITS.tell_s:
+            say_wait(shown(source, text), reader, waited_s)
+        return found
+
     while True:
-        asking = _taken(path, turning)
+        try:
+            asking = CONNECTIONS.take(path)
+        except socket.timeout:  # that nobody takes one in time is a silence as any other, so HTTP need not wait out another behind it
+            turning()
+            raise
         number = asking.number()
         line = encode_request(text, reader, headers, number, version, parts=parts)
         try:
@@ -77,33 +91,6 @@ def _opened(path: str, source: Source, reader: str, go_on: Optional[GoOn], versi
         opened.in_parts = parts
         COUNTS.by_descriptor(0 if parts else answer.size)
     return opened
-
-
-def _taken(path: str, turning: Callable[[], bool]) -> FdClient:
-    """A connection; one that nobody takes in time is a silence as any other, so HTTP need not wait out another one behind it."""
-    try:
-        return CONNECTIONS.take(path)
-    except socket.timeout:
-        turning()
-        raise
-
-
-class _Turning:
-    """Whether the sidecar turns, asked each ``LOOK_S``; a person is told of the wait once it is long."""
-
-    def __init__(self, shard: str, reader: str) -> None:
-        self._shard = shard
-        self._reader = reader
-        self._began_s = time.monotonic()
-
-    def __call__(self) -> bool:
-        found = turns()
-        if not found:
-            HUNG.found()
-        waited_s = time.monotonic() - self._began_s
-        if found and waited_s >= DEFAULT_LIMITS.tell_s:
-            say_wait(self._shard, self._reader, waited_s)
-        return found
 
 
 def _held(asking: FdClient, number: int, answer: FdAnswer, file: int, name: str, go_on: Optional[GoOn]) -> Descriptor:

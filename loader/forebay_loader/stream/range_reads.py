@@ -166,7 +166,8 @@ def open_range(
     reply = asked(source, "", headers, limits, bearing)
     if reply.status != 206:
         _refused(source, reply)
-    if not _is_span(reply, first, last) or reply.header("ETag") != etag:
+    found = _CONTENT_RANGE.fullmatch(reply.header("Content-Range"))
+    if found is None or (int(found[1]), int(found[2])) != (first, last) or reply.header("ETag") != etag:
         reply.body.close()
         raise ShardChanged(f"shard {shown(source)}: asked for bytes {first}-{last}, answered {reply.header('Content-Range') or 'others'}")
     return reply
@@ -182,12 +183,6 @@ def _range(source: Source, first: int, size: int, etag: str, limits: Limits, spa
         activity.over()
     COUNTS.add("bytes_proxy", len(content))
     return content
-
-
-def _is_span(reply: Reply, first: int, last: int) -> bool:
-    """Whether a 206 brings bytes ``first`` to ``last``, both inclusive."""
-    found = _CONTENT_RANGE.fullmatch(reply.header("Content-Range"))
-    return found is not None and (int(found[1]), int(found[2])) == (first, last)
 
 
 def _refused(source: Source, reply: Reply) -> None:

@@ -18,7 +18,7 @@ import errno
 import io
 import os
 import weakref
-from typing import Any, Callable, Iterator, List, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NoReturn, Optional, Sequence, Tuple
 
 from forebay_loader.base.activity import DISK, here
 from forebay_loader.base.counters import COUNTS
@@ -230,21 +230,14 @@ def _tell(name: str, at: int, error: OSError) -> None:
     )
 
 
-def _chunks(into: Callable[[Any, int], int], start: int, end: int) -> Iterator[memoryview]:
-    """Bytes ``start`` to ``end``, each chunk in the room of the one before. Raises ``OSError``."""
-    room = memoryview(bytearray(READ_BYTES))
-    while start < end:
-        got = into(room[: end - start], start)
-        yield room[:got]
-        start += got
-
-
 def _sum_before(into: Callable[[Any, int], int], at: int) -> Any:
     """The sum of what lies before ``at``, by which an origin that cannot go on there is held to this version."""
-    found = new_sum()
+    found, start, room = new_sum(), 0, memoryview(bytearray(READ_BYTES))
     try:
-        for chunk in _chunks(into, 0, at):
-            found.update(chunk)
+        while start < at:
+            got = into(room[: at - start], start)
+            found.update(room[:got])
+            start += got
     except OSError:  # gone as well: nothing can be compared with it
         return _NoSum()
     return found

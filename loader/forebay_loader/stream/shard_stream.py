@@ -23,46 +23,27 @@ from forebay_loader.transport.body import READ_BYTES, Progress, Unanswered
 from forebay_loader.transport.source_timeout import DEAD
 from forebay_proxy.wire.commands.sources import Source
 
-__all__ = ["ShardStream", "open_stream"]
-
-
-def open_stream(
-    source: Source,
-    reader: str,
-    *,
-    own_open: Optional[OwnOpener] = None,
-    limits: Limits = DEFAULT_LIMITS,
-    refused: Optional[Callable[[str], None]] = None,
-    progress: Optional[Progress] = None,
-) -> ShardStream:
-    """The shard's bytes from the start, as a file-like object; returns once the first answer is there.
-
-    ``progress`` is what was read of it by descriptor: the rest of that very version is given.
-
-    ``reader`` is ``job/rank/worker/opener``. ``own_open(text)`` opens the original text webdataset's own way, the last resort. ``refused``
-    is told the scheme of a shard that the sidecar does not take although it is not wrong (a file below no configured root). Raises
-    ``ShardReadError`` (absent, refused), ``ProxyUnreachable`` (no sidecar and no other way).
-    """
-    stream = ShardStream(source, reader, own_open=own_open, limits=limits, refused=refused, progress=progress)
-    try:
-        stream.connect()
-    except BaseException:
-        stream.close()
-        raise
-    return stream
+__all__ = ["ShardStream"]
 
 
 class ShardStream(io.BufferedIOBase):
-    """One shard's bytes in order. ``read(n)`` gives n bytes, fewer only at the end. Not for two threads at once."""
+    """One shard's bytes in order, from the start: made once the first answer is there. ``read(n)`` gives n bytes, fewer only at the end.
+    Not for two threads at once.
+
+    ``reader`` is ``job/rank/worker/opener``. ``own_open(text)`` opens the original text webdataset's own way, the last resort. ``refused``
+    is told the scheme of a shard that the sidecar does not take although it is not wrong (a file below no configured root). ``progress`` is
+    what was read of it by descriptor: the rest of that very version is given. Raises ``ShardReadError`` (absent, refused),
+    ``ProxyUnreachable`` (no sidecar and no other way).
+    """
 
     def __init__(
         self,
         source: Source,
         reader: str,
         *,
-        own_open: Optional[OwnOpener],
-        limits: Limits,
-        refused: Optional[Callable[[str], None]],
+        own_open: Optional[OwnOpener] = None,
+        limits: Limits = DEFAULT_LIMITS,
+        refused: Optional[Callable[[str], None]] = None,
         progress: Optional[Progress] = None,
     ) -> None:
         self._body: Any = None
@@ -78,6 +59,11 @@ class ShardStream(io.BufferedIOBase):
         self._opened = progress is not None
         self._why_past = "the sidecar did not answer"
         self._pid = os.getpid()
+        try:
+            self._connect()
+        except BaseException:
+            self.close()
+            raise
 
     def __repr__(self) -> str:
         length = "?" if self._progress.length is None else self._progress.length
@@ -133,7 +119,7 @@ class ShardStream(io.BufferedIOBase):
             self._drop_body()
         super().close()
 
-    def connect(self) -> None:
+    def _connect(self) -> None:
         """Have an answer positioned at the next byte, by whichever way. Raises ``LoaderError`` when there is none left."""
         while self._body is None and not self._ended:
             try:
@@ -142,7 +128,9 @@ class ShardStream(io.BufferedIOBase):
                 check_descriptors(self.name, trouble)
                 self._order.cope(trouble)
             except NotTaken as reason:
-                self._tell_refused(reason)
+                if self._refused is not None and self._order.through_sidecar and reason.alike:
+                    self._refused(self._order.scheme)
+                    self._why_past = f"the sidecar does not serve {self._order.scheme} shards"
                 self._order.take_next(str(reason), lost=False, reached=True)
             except LoaderError as error:
                 check_descriptors(self.name, error)
@@ -180,7 +168,7 @@ class ShardStream(io.BufferedIOBase):
         self._chunk, self._at, self._placed = b"", 0, 0
         while not self._ended and not self._chunk and not self._placed:
             self._leave_parents_connection()
-            self.connect()
+            self._connect()
             self._receive(room)
 
     def _receive(self, room: Optional[memoryview]) -> None:
@@ -226,11 +214,6 @@ class ShardStream(io.BufferedIOBase):
         self._drop_body()
         self._ended = True
         return data
-
-    def _tell_refused(self, reason: NotTaken) -> None:
-        if self._refused is not None and self._order.through_sidecar and reason.alike:
-            self._refused(self._order.scheme)
-            self._why_past = f"the sidecar does not serve {self._order.scheme} shards"
 
     def _count_opening(self) -> None:
         through = self._order.through_sidecar

@@ -19,7 +19,7 @@ from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.identity.reader_name import CLAIMS, ensure_job
 from forebay_loader.stream.descriptor_request import open_descriptor
 from forebay_loader.stream.shard_descriptor import Descriptor
-from forebay_loader.stream.shard_stream import ShardStream, open_stream
+from forebay_loader.stream.shard_stream import ShardStream
 from forebay_loader.transport.body import Progress
 from forebay_loader.transport.endpoint import find_endpoint
 from forebay_proxy.wire.commands.gopen_rules import rewritten as by_rules
@@ -178,7 +178,7 @@ def open_source(source: Source, limits: Limits = DEFAULT_LIMITS, version: str = 
 
     def streamed(progress: Optional[Progress] = None) -> ShardStream:
         own_open = _own_opener(source.text)
-        return open_stream(source, reader, own_open=own_open, limits=limits, refused=_remember_refusal, progress=progress)
+        return ShardStream(source, reader, own_open=own_open, limits=limits, refused=_remember_refusal, progress=progress)
 
     return open_descriptor(source, reader, streamed, version) or streamed()
 
@@ -196,7 +196,7 @@ def _open(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) -> An
 
 def _understood(text: str) -> Optional[Source]:
     scheme = text.partition(":")[0].lower()
-    if scheme not in TAKEN or _is_locked(text) or not (_is_stock(scheme) or _schemes().get(scheme) is _open):
+    if scheme not in TAKEN or (scheme == "pipe" and _is_secured()) or not (_is_stock(scheme) or _schemes().get(scheme) is _open):
         return None
     source = _proxied(text) or _parsed(text)
     if source is None or source.url.scheme not in ORIGINS or source.url.scheme in _TAKEOVER.refused:
@@ -239,12 +239,8 @@ def _is_stock(scheme: str) -> bool:
     return getattr(found, "__module__", "") == "webdataset.gopen" and getattr(found, "__name__", "") in stock
 
 
-def _is_locked(url: str) -> bool:
-    """Whether webdataset was told to refuse commands (``WDS_SECURE``); it then says so itself."""
-    return url.startswith("pipe:") and _is_secured()
-
-
 def _is_secured() -> bool:
+    """Whether webdataset was told to refuse commands (``WDS_SECURE``); it then says so itself."""
     return bool(getattr(getattr(gopen_module(), "utils", None), "enforce_security", False))
 
 

@@ -12,6 +12,7 @@ import os
 import threading
 import weakref
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, Callable, Iterable, Iterator, Optional
 
 from forebay_loader.base.takeover_report import REPORT
@@ -23,6 +24,7 @@ from forebay_loader.meter.stalls import install
 from forebay_loader.plan.ahead import Ahead, passed_on
 from forebay_loader.plan.known_lists import is_known_list, lists_shards
 from forebay_loader.plan.plan_client import set_of
+from forebay_loader.samples.open_sample import reraise
 from forebay_loader.stream.webdataset_openers import enable, enabled, gopen_module, left_command, open_source, refused, source_of
 from forebay_loader.takeover.tar_files import take_tars
 from forebay_loader.videos import torch_video
@@ -103,14 +105,14 @@ def _uncached(stock: Opener) -> Opener:
 
     @functools.wraps(stock)
     def cached_url_opener(data: Iterable[Any], handler: Any = None, *args: Any, **options: Any) -> Iterator[Any]:
-        told = _Told(handler or _reraise)
+        told = _Told(handler or reraise)
         for sample in _reading_ahead(data):
             source = _source_of(sample)
             if source is None:
                 yield from stock([sample], told, *args, **options)
             else:
                 try:
-                    stream = _opened(source)
+                    stream = open_source(source, enabled() or DEFAULT_LIMITS)
                 except Exception as error:
                     error.args = (*error.args, sample["url"])
                     told(error)
@@ -157,10 +159,6 @@ class _Told:
         return goes_on
 
 
-def _reraise(error: Exception) -> bool:
-    raise error
-
-
 def _reading_ahead(urls: Iterable[Any]) -> Iterator[Any]:
     """Yield the same items. They are announced ahead, unless an earlier Forebay stage does that; each item's way is reported."""
     items = iter(urls)
@@ -171,13 +169,9 @@ def _reading_ahead(urls: Iterable[Any]) -> Iterator[Any]:
     if first is _NOTHING:
         return
     announced = passed_on() != before
-    rest = _rejoined(items, first)
+    rest = chain([first], items)
+    del first
     yield from _reported(rest if announced or enabled() is None else ahead_of(begun)(rest, known=known))
-
-
-def _rejoined(items: Iterator[Any], first: Any) -> Iterator[Any]:
-    yield first
-    yield from items
 
 
 def _reported(items: Iterable[Any]) -> Iterator[Any]:
@@ -225,10 +219,6 @@ def _source_of(item: Any) -> Optional[Source]:
         return source_of(item["url"] if isinstance(item, dict) else item)
     except Exception:
         return None
-
-
-def _opened(source: Source) -> Any:
-    return open_source(source, enabled() or DEFAULT_LIMITS)
 
 
 _PULLS = threading.local()  # .begun: the lists that began within the pull that is on

@@ -75,15 +75,13 @@ class _TakenTar(tarfile.TarFile):
             if found.islnk() or found.issym():
                 found = self._linked(found)
             elif is_twin(found.name):
-                found = self._left_out(found)
-            if found.isreg() and not is_meta(found.name):
-                self._begun(*split_name(found.name))
+                found = copy.copy(found)  # left out, as a folder is
+                found.type = tarfile.DIRTYPE
+            key, suffix = split_name(found.name) if found.isreg() and not is_meta(found.name) else (None, "")
+            if key is not None:
+                self._suffixes = (self._suffixes if key == self._key else frozenset()) | {suffix}
+                self._key = key
             yield found
-
-    def _begun(self, key: Optional[str], suffix: str) -> None:
-        if key is not None:
-            self._suffixes = (self._suffixes if key == self._key else frozenset()) | {suffix}
-            self._key = key
 
     def extractfile(self, member: Any) -> Any:
         if self._given is not None and member is self._given[0] and self.again is not None:
@@ -112,12 +110,6 @@ class _TakenTar(tarfile.TarFile):
         found = copy.copy(link)
         found.type, found.size = tarfile.REGTYPE, place[1]
         self._given = found, place
-        return found
-
-    @staticmethod
-    def _left_out(twin: tarfile.TarInfo) -> tarfile.TarInfo:
-        found = copy.copy(twin)
-        found.type = tarfile.DIRTYPE
         return found
 
 

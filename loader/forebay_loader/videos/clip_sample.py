@@ -17,7 +17,7 @@ from forebay_loader.samples.indexed_shard import MemberBytes
 from forebay_loader.samples.shard_name import drawn_as, shard_name
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.clip_pass import ClipArguments, ClipPass, ClipVisit
-from forebay_loader.videos.decode.clip_timer import ClipTimer
+from forebay_loader.videos.decode.frames import ClipTimer
 from forebay_loader.videos.decode.sound import resampled
 from forebay_loader.videos.errors import UnsupportedVideo, VideoError
 from forebay_loader.videos.metadata.motion import LOOK

@@ -51,7 +51,7 @@ class SidecarDoors:
         )
         self._guard, self._report = guard, report
         self.http = HttpServer(
-            cache=cache, plans=PlanIntake(plans, parts.prefetcher, start.events),
+            cache=cache, plans=PlanIntake(plans, parts.prefetcher),
             operations=Operations(
                 cache, parts.resolver, parts.segment_check, start.clock, parts.sets.declare, parts.tar_check, parts.sets.remove
             ),

@@ -24,7 +24,7 @@ from forebay_proxy.core import logs, secret_parameters
 from forebay_proxy.core.errors import ConfigError, causes
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.exit_codes import ExitCode
-from forebay_proxy.core.facts.requests import LoopLagged, PlanChanged
+from forebay_proxy.core.facts.requests import LoopLagged
 from forebay_proxy.core.logs import frames_of
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SegmentLayout
 from forebay_proxy.core.tasks import describe_fault, kept
@@ -33,8 +33,8 @@ from forebay_proxy.origins.net.egress import Egress
 from forebay_proxy.origins.registry import Origins
 from forebay_proxy.server.http.connection import raise_limit
 from forebay_proxy.server.http.server import ServerAddress
-from forebay_proxy.telemetry.long_waits import LongWaits
 from forebay_proxy.telemetry.troubles import Troubles
+from forebay_proxy.telemetry.waits import LongWaits
 
 __all__ = ["TICK_S", "Sidecar", "begin_tasks", "measure_lag", "run_service", "serve"]
 
@@ -245,8 +245,7 @@ async def _tick(parts: CacheParts, report: StatusReport, long_waits: LongWaits, 
         parts.sets.look_again()
         cache.readers.let_rest(start.clock())
         cache.fd_lender.look_again()
-        for reader in parts.plans.expire(cache.readers.is_reading):
-            start.events.emit(PlanChanged(reader.job, "expired"))
+        parts.plans.expire(cache.readers.is_reading)
 
 
 async def measure_lag(events: Events, *, every_s: float = 0.25, clock: Callable[[], float] = time.monotonic) -> NoReturn:

@@ -21,10 +21,9 @@ from forebay_proxy.core.shard import shown_set
 from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
 from forebay_proxy.server.http.plan_route import MOST_ROWS
 from forebay_proxy.telemetry.counters import PlanAdherence
-from forebay_proxy.telemetry.long_waits import why
 from forebay_proxy.telemetry.usage import PeakBytes, Usage
 from forebay_proxy.telemetry.verdict import verdict
-from forebay_proxy.telemetry.waits import OPENING
+from forebay_proxy.telemetry.waits import OPENING, why
 from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.protocol.version import VERSION
 

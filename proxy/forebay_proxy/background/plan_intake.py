@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from weakref import WeakValueDictionary
 
 from forebay_proxy.background.prefetcher import Prefetcher
-from forebay_proxy.core.events import Events
-from forebay_proxy.core.facts.requests import PlanChanged
 from forebay_proxy.policy.plans.entries import Entries
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.wire.protocol.plan import PlanBody, ReaderName
@@ -26,16 +24,11 @@ TURN_S = 0.002  # of the event loop at a time, for all plans together: a hundred
 class PlanIntake:
     """``PUT``, ``POST`` and ``DELETE`` of ``/v1/plans/…``."""
 
-    def __init__(self, plans: PlanRegistry, prefetcher: Prefetcher, events: Events) -> None:
+    def __init__(self, plans: PlanRegistry, prefetcher: Prefetcher) -> None:
         self._plans = plans
         self._prefetcher = prefetcher
-        self._events = events
         self._queues = WeakValueDictionary[ReaderName, asyncio.Lock]()  # what one reader sends, one after the other
         self._turn = asyncio.Lock()  # first come, first served
-
-    def _changed(self, reader: ReaderName, what: str) -> None:
-        self._events.emit(PlanChanged(reader.job, what))
-        self._prefetcher.wake()
 
     async def announce(
         self, reader: ReaderName, plan: PlanBody, headers: tuple[tuple[str, str], ...] = (), *, appended: bool = False
@@ -48,14 +41,14 @@ class PlanIntake:
             entries = Entries(plan.shards, headers, pattern=plan.set or "", indices=plan.indices)
             take = self._plans.appending if appended else self._plans.replacing
             await self._in_turns(take(reader, entries, plan.epoch, plan.set, plan.at))
-            self._changed(reader, "extended" if appended else "replaced")
+            self._prefetcher.wake()
 
     async def retract(self, reader: ReaderName) -> bool:
         """Forget what ``reader`` announced and has not read, all that it sent before included; False if there was nothing."""
         async with self._queues.setdefault(reader, asyncio.Lock()):
             withdrawn = self._plans.withdraw(reader)
             if withdrawn:
-                self._changed(reader, "withdrawn")
+                self._prefetcher.wake()
             return withdrawn
 
     async def _in_turns(self, slices: Iterator[None]) -> None:

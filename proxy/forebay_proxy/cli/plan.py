@@ -18,7 +18,7 @@ from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.quantities import TotalBytes, format_bits, format_duration, format_rate, format_size, parse_rate
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.eviction.ledger import OVERHEAD_STEP_BYTES
-from forebay_proxy.simulate.estimate import Estimate, PlannedRun
+from forebay_proxy.simulate.estimate import Estimate
 from forebay_proxy.simulate.replay import ReplayOutcome, replay
 from forebay_proxy.simulate.workload import ALL, ALONE, Recording, Workload, read_recording, shuffled
 
@@ -105,20 +105,19 @@ def _estimate(shards: Sequence[Shard], settings: Settings, seams: Seams, flags: 
     if missing := [f"{flag_name(name)} {example}" for name, example in _NEEDED.items() if flags[name] is None]:
         raise click.UsageError(f"an estimate needs {' and '.join(missing)} too (with your own figures)")
     lengths, how = _lengths(shards, {}, settings, seams, flags)
-    run = PlannedRun(sum(lengths.values()), flags["cache_size"], flags["origin_bandwidth"], flags["rate"], flags["workers"] or 1)
-    estimate = Estimate(run)
+    estimate = Estimate(sum(lengths.values()), flags["cache_size"], flags["origin_bandwidth"], flags["rate"], flags["workers"] or 1)
     if as_json:
         figures = {name: getattr(estimate, name) for name in _FIGURES}
-        say_json({"shards": len(lengths), "lengths": how, **asdict(run), **figures})
+        say_json({"shards": len(lengths), "lengths": how, **asdict(estimate), **figures})
         return 0
     show_table([
-        ("working set", f"{format_size(run.dataset_bytes)} in {many(len(lengths), 'shard')} ({how})"),
-        ("cache", format_size(run.cache_bytes)),
-        ("trainer", f"takes {format_rate(run.rate_bytes_s)}, with {many(run.workers, 'reader')} (--workers)"),
-        ("origin", f"gives {format_rate(run.origin_bytes_s)} ({format_bits(run.origin_bytes_s)})"),
+        ("working set", f"{format_size(estimate.dataset_bytes)} in {many(len(lengths), 'shard')} ({how})"),
+        ("cache", format_size(estimate.cache_bytes)),
+        ("trainer", f"takes {format_rate(estimate.rate_bytes_s)}, with {many(estimate.workers, 'reader')} (--workers)"),
+        ("origin", f"gives {format_rate(estimate.origin_bytes_s)} ({format_bits(estimate.origin_bytes_s)})"),
         ("smallest useful cache", f"{format_size(estimate.smallest_useful_bytes)}: below it hardly more than read-ahead fits"),
-        ("read from the cache", f"{_share(estimate.hit_bytes, run.dataset_bytes)} an epoch, from the second on"),
-        ("  with LRU instead", f"{_share(estimate.lru_hit_bytes, run.dataset_bytes)}, each epoch shuffled anew"),
+        ("read from the cache", f"{_share(estimate.hit_bytes, estimate.dataset_bytes)} an epoch, from the second on"),
+        ("  with LRU instead", f"{_share(estimate.lru_hit_bytes, estimate.dataset_bytes)}, each epoch shuffled anew"),
         ("read from the origin", f"{format_size(estimate.origin_bytes)} an epoch" if estimate.origin_bytes else "nothing any more"),
         ("first epoch", f"at least {format_duration(estimate.first_epoch_s)}"),
         ("further epochs", f"at least {format_duration(estimate.epoch_s)}; the trainer alone takes {format_duration(estimate.trainer_s)}"),

@@ -52,6 +52,10 @@ class Credential:
     def __bool__(self) -> bool:
         return bool(self.headers or self.signature)
 
+    @property
+    def has_authorization(self) -> bool:
+        return _has_authorization(self.headers)
+
     def variant(self, key: bytes) -> str:
         """The HMAC of what of it may choose the bytes: all but signatures. "" for none of that."""
         return Credential(self.headers, self.choosing).mac(key)
@@ -217,6 +221,8 @@ def _travelling(scheme: str, headers: tuple[tuple[str, str], ...]) -> tuple[tupl
     """
     if scheme in ("http", "https"):
         return headers
-    if scheme in ("gs", "hf") and any(name.lower() == "authorization" for name, _ in headers):
-        return headers
-    return ()
+    return headers if scheme in ("gs", "hf") and _has_authorization(headers) else ()
+
+
+def _has_authorization(headers: tuple[tuple[str, str], ...]) -> bool:
+    return any(name.lower() == "authorization" for name, _ in headers)

@@ -23,14 +23,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from forebay_proxy.core.digests import Digest
-from forebay_proxy.core.errors import (
-    InvalidShard,
-    OriginError,
-    OriginRefused,
-    OriginTimeout,
-    RangeNotSatisfiable,
-    ShardChanged,
-)
+from forebay_proxy.core.errors import InvalidShard, OriginError, OriginRefused, OriginTimeout, RangeNotSatisfiable, ShardChanged
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.origins import OriginAnswered, OriginOddity
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
@@ -46,15 +39,7 @@ from forebay_proxy.origins.net.egress import Egress
 from forebay_proxy.origins.net.guard import Guard, Hop
 from forebay_proxy.origins.net.proxies import Proxy
 from forebay_proxy.origins.request import OriginRequest, RequestTarget, next_hop
-from forebay_proxy.origins.response import (
-    OriginResponse,
-    Placement,
-    check_pin,
-    content_length,
-    error_of,
-    placement,
-    vary_of,
-)
+from forebay_proxy.origins.response import OriginResponse, Placement, check_pin, content_length, error_of, placement, vary_of
 
 __all__ = ["OriginClient"]
 
@@ -167,18 +152,15 @@ class OriginClient:
             await session.close()
         await self._resolver.close()
 
-    async def _probe(self, source: RequestTarget, shard: Shard) -> Version:
+    async def _probe(self, source: RequestTarget, shard: Shard, range: ByteRange | None = _ONE_BYTE) -> Version:
         """The version, by asking for one byte; a shard without any is asked for whole."""
         try:
-            return await self._version_by(source, shard, _ONE_BYTE)
+            async with self.read(source, shard, range, Pin()) as body:
+                return body.version
         except RangeNotSatisfiable as error:
             if error.length != 0:
                 raise
-            return await self._version_by(source, shard, None)
-
-    async def _version_by(self, source: RequestTarget, shard: Shard, range: ByteRange | None) -> Version:
-        async with self.read(source, shard, range, Pin()) as body:
-            return body.version
+        return await self._probe(source, shard, None)
 
     async def _exchange(self, source: RequestTarget, shard: Shard, method: str, conditions: Mapping[str, str], pin: Pin) -> _Exchange:
         ask = await source.prepare(shard)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from forebay_proxy.core.quantities import format_duration, format_rate, format_size
 from forebay_proxy.core.segments import DEFAULT_LAYOUT
 
-__all__ = ["AHEAD_SEGMENTS", "HELD_SEGMENTS", "SLOW_ANSWER_S", "SLOW_CONNECTION_BYTES_S", "Estimate", "PlannedRun"]
+__all__ = ["AHEAD_SEGMENTS", "HELD_SEGMENTS", "SLOW_ANSWER_S", "SLOW_CONNECTION_BYTES_S", "Estimate"]
 
 # When the cache is the limit a reader may have two segments ahead of it that something needed left for (``policy.eviction.read_ahead``).
 AHEAD_SEGMENTS = 2
@@ -29,8 +29,8 @@ SLOW_CONNECTION_BYTES_S = 50e6
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedRun:
-    """A training run as a person knows it: bytes, and bytes a second. ``rate`` is what all ``workers`` together take."""
+class Estimate:
+    """Of a training run as a person knows it: bytes, and bytes a second. ``rate`` is what all ``workers`` together take."""
 
     dataset_bytes: int
     cache_bytes: int
@@ -38,59 +38,51 @@ class PlannedRun:
     rate_bytes_s: float
     workers: int
 
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """What follows from it."""
-
-    run: PlannedRun
-
     @property
     def ahead_bytes(self) -> int:
         """W: what lies ahead of the readers, read once and gone; no more than there is to read."""
-        return min(self.run.dataset_bytes, self.run.workers * AHEAD_SEGMENTS * DEFAULT_LAYOUT.segment_bytes)
+        return min(self.dataset_bytes, self.workers * AHEAD_SEGMENTS * DEFAULT_LAYOUT.segment_bytes)
 
     @property
     def smallest_useful_bytes(self) -> int:
         """Below this nothing is left to keep from one epoch to the next: every reader holds the segment it is in and has two ahead, and
         the line must be full meanwhile (rate x time of one segment). A smaller cache still hides latency, down to no room at all."""
-        held = self.run.workers * (HELD_SEGMENTS + AHEAD_SEGMENTS) * DEFAULT_LAYOUT.segment_bytes
-        on_the_way = int(self.run.rate_bytes_s * (SLOW_ANSWER_S + DEFAULT_LAYOUT.segment_bytes / SLOW_CONNECTION_BYTES_S))
-        return min(self.run.dataset_bytes, max(held, on_the_way))
+        held = self.workers * (HELD_SEGMENTS + AHEAD_SEGMENTS) * DEFAULT_LAYOUT.segment_bytes
+        on_the_way = int(self.rate_bytes_s * (SLOW_ANSWER_S + DEFAULT_LAYOUT.segment_bytes / SLOW_CONNECTION_BYTES_S))
+        return min(self.dataset_bytes, max(held, on_the_way))
 
     @property
     def hit_bytes(self) -> int:
         """An epoch's, from the second on. Where everything fits nothing is pushed out by what is read ahead."""
-        run = self.run
-        return run.dataset_bytes if run.cache_bytes >= run.dataset_bytes else max(0, run.cache_bytes - self.ahead_bytes)
+        return self.dataset_bytes if self.cache_bytes >= self.dataset_bytes else max(0, self.cache_bytes - self.ahead_bytes)
 
     @property
     def origin_bytes(self) -> int:
         """An epoch's, from the second on."""
-        return self.run.dataset_bytes - self.hit_bytes
+        return self.dataset_bytes - self.hit_bytes
 
     @property
     def lru_hit_bytes(self) -> int:
         """What a cache that drops the least recently used would hit, each epoch shuffled anew."""
-        if not self.run.dataset_bytes or self.run.cache_bytes >= self.run.dataset_bytes:
-            return self.run.dataset_bytes
-        share = self.run.cache_bytes / self.run.dataset_bytes
-        return int(self.run.dataset_bytes * (share + (1 - share) * math.log(1 - share)))
+        if not self.dataset_bytes or self.cache_bytes >= self.dataset_bytes:
+            return self.dataset_bytes
+        share = self.cache_bytes / self.dataset_bytes
+        return int(self.dataset_bytes * (share + (1 - share) * math.log(1 - share)))
 
     @property
     def trainer_s(self) -> float:
         """An epoch if no byte ever had to be waited for."""
-        return self.run.dataset_bytes / self.run.rate_bytes_s
+        return self.dataset_bytes / self.rate_bytes_s
 
     @property
     def first_epoch_s(self) -> float:
         """At least: everything comes from the origin."""
-        return max(self.trainer_s, self.run.dataset_bytes / self.run.origin_bytes_s)
+        return max(self.trainer_s, self.dataset_bytes / self.origin_bytes_s)
 
     @property
     def epoch_s(self) -> float:
         """At least, from the second on."""
-        return max(self.trainer_s, self.origin_bytes / self.run.origin_bytes_s)
+        return max(self.trainer_s, self.origin_bytes / self.origin_bytes_s)
 
     @property
     def waiting_ratio(self) -> float:
@@ -100,38 +92,36 @@ class Estimate:
     @property
     def sufficient_bytes(self) -> int:
         """The smallest cache with which the line keeps up from the second epoch on: D - (C - W) = D x b / r."""
-        run = self.run
-        if run.origin_bytes_s >= run.rate_bytes_s:
+        if self.origin_bytes_s >= self.rate_bytes_s:
             return 0
-        needed = math.ceil(run.dataset_bytes * (1 - run.origin_bytes_s / run.rate_bytes_s)) + self.ahead_bytes
-        return min(run.dataset_bytes, needed)
+        needed = math.ceil(self.dataset_bytes * (1 - self.origin_bytes_s / self.rate_bytes_s)) + self.ahead_bytes
+        return min(self.dataset_bytes, needed)
 
     @property
     def verdict(self) -> str:
         """For a tired person: whether a cache helps, and what would."""
-        run = self.run
-        if not run.dataset_bytes:
+        if not self.dataset_bytes:
             return "there is nothing to read"
         first = f"{format_duration(self.first_epoch_s)}, of which {format_duration(self.first_epoch_s - self.trainer_s)} waiting"
-        if run.cache_bytes >= run.dataset_bytes:
+        if self.cache_bytes >= self.dataset_bytes:
             text = "the cache holds everything from the second epoch on"
             if self.first_epoch_s > self.trainer_s:
                 return f"{text}. The first epoch takes {first}"
             saved = f"saves the origin {format_size(self.hit_bytes)} an epoch"
             return f"{text} and {saved}; it makes no epoch faster, as the origin is faster than the trainer"
-        if run.origin_bytes_s >= run.rate_bytes_s:
+        if self.origin_bytes_s >= self.rate_bytes_s:
             saved = f"the cache saves the origin {format_size(self.hit_bytes)} an epoch"
             if not self.hit_bytes:
                 saved = f"a cache of more than {format_size(self.smallest_useful_bytes)} would save the origin bytes"
             return (
-                f"no cache can make this faster: the origin ({format_rate(run.origin_bytes_s)}) is faster than the trainer "
-                f"({format_rate(run.rate_bytes_s)}). Reading ahead hides its latency, and {saved}"
+                f"no cache can make this faster: the origin ({format_rate(self.origin_bytes_s)}) is faster than the trainer "
+                f"({format_rate(self.rate_bytes_s)}). Reading ahead hides its latency, and {saved}"
             )
         if self.waiting_ratio < 0.005:  # rounds to none
             return (
                 f"the cache makes up for the origin: from the second epoch on the line has {format_size(self.origin_bytes)} an epoch to "
                 f"bring, for which there is time enough. The first epoch takes {first}"
             )
-        why = "" if self.hit_bytes else f", and the cache is too small to keep anything ({run.workers} workers read ahead in all of it)"
+        why = "" if self.hit_bytes else f", and the cache is too small to keep anything ({self.workers} workers read ahead in all of it)"
         waits = f"the accelerator waits {100 * self.waiting_ratio:.0f} % of the time"
         return f"origin-bound{why}: {waits}; a cache of {format_size(self.sufficient_bytes)} would end that"

@@ -52,7 +52,7 @@ class JobCounters:
         if fact.code >= 400 and fact.code not in ORDINARY and not fact.expected:
             self.errors += 1
 
-    def snapshot(self) -> dict[str, object]:
+    def snapshot(self) -> dict[str, Any]:
         return {
             "requests": dict(self.requests),
             "bytes": {"sent": self.sent_bytes, "hit": self.hit_bytes, "opened": self.opened_bytes},
@@ -120,23 +120,11 @@ class Counters:
         ``bytes.opened``: lengths of the shards that were passed as files of which samples are read; what is read of them nobody hears, and
         ``sent`` has none of it.
         """
-        total = self._total
-        saved = max(0, total.sent_bytes - self._origin_bytes)
-        return {
-            "requests": dict(total.requests),
-            "bytes": {
-                "sent": total.sent_bytes,
-                "hit": total.hit_bytes,
-                "opened": total.opened_bytes,
-                "origin": self._origin_bytes,
-                "saved": saved,
-            },
-            "reader_wait_s": total.reader_wait_s,
-            "errors": total.errors,
-            "no_tars": total.no_tars,
-            "jobs": {job: counters.snapshot() for job, counters in self._jobs.items()},
-            "anonymous": self._anonymous.snapshot(),
-        }
+        origin = self._origin_bytes
+        total = self._total.snapshot()
+        total["bytes"] |= {"origin": origin, "saved": max(0, self._total.sent_bytes - origin)}
+        jobs = {job: counters.snapshot() for job, counters in self._jobs.items()}
+        return {**total, "jobs": jobs, "anonymous": self._anonymous.snapshot()}
 
     def _request_done(self, fact: RequestDone) -> None:
         self._total.request(fact)

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from forebay_proxy.core.quantities import format_size
-from forebay_proxy.telemetry.long_waits import LONG_S
 from forebay_proxy.telemetry.origin_board import OriginBoard
-from forebay_proxy.telemetry.waits import Wait, Waits
+from forebay_proxy.telemetry.waits import LONG_S, Waits
 
 __all__ = ["verdict"]
 
@@ -77,25 +76,17 @@ def _readers(
 
 
 def _waiting(waits: Waits, board: OriginBoard) -> str:
-    """Who waits right now, and has for long."""
+    """Who waits right now, and has for long; with what the origin says, and how often it refused in the last minute."""
     long = [wait for wait in waits if waits.seconds(wait) >= LONG_S]
     if not long:
         return ""
     first = min(long, key=lambda wait: wait.since)
     same = sum(wait.origin == first.origin for wait in long)
     who = f"{same} readers wait" if same > 1 else "a reader waits"
-    return f"{who} for {first.origin}, {waits.seconds(first):.0f} s by now: {_trouble(first, board)}"
-
-
-def _trouble(wait: Wait, board: OriginBoard) -> str:
-    error = board.error_since(wait.origin, wait.since)
-    return (error or "no answer yet") + _failing(wait.origin, board)
-
-
-def _failing(origin: str, board: OriginBoard) -> str:
-    """How often it refused in the last minute, by status."""
-    bad = [f"{count} x {code or 'no answer'}" for code, count in board.refusals(origin).items()]
-    return f" ({', '.join(bad)} in the last minute)" if bad else ""
+    trouble = board.error_since(first.origin, first.since) or "no answer yet"
+    bad = ", ".join(f"{count} x {code or 'no answer'}" for code, count in board.refusals(first.origin).items())
+    often = f" ({bad} in the last minute)" if bad else ""
+    return f"{who} for {first.origin}, {waits.seconds(first):.0f} s by now: {trouble}{often}"
 
 
 def _waited(waits: Waits, board: OriginBoard, in_flight: Mapping[str, int]) -> str:
@@ -103,17 +94,11 @@ def _waited(waits: Waits, board: OriginBoard, in_flight: Mapping[str, int]) -> s
     share = waits.share()
     if share is None or share < MUCH:
         return ""
-    return f"readers waited {_percent(share)} of the last minute{_busiest(board, in_flight)}"
-
-
-def _busiest(board: OriginBoard, in_flight: Mapping[str, int]) -> str:
-    found = board.busiest()
-    if found is None:
-        return ""
-    origin, rate_bytes_s = found
-    if rate_bytes_s < 1 and not in_flight.get(origin):  # idle now: it says nothing of the minute before
-        return ""
-    return f"; {origin} brings {format_size(int(rate_bytes_s))}/s now, {in_flight.get(origin, 0)} requests in the air"
+    origin, rate_bytes_s = board.busiest() or ("", 0.0)
+    flying = in_flight.get(origin, 0)
+    told = f"; {origin} brings {format_size(int(rate_bytes_s))}/s now, {flying} requests in the air"
+    is_idle = rate_bytes_s < 1 and not flying  # it says nothing of the minute before
+    return f"readers waited {_percent(share)} of the last minute{'' if is_idle else told}"
 
 
 def _percent(share: float) -> str:

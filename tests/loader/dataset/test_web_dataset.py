@@ -156,7 +156,7 @@ def test_a_bound_on_copies_and_none_at_all(shards: FakeServer, tmp_path: Path) -
     list(dataset(cache_dir=str(tmp_path / "none"), cache_size=0))
     assert not (tmp_path / "none").exists()
     made = dataset(cache_dir=str(tmp_path), cache_size=2 * len(tar_shard(0)))
-    cache = made.pipeline[-2]._opening._cache
+    cache = made.pipeline[-2].opening.cache
     cache.cleaner.interval = None  # not once in 30 s
     list(made)
     assert 0 < len(list(tmp_path.glob("*.tar"))) <= 3

@@ -66,11 +66,11 @@ def test_what_is_offered_is_written(folder: str, made: Callable[..., MemoWriter]
     """And what is told to be damaged leaves."""
     writer, store = made(), opened_store("npz", folder, SIZE)
     assert all(writer.keep(entry(number)) for number in range(5))
-    assert writer.queue.drained(10)
+    assert writer.drained(10)
     assert all(store.get(key(number)) for number in range(5))
     writer.forget(key(1))
     writer.forget(key(3))
-    assert writer.queue.drained(10)
+    assert writer.drained(10)
     assert [store.get(key(number)) is None for number in range(5)] == [False, True, False, True, False]
 
 
@@ -107,7 +107,7 @@ def test_a_full_disk_ends_the_writing_loudly(
     os.mkdir(folder, 0o700)
     writer = made(HeldStore(error))
     writer.keep(entry(1))
-    until(lambda: writer.queue.ended)
+    until(lambda: writer.ended)
     until(lambda: COUNTS.snapshot()["memo_off"] == 1)
     assert not writer.keep(entry(2))
     until(lambda: "Training goes on" in caplog.text)
@@ -128,7 +128,7 @@ for number in itertools.cycle(range(400)):
     while not writer.keep(entry(number)):
         time.sleep(0.001)
     if number == 30:
-        writer.queue.drained(60)
+        writer.drained(60)
         print("on", flush=True)
 """
 

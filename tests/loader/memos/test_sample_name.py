@@ -8,7 +8,7 @@ import numpy
 import pytest
 
 from forebay_loader.memos.errors import MemberMissing, MemoRefused
-from forebay_loader.memos.sample_name import name_of_sample
+from forebay_loader.memos.memo_results import name_of_sample
 
 SAMPLE = {"__key__": "a", "__url__": "s3://b/0.tar", "mp4": b"clip", "json": {"n": [1, 2.5]}, "x": numpy.arange(3)}
 

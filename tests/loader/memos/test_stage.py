@@ -41,7 +41,7 @@ def closed() -> Iterator[None]:
 
 def written(folder: Path) -> None:
     """All that was handed over lies in the store."""
-    assert opened_memo._OPEN[str(folder.resolve())].writer.queue.drained(20)
+    assert opened_memo._OPEN[str(folder.resolve())].writer.drained(20)
 
 
 def squared(sample: Any) -> Any:

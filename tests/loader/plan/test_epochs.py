@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import pickle
@@ -200,8 +201,7 @@ def _owners() -> int:
 
 
 def _state(epochs: Epochs) -> dict[str, Any]:
-    with epochs._changed() as state:
-        return dict(state)
+    return dict(json.loads(epochs._part.read(1 << 16).rstrip(b" \0")))
 
 
 def test_a_pickle_has_a_count_of_its_own() -> None:

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.indexes import samples_of
 from support.tarmaking import written
 
 from forebay_loader.samples.decompress import Unpacking
-from forebay_loader.samples.tar import TarFault, samples_of
+from forebay_loader.samples.tar import TarFault
 
 CONTENT = written([(f"{n}.x", os.urandom(50_000)) for n in range(8)])
 FRAME = b"\x28\xb5\x2f\xfd"

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.indexes import passed
+from support.indexes import passed, samples_of
 from support.tarmaking import END, hand_header, padded, pax_block, written
 
 from forebay_loader.base.counters import counters
 from forebay_loader.samples import tar as module
-from forebay_loader.samples.tar import TarFault, samples_of
+from forebay_loader.samples.tar import TarFault
 
 TWO = [("a.x", b"1"), ("a.y", b"2"), ("b.x", b"3")]
 PLAIN = b"".join(hand_header(name.encode(), len(data)) + padded(data) for name, data in TWO)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.indexes import indexed, passed
+from support.indexes import indexed, passed, samples_of
 from support.lengths import examples
 from webdataset import tariterators
 
@@ -20,7 +20,6 @@ import forebay_loader as fb
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import Notices
 from forebay_loader.samples.ranged_samples import RangedSamples
-from forebay_loader.samples.tar import samples_of
 from forebay_loader.takeover.tar_files import take_tars
 from forebay_proxy.wire.tar.sample_index import faults_text
 

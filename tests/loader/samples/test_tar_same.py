@@ -14,12 +14,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from support.indexes import passed
+from support.indexes import passed, samples_of
 from support.lengths import examples
 from support.tarmaking import END, archives, hand_header, pax_block, shards, written
 from webdataset import tariterators
-
-from forebay_loader.samples.tar import samples_of
 
 pytestmark = pytest.mark.webdataset
 

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.indexes import passed
+from support.indexes import passed, samples_of
 from support.tarmaking import written
 
 from forebay_loader.base.counters import counters
 from forebay_loader.samples.byte_window import Flowing
 from forebay_loader.samples.index_samples import samples_in, starts_at
-from forebay_loader.samples.tar import samples_of
 from forebay_loader.stream import shard_descriptor as module
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.transport.body import Progress, new_sum

@@ -18,7 +18,7 @@ from support.fake_proxy import Cut, FakeServer, Held, Refuse, Silent, free_port,
 from forebay_loader import Limits, ProxyUnreachable, ShardChanged, ShardReadError, counters
 from forebay_loader.base.activity import ORIGIN, PROXY, here
 from forebay_loader.stream.range_reads import read_range
-from forebay_loader.stream.shard_stream import ShardStream, open_stream
+from forebay_loader.stream.shard_stream import ShardStream
 from forebay_loader.transport.source_timeout import DEAD
 from forebay_proxy.wire.commands.sources import parse_source
 
@@ -47,7 +47,7 @@ class World:
     def open(self, limits: Limits = PATIENT, text: str = "", own: Callable[[str], object] | None = None) -> ShardStream:
         source = parse_source(text or self.url)
         assert source is not None
-        return open_stream(source, READER, limits=limits, own_open=own)
+        return ShardStream(source, READER, limits=limits, own_open=own)
 
     def read(self, limits: Limits = PATIENT, text: str = "", own: Callable[[str], object] | None = None) -> bytes:
         with self.open(limits, text, own) as stream:
@@ -527,7 +527,7 @@ def test_file_outside_the_roots(world: World, tmp_path: object) -> None:
     source = parse_source(f"pipe:cat {tmp_path}/x.tar")
     assert source is not None
     world.proxy.fault(f"/file{tmp_path}/x.tar", Refuse(403, "outside"))
-    with open_stream(source, READER, limits=QUICK, own_open=own(BODY), refused=told.append) as stream:
+    with ShardStream(source, READER, limits=QUICK, own_open=own(BODY), refused=told.append) as stream:
         assert stream.read() == BODY
     assert told == ["file"]
     assert (counters()["fallback_total"], DEAD.known()) == (0, False)

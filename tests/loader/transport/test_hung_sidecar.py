@@ -22,7 +22,7 @@ from forebay_loader.base.timeouts import DEFAULT_LIMITS
 from forebay_loader.files.file_system import ForebayFileSystem
 from forebay_loader.stream import source_order
 from forebay_loader.stream.range_reads import read_range
-from forebay_loader.stream.shard_stream import ShardStream, open_stream
+from forebay_loader.stream.shard_stream import ShardStream
 from forebay_loader.transport import hung_sidecar
 from forebay_loader.transport.hung_sidecar import HUNG
 from forebay_proxy.wire.commands.sources import parse_source
@@ -91,7 +91,7 @@ def when_waiting(act: Callable[[], object]) -> Iterator[None]:
 def opened(text: str = "s3://bucket/x.tar", own: Callable[[str], object] | None = None, **how: float) -> ShardStream:
     source = parse_source(text)
     assert source is not None
-    return open_stream(source, "job-1/0/0/1.1", limits=replace(BEARS, **how), own_open=own)
+    return ShardStream(source, "job-1/0/0/1.1", limits=replace(BEARS, **how), own_open=own)
 
 
 def fails(text: str) -> object:

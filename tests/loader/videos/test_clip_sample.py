@@ -13,7 +13,7 @@ from support.clips import rendered
 import forebay_loader as fb
 from forebay_loader.videos import clip_pass, clip_sample
 from forebay_loader.videos.clip_pass import ClipPass
-from forebay_loader.videos.decode.clip_timer import ClipTimer
+from forebay_loader.videos.decode.frames import ClipTimer
 from forebay_loader.videos.errors import UnsupportedVideo, VideoTimeout
 from forebay_loader.videos.sources.choice import source_of
 

@@ -13,7 +13,7 @@ from support.clips import rendered
 
 TIMED_OUT = """
 import gc, itertools, os, sys
-from forebay_loader.videos.decode.clip_timer import ClipTimer
+from forebay_loader.videos.decode.frames import ClipTimer
 from forebay_loader.videos.errors import VideoTimeout
 from forebay_loader.videos.sources.clip_bytes import MemoryClip
 from forebay_loader.videos.sources.clip_source import ClipSource

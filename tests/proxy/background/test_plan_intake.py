@@ -11,16 +11,13 @@ from support.house import FakeClock, reader
 from support.replays import nearest
 
 from forebay_proxy.background.plan_intake import TURN_S, PlanIntake
-from forebay_proxy.core.events import Events
-from forebay_proxy.core.facts.requests import PlanChanged
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.wire.protocol.plan import PlanBody
 
 
-async def test_what_changes_is_taken_told_and_looked_at() -> None:
+async def test_what_changes_is_taken_and_looked_at() -> None:
     """Replaced, extended, withdrawn; withdrawing nothing is no change."""
-    facts, woken, events = list[Any](), list[int](), Events()
-    events.listen(facts.append)
+    woken = list[int]()
 
     class Prefetcher:
         def wake(self) -> None:
@@ -28,13 +25,12 @@ async def test_what_changes_is_taken_told_and_looked_at() -> None:
 
     plans = PlanRegistry(FakeClock())
     prefetcher: Any = Prefetcher()
-    intake = PlanIntake(plans, prefetcher, events)
+    intake = PlanIntake(plans, prefetcher)
     urls = [f"https://o/{number}.tar" for number in range(3)]
     await intake.announce(reader(), PlanBody(urls[:1], epoch=1, set="s"))
     await intake.announce(reader(), PlanBody(urls[1:]), appended=True)
     assert [shard.name for _, _, shard in nearest(plans)] == urls
     assert (await intake.retract(reader()), await intake.retract(reader())) == (True, False)
-    assert facts == [PlanChanged("job", what) for what in ("replaced", "extended", "withdrawn")]
     assert len(woken) == 3
 
 
@@ -47,7 +43,7 @@ class Awake:
 
 def intake_of() -> tuple[PlanIntake, PlanRegistry]:
     plans, nobody = PlanRegistry(FakeClock()), Awake()
-    return PlanIntake(plans, nobody, Events()), plans  # type: ignore[arg-type]
+    return PlanIntake(plans, nobody), plans  # type: ignore[arg-type]
 
 
 def plan_of(count: int, letter: str = "") -> PlanBody:

@@ -11,14 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay_proxy.core import digests as digest_module
-from forebay_proxy.core.digests import (
-    ALGORITHMS,
-    SIZES,
-    Digest,
-    first_usable,
-    hasher_of,
-    usable,
-)
+from forebay_proxy.core.digests import ALGORITHMS, SIZES, Digest, first_usable, hasher_of, usable
 
 CHECK = b"123456789"  # the catalogue's check input
 CHECKS = {

@@ -7,15 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay_proxy.core.errors import InvalidRequest
-from forebay_proxy.core.http_range import (
-    RangeRequest,
-    Suffix,
-    if_match,
-    if_none_match,
-    if_range,
-    parse_range,
-    resolve,
-)
+from forebay_proxy.core.http_range import RangeRequest, Suffix, if_match, if_none_match, if_range, parse_range, resolve
 from forebay_proxy.core.shard import ByteRange
 
 

@@ -6,14 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay_proxy.core.checksums import Checksums
-from forebay_proxy.core.segments import (
-    BLOCK_BYTES,
-    DEFAULT_LAYOUT,
-    SEGMENT_BYTES,
-    SegmentLayout,
-    Segments,
-    allocated,
-)
+from forebay_proxy.core.segments import BLOCK_BYTES, DEFAULT_LAYOUT, SEGMENT_BYTES, SegmentLayout, Segments, allocated
 
 
 @given(st.builds(SegmentLayout, st.integers(1, 2 * SEGMENT_BYTES)), st.integers(0, 40), st.floats(0, 1))

@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_proxy.core.shard import (
-    Credential,
-    Pin,
-    PinKind,
-    Shard,
-    Version,
-    store_key,
-)
+from forebay_proxy.core.shard import Credential, Pin, PinKind, Shard, Version, store_key
 from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, parse_origin_url
 
 

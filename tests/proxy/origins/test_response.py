@@ -16,18 +16,9 @@ from forebay_proxy.core.errors import (
     ShardForbidden,
     ShardNotFound,
 )
-from forebay_proxy.core.http_range import content_range
 from forebay_proxy.core.segments import MOST_BYTES
 from forebay_proxy.core.shard import ByteRange, Pin, PinKind
-from forebay_proxy.origins.response import (
-    OriginResponse,
-    check_pin,
-    error_of,
-    parse_content_range,
-    parse_unsatisfied_range,
-    placement,
-    version_of,
-)
+from forebay_proxy.origins.response import OriginResponse, check_pin, error_of, placement, version_of
 
 DATE = "Wed, 21 Oct 2026 07:28:00 GMT"
 NAME = "https://h/x.tar"
@@ -228,29 +219,3 @@ def test_a_length_beyond_the_bound_is_refused_in_words(length: int) -> None:
     with pytest.raises(OriginError):
         placement(NAME, OriginResponse(200, {"content-length": "9" * 5000}), None)
     assert placement(NAME, partial(f"bytes 0-0/{MOST_BYTES}"), ByteRange(0, 0)).total == MOST_BYTES
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("bytes 0-9/10", (0, 9, 10)), ("bytes 5-9/*", (5, 9, None)), ("Bytes 0-0/1 ", (0, 0, 1)), (" bytes 1-1/3", (1, 1, 3))],
-)
-def test_content_ranges(text: str, expected: tuple[int, int, int | None]) -> None:
-    """What an origin's 206 says."""
-    assert parse_content_range(text) == expected
-
-
-@pytest.mark.parametrize(
-    "text", ["", "bytes */10", "bytes 0-9", "0-9/10", "bytes 9-0/10", "bytes 0-10/10", "bytes 0-9/x", "items 0-9/10", "bytes -9/10"]
-)
-def test_false_content_ranges(text: str) -> None:
-    """A contradiction is not believed."""
-    with pytest.raises(ValueError, match="Content-Range"):
-        parse_content_range(text)
-
-
-def test_what_a_416_tells() -> None:
-    """The length of the whole."""
-    assert parse_unsatisfied_range("bytes */0") == 0
-    with pytest.raises(ValueError, match="Content-Range"):
-        parse_unsatisfied_range("bytes 0-1/2")
-    assert parse_content_range(content_range(3, 4, None)) == (3, 4, None)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from forebay_proxy.core.segments import SEGMENT_BYTES
-from forebay_proxy.simulate.estimate import Estimate, PlannedRun
+from forebay_proxy.simulate.estimate import Estimate
 
 GB = 10**9
 
 
 def estimate(dataset: float = 1000, cache: float = 500, origin: float = 0.5, rate: float = 0.8, workers: int = 64) -> Estimate:
     """Sizes in GB, rates in GB/s."""
-    return Estimate(PlannedRun(int(dataset * GB), int(cache * GB), origin * GB, rate * GB, workers))
+    return Estimate(int(dataset * GB), int(cache * GB), origin * GB, rate * GB, workers)
 
 
 @pytest.mark.parametrize(("share", "hits"), [(0.25, 0.034), (0.5, 0.153), (0.75, 0.403), (0.9, 0.670)])
@@ -42,9 +42,9 @@ def test_origin_bound() -> None:
     """How long the accelerator waits, and the cache with which it would not."""
     found = estimate(origin=0.25)
     assert found.verdict == "origin-bound: the accelerator waits 38 % of the time; a cache of 689 GB would end that"
-    ended = Estimate(PlannedRun(1000 * GB, found.sufficient_bytes, 0.25 * GB, 0.8 * GB, 64))
+    ended = Estimate(1000 * GB, found.sufficient_bytes, 0.25 * GB, 0.8 * GB, 64)
     assert ended.waiting_ratio == pytest.approx(0.0, abs=1e-9)
-    assert Estimate(PlannedRun(1000 * GB, found.sufficient_bytes - 10 * GB, 0.25 * GB, 0.8 * GB, 64)).waiting_ratio > 0.01
+    assert Estimate(1000 * GB, found.sufficient_bytes - 10 * GB, 0.25 * GB, 0.8 * GB, 64).waiting_ratio > 0.01
 
 
 def test_a_cache_too_small_to_keep_anything() -> None:

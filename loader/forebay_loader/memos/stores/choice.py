@@ -106,10 +106,6 @@ def opened_store(kind: str, folder: str, size_bytes: int) -> "MemoStore":
         told = take_folder(folder, {"store": kind, "parts": parts_of(size_bytes)})
         return LmdbStore(folder, size_bytes, int(told["parts"]))
     take_folder(folder, {"store": kind})
-    if kind == "npz":
-        from forebay_loader.memos.stores.npz_store import NpzStore  # noqa: PLC0415
+    from forebay_loader.memos.stores.file_store import FileStore  # noqa: PLC0415
 
-        return NpzStore(folder, size_bytes)
-    from forebay_loader.memos.stores.hdf5_store import Hdf5Store  # noqa: PLC0415
-
-    return Hdf5Store(folder, size_bytes)
+    return FileStore(kind, folder, size_bytes)

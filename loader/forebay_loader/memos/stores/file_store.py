@@ -1,15 +1,21 @@
-"""Entries as files, one each: written beside their place and renamed, so there is a whole one or none."""
+"""Entries as files, one each: written beside their place and renamed, so there is a whole one or none. Nothing in them is ever unpickled.
+
+An NPZ is what numpy and everything beside it reads; it is not compressed, for features hardly are smaller for it, and take longer. An HDF5
+has arrays of many kinds, chunked and compressed by LZF, for programs that read them in parts.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import importlib
 import io
 import os
 import time
-from abc import ABC, abstractmethod
+import zipfile
+import zlib
 from contextlib import suppress
-from typing import Any, ClassVar, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy
 
@@ -24,31 +30,23 @@ _REST_S = 3600.0  # no write takes so long
 _HELD = "held-bytes"
 _PAGE = 4096
 CHECKSUM, TEXT = "checksum", "text"  # members of a file beside the arrays, which are called 0, 1 …
+_PLAIN = "biufc"  # kinds of numpy's that HDF5 knows; times and texts lie there as bytes
+_SMALL = 4096  # below this a chunk's own account is the larger part
 
 
-class FileStore(ABC):
-    """``folder/ab/KEY.SUFFIX``, by the last byte of the key. What it is in a file is a subclass's."""
+class FileStore:
+    """``folder/ab/KEY.SUFFIX``, by the last byte of the key: named arrays in the format ``kind``, "npz" or "hdf5"."""
 
-    SUFFIX: ClassVar[str]
-
-    def __init__(self, folder: str, size_bytes: int) -> None:
+    def __init__(self, kind: str, folder: str, size_bytes: int) -> None:
         self._folder, self._most = folder, size_bytes
+        self.suffix, self._file_of, self._read = ("npz", _npz_of, _read_npz) if kind == "npz" else ("h5", _hdf5_of, _read_hdf5)
         self._recounted = False
-
-    @abstractmethod
-    def file_of(self, members: Sequence[Tuple[str, Any]]) -> io.BytesIO:
-        """What a file of named arrays consists of."""
-
-    @abstractmethod
-    def read(self, path: str) -> "Reading":
-        """Named arrays of a file. Raises ``EntryDamaged``, ``FileNotFoundError``."""
 
     def get(self, key: bytes) -> Optional[KeptValue]:
         try:
-            with self.read(self._path(key)) as members:
-                text = members.array(TEXT).tobytes()
-                checksum = members.array(CHECKSUM).tobytes()
-                arrays = [_as(members.array(str(at)), dtype, shape) for at, (dtype, shape) in enumerate(shapes_in(text))]
+            members = self._read(self._path(key))
+            text, checksum = members[TEXT].tobytes(), members[CHECKSUM].tobytes()
+            arrays = [_as(members[str(at)], dtype, shape) for at, (dtype, shape) in enumerate(shapes_in(text))]
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
@@ -63,8 +61,8 @@ class FileStore(ABC):
             key = key_in(entry)
             kept, path = unpacked(key, entry), self._path(key)
             beside = f"{path}.{os.getpid()}{_PARTIAL}"
-            members = [(TEXT, numpy.frombuffer(kept.text, "u1")), (CHECKSUM, numpy.frombuffer(checksum_of(key, kept), "u1"))]
-            made = self.file_of([*members, *((str(at), one) for at, one in enumerate(kept.arrays))]).getbuffer()
+            members = {TEXT: numpy.frombuffer(kept.text, "u1"), CHECKSUM: numpy.frombuffer(checksum_of(key, kept), "u1")}
+            made = self._file_of({**members, **{str(at): one for at, one in enumerate(kept.arrays)}}).getbuffer()
             self._reserve(_on_disk(len(made)))
             try:
                 os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -114,25 +112,53 @@ class FileStore(ABC):
                     held += _on_disk(state.st_size)
         return held
 
-    def close(self) -> None:  # noqa: B027  # of files none is open
+    def close(self) -> None:
         """Nothing stays open."""
 
     def _path(self, key: bytes) -> str:
-        return os.path.join(self._folder, f"{key[-1]:02x}", f"{key.hex()}.{self.SUFFIX}")
+        return os.path.join(self._folder, f"{key[-1]:02x}", f"{key.hex()}.{self.suffix}")
 
 
-class Reading(ABC):
-    """An open file."""
+def _npz_of(members: Mapping[str, Any]) -> io.BytesIO:
+    made = io.BytesIO()
+    numpy.savez(made, **members)  # never objects: what was taken apart holds none
+    return made
 
-    @abstractmethod
-    def array(self, name: str) -> Any:
-        """Raises ``KeyError``, ``ValueError``."""
 
-    def __enter__(self) -> "Reading":
-        return self
+def _read_npz(path: str) -> Dict[str, Any]:
+    """All arrays of the file. Raises ``EntryDamaged``, ``OSError``."""
+    with open(path, "rb") as file:
+        try:
+            found: Any = numpy.load(file, allow_pickle=False)
+        except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
+            raise EntryDamaged(str(error)) from error
+        if not isinstance(found, numpy.lib.npyio.NpzFile):
+            raise EntryDamaged("it is no NPZ")
+        try:
+            return {name: found[name] for name in found.files}
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+            raise EntryDamaged(str(error)) from error
 
-    @abstractmethod
-    def __exit__(self, *raised: object) -> None: ...
+
+def _hdf5_of(members: Mapping[str, Any]) -> io.BytesIO:
+    made = io.BytesIO()  # of a full disk HDF5 ends the process
+    with importlib.import_module("h5py").File(made, "w", libver="latest") as file:
+        for name, value in members.items():
+            data = value if value.dtype.kind in _PLAIN else numpy.frombuffer(value.tobytes(), "u1")
+            how = {"chunks": True, "compression": "lzf"} if data.nbytes >= _SMALL and data.ndim else {}
+            file.create_dataset(name, data=data, **how)
+    return made
+
+
+def _read_hdf5(path: str) -> Dict[str, Any]:
+    """As ``_read_npz``. HDF5 tells only in words whether a file is half written, or none."""
+    try:
+        with importlib.import_module("h5py").File(path, "r", locking=False) as file:
+            return {name: numpy.asarray(found[()], dtype=found.dtype) for name, found in file.items()}
+    except FileNotFoundError:
+        raise
+    except (OSError, AttributeError, RuntimeError) as error:
+        raise EntryDamaged(str(error)) from error
 
 
 def _on_disk(size: int) -> int:

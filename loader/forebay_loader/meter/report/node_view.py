@@ -14,6 +14,7 @@ from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody
 __all__ = ["NodeSums", "NodeView", "SidecarSums", "read_node"]
 
 UNEVEN = 1.05  # times the mean: ranks with equal steps are within a percent
+_SUMS = ("sent_bytes", "hit_bytes", "origin_bytes", "origin_retries")
 FEW_STEPS = 2  # that an interval may have more or less at its ends
 
 
@@ -33,15 +34,7 @@ class SidecarSums:
         """What has come on top of ``earlier``, if that is of the same sidecar."""
         if earlier is None or earlier.instance != self.instance:
             return self
-        return SidecarSums(
-            self.instance,
-            self.sent_bytes - earlier.sent_bytes,
-            self.hit_bytes - earlier.hit_bytes,
-            self.origin_bytes - earlier.origin_bytes,
-            self.origin_retries - earlier.origin_retries,
-            self.lead_shards,
-            self.lead_bytes,
-        )
+        return replace(self, **{name: getattr(self, name) - getattr(earlier, name) for name in _SUMS})
 
 
 @dataclass(frozen=True)
@@ -118,14 +111,12 @@ def stall_share(body: MeterBody) -> float:
 def read_node(page: Any) -> NodeSums:
     """The answer to ``GET /v1/meter/{job}``. Raises ``ValueError``, ``TypeError``, ``KeyError``, ``AttributeError`` for anything else."""
     told = page["sidecar"]
+    shards, ahead = told["lead_shards"], told["lead_bytes"]
     sidecar = SidecarSums(
         str(page["instance"]),
-        int(told["sent_bytes"]),
-        int(told["hit_bytes"]),
-        int(told["origin_bytes"]),
-        int(told["origin_retries"]),
-        None if told["lead_shards"] is None else float(told["lead_shards"]),
-        None if told["lead_bytes"] is None else int(told["lead_bytes"]),
+        **{name: int(told[name]) for name in _SUMS},
+        lead_shards=None if shards is None else float(shards),
+        lead_bytes=None if ahead is None else int(ahead),
     )
     ranks = page["ranks"]
     unequal = {str(row["reader"]): str(row["unequal"]) for row in ranks if row.get("unequal")}
@@ -133,19 +124,9 @@ def read_node(page: Any) -> NodeSums:
 
 
 def _rank(row: Any) -> MeterBody:
-    return MeterBody(
-        float(row["wall_s"]),
-        {cause: float(row["stall_s"].get(cause, 0.0)) for cause in CAUSES},
-        int(row["steps"]),
-        {cause: float(row["reader_wait_s"].get(cause, 0.0)) for cause in CAUSES},
-        int(row["samples"]),
-        int(row["skipped"]),
-        _number(row["batch_size"]),
-        _number(row["workers"]),
-        _number(row["slowest_worker"]),
-        None if row["slowest_shard"] is None else str(row["slowest_shard"]),
-    )
-
-
-def _number(value: Any) -> Optional[int]:
-    return None if value is None else int(value)
+    shard = row["slowest_shard"]
+    found: dict[str, Any] = {name: int(row[name]) for name in ("steps", "samples", "skipped")}
+    found |= {name: None if row[name] is None else int(row[name]) for name in ("batch_size", "workers", "slowest_worker")}
+    for name in ("stall_s", "reader_wait_s"):
+        found[name] = {cause: float(row[name].get(cause, 0.0)) for cause in CAUSES}
+    return MeterBody(wall_s=float(row["wall_s"]), slowest_shard=None if shard is None else str(shard), **found)

@@ -20,11 +20,9 @@ FIRST = 10
 # Where a limit was asked for. A thousand samples on end that one stage refuses are a stage that cannot work, or a shard of rubbish.
 IN_A_ROW = 1000
 
-STAGES = ("open", "read", "decode", "map")
-
 
 class Skip(NamedTuple):
-    """One skip. ``stage`` is of ``STAGES``, ``what`` is "shard", "file" or "sample".
+    """One skip. ``stage`` is "open", "read", "decode" or "map", ``what`` is "shard", "file" or "sample".
 
     ``shard`` and ``message`` hold no secret; ``shard`` and ``key`` are "" where they are not known. ``function`` is the stage's own name,
     such as "to_tuple"; ``then``: "continue", "replaced", or "stop" where the handler ended the reading.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from contextlib import contextmanager
 from inspect import CO_OPTIMIZED
 from itertools import repeat
 from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, NamedTuple, Optional
@@ -70,8 +69,11 @@ class RecordedHandler:
         try:
             if isinstance(error, TooManySkips):
                 raise error
-            with _asking():
+            _ASKED.depth = getattr(_ASKED, "depth", 0) + 1
+            try:
                 goes_on = self._handler(error)
+            finally:
+                _ASKED.depth -= 1
             self.note(error, place or _place_of(frame), goes_on=goes_on)
             return goes_on
         finally:
@@ -83,28 +85,26 @@ class RecordedHandler:
         self._row, self._row_at = (self._row + 1 if now == self._row_at else 1), now
         what = place.what if goes_on or place.no != "shard" else "shard"
         then = then or ("continue" if goes_on or place.no == "shard" else "stop")
-        shard, key = _text(place.shard), _text(place.key)
-        said = shown_source(shard) if shard else ""
         try:
-            self._skips.add(
-                Skip(place.stage, what, said, key, type(error).__name__, _message(error), place.function, then),
-                self._row,
-                error,
-            )
+            self._skips.add(_skip(error, place, what, then), self._row, error)
         finally:
             del error
 
     def told(self, error: Exception, place: Place) -> None:
         """List what nobody passes over, and the reader's list should name."""
-        shard, key = _text(place.shard), _text(place.key)
-        said = shown_source(shard) if shard else ""
-        self._skips.list(Skip(place.stage, place.what, said, key, type(error).__name__, _message(error), place.function, "told"))
+        self._skips.list(_skip(error, place, place.what, "told"))
 
     def counting(self, given: Iterable[Any]) -> Iterator[Any]:
         """What the stage gives: skips that follow each other without any of it are in a row."""
         tally = Tally()
         self._progress = tally.now
         return tally.counting(given)
+
+
+def _skip(error: BaseException, place: Place, what: str, then: str) -> Skip:
+    shard = _text(place.shard)
+    said = shown_source(shard) if shard else ""
+    return Skip(place.stage, what, said, _text(place.key), type(error).__name__, _message(error), place.function, then)
 
 
 def recorded(handler: Handler, skips: SkipPass) -> RecordedHandler:
@@ -135,15 +135,6 @@ def note_stray(error: Exception, goes_on: bool, frame: Any) -> None:
             _ASKED.stray[1].note(error, _place_of(frame), goes_on=goes_on)
     finally:
         del error, frame
-
-
-@contextmanager
-def _asking() -> Iterator[None]:
-    _ASKED.depth = getattr(_ASKED, "depth", 0) + 1
-    try:
-        yield
-    finally:
-        _ASKED.depth -= 1
 
 
 def _place_of(frame: Any) -> Place:

@@ -8,12 +8,13 @@ old ones.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import stat
 import time
 from contextlib import suppress
-from typing import Any, Iterator, Mapping, Optional
+from typing import Any, Mapping, Optional
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import notice_once
@@ -109,26 +110,18 @@ def sweep(directory: str, *, keep: str = "") -> None:
 
     Never raises ``OSError``.
     """
+    found = []
+    for path in glob.glob(os.path.join(glob.escape(directory), f"{PREFIX}*{SUFFIX}")):
+        with suppress(OSError):
+            state = os.lstat(path)
+            if stat.S_ISREG(state.st_mode) and state.st_uid == os.getuid():
+                found.append((state.st_mtime, state.st_size, path))
     files = held = 0
-    for path, found in sorted(_files(directory), key=lambda each: -each[1].st_mtime):
-        files, held = files + 1, held + found.st_size
-        over = files > KEPT_FILES or held > KEPT_BYTES
-        if over and path != keep and time.time() - found.st_mtime > KEPT_S:
+    for written_s, size, path in sorted(found, reverse=True):
+        files, held = files + 1, held + size
+        if (files > KEPT_FILES or held > KEPT_BYTES) and path != keep and time.time() - written_s > KEPT_S:
             with suppress(OSError):
                 os.unlink(path)
-
-
-def _files(directory: str) -> "Iterator[tuple[str, os.stat_result]]":
-    """Of this user's."""
-    try:
-        names = os.listdir(directory)
-    except OSError:
-        return
-    for path in [os.path.join(directory, each) for each in names if each.startswith(PREFIX) and each.endswith(SUFFIX)]:
-        with suppress(OSError):
-            found = os.lstat(path)
-            if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid():
-                yield path, found
 
 
 SKIPS_FILE = SkipsFile()

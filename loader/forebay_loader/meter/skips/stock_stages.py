@@ -13,7 +13,8 @@ import functools
 import inspect
 import sys
 from functools import lru_cache
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from types import SimpleNamespace
+from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 from forebay_loader.meter.skips.recorded_handler import Handler, RecordedHandler, note_stray, passes_over, recorded
 from forebay_loader.meter.skips.skip_pass import SkipPass, current, lone_pass, making
@@ -145,21 +146,14 @@ def _reading(stock: Callable[..., Any]) -> Callable[..., Any]:
         if not _REPLACED:
             return stock(data, *args, **how)
         skips = current()
-        call = _Call(stock, args, how)
-        made = recorded_stage(call, data, skips or lone_pass())
+        called = SimpleNamespace(f=stock, args=args, kw=how)  # as webdataset's FilterFunction has them
+        made = recorded_stage(called, data, skips or lone_pass())
         made = stock(data, *args, **how) if made is None else made
         if skips is None:
             return made
         return skips.opening(made) if stock.__name__ == "url_opener" else _read(made, stock.__name__, skips)
 
     return reading
-
-
-class _Call:
-    """A function of webdataset's and what it was given, as its ``FilterFunction`` has them."""
-
-    def __init__(self, f: Callable[..., Any], args: "Tuple[Any, ...]", kw: "Dict[str, Any]") -> None:
-        self.f, self.args, self.kw = f, args, kw
 
 
 def _read(made: Any, name: str, skips: SkipPass) -> Any:

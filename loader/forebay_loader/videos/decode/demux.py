@@ -23,12 +23,11 @@ from av.stream import Disposition
 
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.decode.clip_end import check_end, early_end
-from forebay_loader.videos.decode.clip_timer import ClipTimer
-from forebay_loader.videos.decode.frames import MOST_DELAYED, Buffer, ReadPart, packet_of, tell
+from forebay_loader.videos.decode.frames import MOST_DELAYED, Buffer, ClipTimer, ReadPart, packet_of, tell
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
 from forebay_loader.videos.mp4.sample_entry import ENCRYPTED
 from forebay_loader.videos.mp4.sample_table import starts_of
-from forebay_loader.videos.mp4.track import Coded, Track, trusted_keys
+from forebay_loader.videos.mp4.track import Coded, Track, leading, trusted_keys
 from forebay_loader.videos.mp4.trak import turn_of
 
 __all__ = ["ClipFile", "Demuxed", "PacketStore", "demuxed", "opened"]
@@ -291,12 +290,6 @@ def shown_at(dts: Any, order: Any, depth: int) -> Any:
     held = min(max(depth, int((numpy.searchsorted(given, order) - numpy.arange(len(order))).max())), len(order) - 1)
     step = max(1, round(int(stored[-1] - stored[0]) / max(1, len(stored) - 1)))
     return numpy.concatenate([stored[held:], stored[-1] + step * (1 + numpy.arange(held))])
-
-
-def leading(pts: Any, key: Any) -> Any:
-    """Which packets are shown before the keyframe that they follow."""
-    number = numpy.cumsum(key) - 1
-    return (number >= 0) & (pts < pts[numpy.append(numpy.flatnonzero(key), 0)[number]])
 
 
 class ClipFile:

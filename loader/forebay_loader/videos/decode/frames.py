@@ -13,17 +13,38 @@ has no redundancy but hashes that few encoders write, and of VP9 libvpx notices 
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, Mapping, Sequence, Set, Tuple, Union
+import time
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import av
 from av.error import FFmpegError
 
 from forebay_loader.base.counters import COUNTS
-from forebay_loader.videos.decode.clip_timer import ClipTimer
-from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
+from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo, VideoTimeout
 from forebay_loader.videos.mp4.track import Coded, DecodeGroup, Track
 
-__all__ = ["MOST_DELAYED", "Buffer", "ReadPart", "decoded", "decoder_of", "packet_of", "tell"]
+__all__ = ["MOST_DELAYED", "Buffer", "ClipTimer", "ReadPart", "decoded", "decoder_of", "packet_of", "tell"]
+
+
+class ClipTimer:
+    """The time that is left for one clip. ``limit_s``: None is for ever; ``clip`` and ``shard`` name it in the error."""
+
+    def __init__(self, limit_s: Optional[float], clip: str, shard: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit_s = limit_s
+        self._clip, self._shard = clip, shard
+        self._clock = clock
+        self._began_s = clock()
+
+    @property
+    def left_s(self) -> Optional[float]:
+        """Seconds until the time is over, below 0 once it is; None is for ever."""
+        return None if self._limit_s is None else self._began_s + self._limit_s - self._clock()
+
+    def check(self) -> None:
+        """Raise ``VideoTimeout`` once the time is over."""
+        if self._limit_s is not None and self._clock() - self._began_s > self._limit_s:
+            raise VideoTimeout(f"took longer than {self._limit_s:g} s (time_limit_s)", self._clip, self._shard)
+
 
 Buffer = Union[bytes, memoryview]
 ReadPart = Callable[[int, int], Buffer]  # (offset, size): these bytes, fewer only at the end

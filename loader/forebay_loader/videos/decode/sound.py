@@ -10,9 +10,8 @@ import numpy
 from av.codec.context import Flags2
 from av.error import FFmpegError
 
-from forebay_loader.videos.decode.clip_timer import ClipTimer
 from forebay_loader.videos.decode.demux import opened
-from forebay_loader.videos.decode.frames import Buffer, ReadPart, decoder_of, packet_of
+from forebay_loader.videos.decode.frames import Buffer, ClipTimer, ReadPart, decoder_of, packet_of
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
 from forebay_loader.videos.mp4.track import DecodeGroup, Track
 

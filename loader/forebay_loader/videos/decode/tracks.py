@@ -10,9 +10,8 @@ from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import notice_once
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.decode.byte_spans import SpanReader
-from forebay_loader.videos.decode.clip_timer import ClipTimer
 from forebay_loader.videos.decode.demux import demuxed
-from forebay_loader.videos.decode.frames import Buffer, ReadPart
+from forebay_loader.videos.decode.frames import Buffer, ClipTimer, ReadPart
 from forebay_loader.videos.decode.sound import DemuxedSound, sound_between, sound_group
 from forebay_loader.videos.errors import CorruptVideo, LeftToDemuxer, UnsupportedVideo
 from forebay_loader.videos.mp4.index import FIRST_KINDS, check_boxes, read_index

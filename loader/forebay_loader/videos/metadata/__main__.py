@@ -85,7 +85,7 @@ def run(arguments: Optional[list[str]], lines: Iterable[str], out: TextIO, look:
     return 0
 
 
-def _clips(lines: Iterable[str], report: _Report) -> "Iterator[ClipToScan[ClipAddress]]":
+def _clips(lines: Iterable[str], report: _Report) -> Iterator[ClipToScan]:
     """What ``lines`` name. A shard that cannot be read is told, and passed over."""
     for line in lines:
         named = json.loads(line)

@@ -9,27 +9,18 @@ What is found out on the way is added to the table, for other workers, the next 
 from __future__ import annotations
 
 import os
-from array import array
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any, Callable, ContextManager, NamedTuple, Optional, Union
+from typing import Any, Callable, ContextManager, Optional, Union
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import warn_node
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.metadata.clip_table import ClipTable
-from forebay_loader.videos.metadata.motion import Measurable, measured
+from forebay_loader.videos.metadata.motion import measured
 from forebay_loader.videos.metadata.record import ClipRecord
 
 __all__ = ["ClipMetadata"]
-
-
-class ClipEnergy(NamedTuple):
-    """Where a clip moves and sounds, as ``ClipInfo`` says; ``facts`` tell the clip it was seen in."""
-
-    facts: bytes
-    motion: "Optional[array[float]]"
-    audio: "Optional[array[float]]"
 
 
 class ClipMetadata:
@@ -41,7 +32,7 @@ class ClipMetadata:
     def __init__(self, path: Union[str, "os.PathLike[str]"]) -> None:
         self.path = os.fspath(path)
         self._table = ClipTable(path)
-        self._found: dict[str, ClipEnergy] = {}  # by this process: the table may be where nobody can write
+        self._found: dict[str, ClipRecord] = {}  # by this process: the table may be where nobody can write
 
     def __repr__(self) -> str:
         return f"<ClipMetadata {self.path}>"
@@ -49,42 +40,36 @@ class ClipMetadata:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.path,)
 
-    def completed(self, info: ClipInfo, name: str, clip_bytes: int, opened: Callable[[], ContextManager[Measurable]]) -> ClipInfo:
+    def completed(self, info: ClipInfo, name: str, clip_bytes: int, opened: Callable[[], ContextManager[Any]]) -> ClipInfo:
         """``info`` with the motion and the audio energy of the clip ``name`` (``clip_name``), which has ``clip_bytes``.
 
         Where nothing is known of such a clip, or its sound was left unread, it is measured, ``opened()`` being its source for that. Raises
         what that raises.
         """
-        facts = _facts(info, clip_bytes)
-        found = self._known(name, clip_bytes, facts)
-        if found is None or (info.audio_rate_hz and found.audio is None):
+        found = self._known(name, clip_bytes)
+        same = found is not None and _facts(found, clip_bytes) == _facts(info, clip_bytes)
+        if found is None or not same or (info.audio_rate_hz and found.audio_energy is None):
             with opened() as source:
-                scanned = measured(source)
+                found = measured(source)
             COUNTS.add("video_scanned")
-            self._note(ClipRecord(name, clip_bytes, "", scanned))
-            found = ClipEnergy(facts, scanned.motion, scanned.audio_energy)
-        return replace(info, motion=found.motion, audio_energy=found.audio)
+            self._note(ClipRecord(name, clip_bytes, "", found))
+        return replace(info, motion=found.motion, audio_energy=found.audio_energy)
 
-    def _known(self, name: str, clip_bytes: int, facts: bytes) -> Optional[ClipEnergy]:
+    def _known(self, name: str, clip_bytes: int) -> Optional[ClipInfo]:
         met = self._found.get(name)
-        if met is not None and met.facts == facts:
-            return met
+        if met is not None and met.clip_bytes == clip_bytes:
+            return met.info
         try:
-            info = self._table.find(name, clip_bytes)
+            return self._table.find(name, clip_bytes)
         except FileNotFoundError:
             return None
-        return _energy(info, clip_bytes) if info is not None and _facts(info, clip_bytes) == facts else None
 
     def _note(self, record: ClipRecord) -> None:
-        self._found[record.name] = _energy(record.info, record.clip_bytes)
+        self._found[record.name] = record
         try:
             self._table.add([record])
         except OSError as error:
             warn_node(f"what is found of clips cannot be kept: the next training finds it again ({error})")
-
-
-def _energy(info: ClipInfo, clip_bytes: int) -> ClipEnergy:
-    return ClipEnergy(_facts(info, clip_bytes), info.motion, info.audio_energy)
 
 
 def _facts(info: ClipInfo, clip_bytes: int) -> bytes:

@@ -21,6 +21,7 @@ from forebay_loader.base.errors import LoaderError, ShardChanged
 from forebay_loader.samples.indexed_shard import IndexedShard
 from forebay_loader.videos.clip_info import ClipAddress, ClipInfo
 from forebay_loader.videos.metadata.record import ClipRecord, packed, unpacked
+from forebay_loader.videos.sources.clip_bytes import ClipBytes, MemberClip, ObjectClip
 
 __all__ = ["DecoderDeaths", "DecoderDied", "DecoderProcesses", "serve"]
 
@@ -154,18 +155,34 @@ def serve(asked: Connection) -> None:
 
 
 def _answer(question: Any, shards: _LastShard) -> bytes:
-    from forebay_loader.videos.metadata.clip_look import looked_at  # noqa: PLC0415  # PyAV and numpy
-
     audio = question.pop("audio")
     clip = ClipAddress(**question)
     try:
-        info = looked_at(clip, shards.of(clip), audio)
-        return _LOOKED + packed(ClipRecord(clip.name, 0, "", info))
+        return _LOOKED + packed(ClipRecord(clip.name, 0, "", _looked_at(clip, shards.of(clip), audio)))
     except LoaderError as error:
         why = str(error)
     except Exception as error:  # what nobody thought of is this clip's all the same
         why = f"{type(error).__name__}: {error}"
     return _FAILED + why.encode(*_TEXT)
+
+
+def _looked_at(clip: ClipAddress, shard: Optional[IndexedShard], audio: bool) -> ClipInfo:
+    """One look at a clip where it lies, a member of the open ``shard`` or an object: what of it is read is what is decoded, and no more."""
+    from forebay_loader.videos.metadata.motion import LOOK, measured  # noqa: PLC0415  # PyAV and numpy
+    from forebay_loader.videos.sources.clip_source import ClipSource  # noqa: PLC0415
+
+    found: ClipBytes
+    if shard is not None:
+        part = shard.in_parts(clip.number, lambda _: True)[clip.suffix]
+        found = MemberClip(part.read, part.size, clip.name, clip.shard, part.expect)
+    else:
+        found = lone = ObjectClip(clip.url)
+        lone.open()
+        if lone.etag != clip.etag:
+            lone.close()
+            raise ShardChanged(f"{clip.name}: it was replaced while it was scanned")
+    with ClipSource(found, size=LOOK) as source:
+        return measured(source, audio=audio)
 
 
 class _LastShard:

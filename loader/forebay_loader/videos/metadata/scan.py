@@ -8,7 +8,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Callable, Collection, Deque, Generic, Iterable, Iterator, NamedTuple, Optional, TypeVar, Union
+from typing import Any, Callable, Collection, Deque, Iterable, Iterator, NamedTuple, Optional, Union
 
 from forebay_loader.base.errors import LoaderError
 from forebay_loader.samples.indexed_shard import IndexedShard
@@ -25,10 +25,8 @@ __all__ = ["ClipToScan", "ScanProgress", "clips_of_shard", "lone_clip", "scan_cl
 _MOST_HELD = 1 << 30  # bytes of clips in memory, or one clip: films are as long as that
 _WRITE_EVERY_S = 1.0  # what a kill costs at most; each time takes a few milliseconds of the disk
 
-Where = TypeVar("Where")
 
-
-class ClipToScan(NamedTuple, Generic[Where]):
+class ClipToScan(NamedTuple):
     """A clip as a scan is given it.
 
     - ``name``: as ``clip_name`` makes it; ``clip_bytes``: its length; ``version``: of its shard (ETag), "" where there is none.
@@ -39,7 +37,7 @@ class ClipToScan(NamedTuple, Generic[Where]):
     name: str
     clip_bytes: int
     version: str
-    where: Where
+    where: Any
     held_bytes: int = 0
 
 
@@ -59,9 +57,9 @@ class ScanProgress:
 
 
 def scan_clips(
-    clips: Iterable[ClipToScan[Where]],
+    clips: Iterable[ClipToScan],
     path: Union[str, "os.PathLike[str]"],
-    look: Callable[[Where, bool], ClipInfo],
+    look: Callable[[Any, bool], ClipInfo],
     *,
     workers: Optional[int] = None,
     audio: bool = True,
@@ -80,35 +78,33 @@ def scan_clips(
     (``DecoderDeaths``). A clip of the same name, length and version is known, unless its sound was left unread and is asked for now. Raises
     what ``clips`` and ``progress`` raise, ``CorruptClipTable`` for another file at ``path``, and ``OSError`` where it cannot be written.
     """
-    so_far = _SoFar(path, audio)
-    most = 2 * (workers or _processors())
-    done = ScanProgress()
+    scan, most = _Scan(path, audio, progress), 2 * (workers or _processors())
     with ThreadPoolExecutor(workers or _processors(), "clip-scan") as pool:
-        waiting: Deque[tuple[ClipToScan[Where], Future[ClipInfo]]] = deque()
+        waiting: Deque[tuple[ClipToScan, Future[ClipInfo]]] = deque()
         try:
             for clip in clips:
-                if _is_past(clip, so_far, done):
-                    _tell(progress, done)
+                if scan.is_past(clip):
                     continue
                 while waiting and (len(waiting) >= most or sum(one.held_bytes for one, _ in waiting) + clip.held_bytes > _MOST_HELD):
-                    _take(*waiting.popleft(), so_far, done, progress)
+                    scan.take(*waiting.popleft())
                 waiting.append((clip, pool.submit(look, clip.where, audio)))
             while waiting:
-                _take(*waiting.popleft(), so_far, done, progress)
+                scan.take(*waiting.popleft())
         finally:
             for _, future in waiting:
                 future.cancel()
-            so_far.write()
-    return done
+            scan.write()
+    return scan.done
 
 
-class _SoFar:
-    """What the table at ``path`` knows, and what was found since it was last written."""
+class _Scan:
+    """What the table at ``path`` knows, what was found since it was last written, and how far the scan is."""
 
-    def __init__(self, path: Union[str, "os.PathLike[str]"], audio: bool) -> None:
-        self._table = ClipTable(path)
-        self.deaths = DecoderDeaths(path)
+    def __init__(self, path: Union[str, "os.PathLike[str]"], audio: bool, progress: Optional[Callable[[ScanProgress], None]]) -> None:
+        self.done = ScanProgress()
+        self._table, self._deaths = ClipTable(path), DecoderDeaths(path)
         self._audio = audio
+        self._progress = progress
         self._known: dict[str, tuple[int, str]] = {}
         self._found: list[ClipRecord] = []
         self._next_s = 0.0
@@ -116,14 +112,39 @@ class _SoFar:
             for record in self._table.records():
                 self._note(record)
 
-    def knows(self, clip: ClipToScan[Any]) -> bool:
-        return self._known.get(clip.name) == (clip.clip_bytes, clip.version)
+    def is_past(self, clip: ClipToScan) -> bool:
+        """Whether ``clip`` need not be looked at, which is counted."""
+        why = self._deaths.of(clip.name, clip.clip_bytes, clip.version)
+        if self._known.get(clip.name) == (clip.clip_bytes, clip.version):
+            self.done.known += 1
+        elif why:
+            self.done.failed[clip.name] = why
+        else:
+            return False
+        self._tell()
+        return True
 
-    def add(self, record: ClipRecord) -> None:
-        self._note(record)
-        self._found.append(record)
-        if time.monotonic() >= self._next_s:
-            self.write()
+    def take(self, clip: ClipToScan, future: "Future[ClipInfo]") -> None:
+        try:
+            info = future.result()
+        except DecoderDied as error:
+            why = f"{error}; it is tried again once {self._deaths.path} is removed" if error.by_clip else str(error)
+            if error.by_clip:
+                self._deaths.add(clip.name, clip.clip_bytes, clip.version, why)
+            self.done.failed[clip.name] = why
+        except LoaderError as error:  # of this clip, or of its shard; a full disk is the scan's own
+            self.done.failed[clip.name] = str(error)
+        except Exception as error:  # what nobody thought of is this clip's all the same: else no scan would get past it
+            self.done.failed[clip.name] = f"{type(error).__name__}: {error}"
+        else:
+            record = ClipRecord(clip.name, clip.clip_bytes, clip.version, info)
+            self._note(record)
+            self._found.append(record)
+            if time.monotonic() >= self._next_s:
+                self.write()
+            self.done.scanned += 1
+            self.done.clip_bytes += clip.clip_bytes
+        self._tell()
 
     def write(self) -> None:
         """Write what was found to the table; it is there then, if only with no clip in it. Raises ``OSError``."""
@@ -136,53 +157,16 @@ class _SoFar:
         if not self._audio or not record.info.audio_rate_hz or record.info.audio_energy is not None:
             self._known[record.name] = record.clip_bytes, record.version
 
-
-def _is_past(clip: ClipToScan[Any], so_far: _SoFar, done: ScanProgress) -> bool:
-    """Whether ``clip`` need not be looked at, which is counted."""
-    if so_far.knows(clip):
-        done.known += 1
-        return True
-    why = so_far.deaths.of(clip.name, clip.clip_bytes, clip.version)
-    if why:
-        done.failed[clip.name] = why
-    return bool(why)
-
-
-def _take(
-    clip: ClipToScan[Any],
-    future: "Future[ClipInfo]",
-    so_far: _SoFar,
-    done: ScanProgress,
-    progress: Optional[Callable[[ScanProgress], None]],
-) -> None:
-    try:
-        info = future.result()
-    except DecoderDied as error:
-        why = f"{error}; it is tried again once {so_far.deaths.path} is removed" if error.by_clip else str(error)
-        if error.by_clip:
-            so_far.deaths.add(clip.name, clip.clip_bytes, clip.version, why)
-        done.failed[clip.name] = why
-    except LoaderError as error:  # of this clip, or of its shard; a full disk is the scan's own
-        done.failed[clip.name] = str(error)
-    except Exception as error:  # what nobody thought of is this clip's all the same: else no scan would get past it
-        done.failed[clip.name] = f"{type(error).__name__}: {error}"
-    else:
-        so_far.add(ClipRecord(clip.name, clip.clip_bytes, clip.version, info))
-        done.scanned += 1
-        done.clip_bytes += clip.clip_bytes
-    _tell(progress, done)
-
-
-def _tell(progress: Optional[Callable[[ScanProgress], None]], done: ScanProgress) -> None:
-    if progress is not None:
-        progress(done)
+    def _tell(self) -> None:
+        if self._progress is not None:
+            self._progress(self.done)
 
 
 def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def clips_of_shard(url: str, suffixes: Collection[str]) -> "Iterator[ClipToScan[ClipAddress]]":
+def clips_of_shard(url: str, suffixes: Collection[str]) -> "Iterator[ClipToScan]":
     """The members of the shard ``url`` that end in one of ``suffixes``, in its order; nothing of them is read.
 
     Raises ``ShardReadError`` where the shard has no sample index, ``ProxyUnreachable`` without a sidecar.
@@ -198,7 +182,7 @@ def clips_of_shard(url: str, suffixes: Collection[str]) -> "Iterator[ClipToScan[
                     yield ClipToScan(clip_name(shown, member), file.size, shard.etag, clip, file.size)
 
 
-def lone_clip(url: str) -> "ClipToScan[ClipAddress]":
+def lone_clip(url: str) -> "ClipToScan":
     """The clip that is the object ``url``. Raises ``ShardReadError``, ``ProxyUnreachable``."""
     clip = ObjectClip(url)
     size, version = clip.open(), clip.etag

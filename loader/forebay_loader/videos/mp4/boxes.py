@@ -184,13 +184,6 @@ class BoxFile:
             raise CorruptVideo(f"it has {self.length} bytes")
         return bytes(self._header(0)[:8])
 
-    def payload(self, place: BoxPlace, size: int) -> memoryview:
-        """The first ``size`` bytes of a box's payload, fewer where it has fewer."""
-        at, size = place.at + place.header, min(size, place.size - place.header)
-        if not self._holds(at, size):
-            self._fill(at, size)
-        return self._window[at - self._begin :][:size]
-
     def places(self) -> Iterator[BoxPlace]:
         """Each box in turn; its payload is not read. Raises ``CorruptVideo`` for one that ends beyond the file."""
         at = 0

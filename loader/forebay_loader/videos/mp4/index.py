@@ -24,18 +24,12 @@ FIRST_KINDS = (b"ftyp", b"styp", b"moov", b"mdat", b"free", b"skip", b"wide", b"
 
 @dataclass(frozen=True, eq=False)
 class Mp4Index:
-    """The first video track, the first audio track that can be read, and the file's major brand ("" without one). ``audio_fault`` says why
-    there is sound that cannot be read; "" where it is, or where there is none."""
+    """The first video track and the first audio track that can be read. ``audio_fault`` says why there is sound that cannot be read; ""
+    where it is, or where there is none."""
 
     video: Track
     audio: Optional[Track]
-    brand: str
     audio_fault: str = ""
-
-    @property
-    def duration_s(self) -> float:
-        """When the last frame ends."""
-        return self.video.end_s
 
     def to_info(self) -> ClipInfo:
         """What samplers choose by; motion and energy are not known."""
@@ -44,7 +38,7 @@ class Mp4Index:
         return ClipInfo(
             frames=self.video.frames,
             times_s=times_s,
-            duration_s=self.duration_s,
+            duration_s=self.video.end_s,
             width=self.video.width,
             height=self.video.height,
             rotation_deg=self.video.rotation_deg,
@@ -90,16 +84,13 @@ def _read(file: BoxFile) -> Mp4Index:
     begin = file.begin()
     if begin[4:] not in FIRST_KINDS:
         raise UnsupportedVideo(f"no MP4: it begins with {begin.hex(' ')}")
-    brand = ""
     for place in file.places():
-        if place.kind == b"ftyp" and place.at == 0:
-            brand = bytes(file.payload(place, 4)).decode("latin-1")
-        elif place.kind == b"moov":
-            return _read_moov(file.load(place), file, brand)
+        if place.kind == b"moov":
+            return _read_moov(file.load(place), file)
     raise CorruptVideo(f"no box moov in its {file.length} bytes")
 
 
-def _read_moov(moov: Box, file: BoxFile, brand: str) -> Mp4Index:
+def _read_moov(moov: Box, file: BoxFile) -> Mp4Index:
     """8.2.1."""
     boxes = moov.only(frozenset([b"mvhd", b"mvex", b"cmov"]), file.count)
     if b"cmov" in boxes:
@@ -124,4 +115,4 @@ def _read_moov(moov: Box, file: BoxFile, brand: str) -> Mp4Index:
         raise LeftToDemuxer("fragmented")
     video, sound = traks[VIDEO].track(file.length), traks.get(SOUND)
     audio = sound.track(file.length) if sound is not None and len(sound.table) else None
-    return Mp4Index(video, audio, brand, audio_fault)
+    return Mp4Index(video, audio, audio_fault)

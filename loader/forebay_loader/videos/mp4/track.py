@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from forebay_loader.videos.mp4.boxes import Counts
 
-__all__ = ["Coded", "DecodeGroup", "Track", "trusted_keys"]
+__all__ = ["Coded", "DecodeGroup", "Track", "leading", "trusted_keys"]
 
 # Decoders of pictures made of others that make up what is not there and say nothing, and whose muxers forget to say what is a keyframe.
 _FORGOTTEN = ("h263", "rpza", "qtrle", "svq1", "cinepak")
@@ -45,6 +45,13 @@ def trusted_keys(decoder: str, key: NDArray[numpy.bool_]) -> NDArray[numpy.bool_
     """``key``, which samples decoding can begin at as their container has it. Where it says so of all, and that is mostly not so, only the
     first is one."""
     return numpy.arange(len(key)) == 0 if decoder in _FORGOTTEN and key.all() else key
+
+
+def leading(times: Counts, key: NDArray[numpy.bool_]) -> NDArray[numpy.bool_]:
+    """Which samples are shown before the keyframe that they follow."""
+    number = numpy.cumsum(key) - 1
+    found: NDArray[numpy.bool_] = (number >= 0) & (times < times[numpy.append(numpy.flatnonzero(key), 0)[number]])
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from forebay_loader.videos.errors import CorruptVideo, LeftToDemuxer, Unsupporte
 from forebay_loader.videos.mp4.boxes import Box, BoxCount, Counts, needed_box
 from forebay_loader.videos.mp4.sample_entry import SampleEntry, read_sample_entry
 from forebay_loader.videos.mp4.sample_table import SampleTable, check_spans, read_sample_table
-from forebay_loader.videos.mp4.track import Coded, Track, trusted_keys
+from forebay_loader.videos.mp4.track import Coded, Track, leading, trusted_keys
 
 __all__ = ["SOUND", "VIDEO", "Edit", "Movie", "Trak", "apply_edit", "handler_of", "read_edit", "read_movie", "read_trak", "turn_of"]
 
@@ -118,7 +118,7 @@ class Trak:
             rotation_deg=self.rotation_deg, mirrored=self.mirrored,
             rate_hz=self.entry.rate_hz or (self.timescale if self.handler == SOUND else 0),  # 16 bits hold no 96 kHz
             channels=self.entry.channels, offsets=table.offsets, sizes=table.sizes, dts=self._decode_times(table), pts=pts,
-            durations=table.durations, key=key.tobytes(), leading=_leading(times, key).tobytes(),
+            durations=table.durations, key=key.tobytes(), leading=leading(times, key).tobytes(),
             order=visible[numpy.argsort(pts[visible], kind="stable")],
         )  # fmt: skip
 
@@ -126,14 +126,6 @@ class Trak:
         """On the clock of the presentation times, and none later than its sample's own."""
         moved = self.edit.shown - self.edit.begin if self.edit else 0
         return table.dts + moved + min(int(table.shifts.min(initial=0)), 0)
-
-
-def _leading(times: Counts, key: NDArray[numpy.bool_]) -> NDArray[numpy.bool_]:
-    """Which samples are shown before the keyframe that they follow."""
-    keys = numpy.flatnonzero(key)
-    number = numpy.cumsum(key) - 1
-    leading: NDArray[numpy.bool_] = (number >= 0) & (times < times[numpy.append(keys, 0)[number]])
-    return leading
 
 
 def handler_of(trak: Box, count: BoxCount) -> bytes:

@@ -19,9 +19,8 @@ from __future__ import annotations
 
 from forebay_loader.videos.sampling.adaptive import adaptive
 from forebay_loader.videos.sampling.augmentations import frame_drop, time_warp
-from forebay_loader.videos.sampling.draws import sample_seed
 from forebay_loader.videos.sampling.phases import by_epoch, drawn, for_epoch, phased
-from forebay_loader.videos.sampling.sampler import NoFrames, NotScanned, Sampler, Sampling, SamplingError, TooFewFrames
+from forebay_loader.videos.sampling.sampler import NoFrames, NotScanned, Sampler, Sampling, SamplingError, TooFewFrames, sample_seed
 from forebay_loader.videos.sampling.samplers import clip, clips, fps, keyframes, uniform
 from forebay_loader.videos.sampling.text import sampler_of
 

@@ -9,8 +9,8 @@ from typing import ClassVar, Sequence
 
 from forebay_loader.base.argument_types import whole
 from forebay_loader.videos.clip_info import ClipInfo
-from forebay_loader.videos.sampling.draws import Draws
 from forebay_loader.videos.sampling.sampler import (
+    Draws,
     NotScanned,
     Sampler,
     Sampling,

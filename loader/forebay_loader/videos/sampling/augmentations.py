@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from forebay_loader.videos.clip_info import ClipInfo
-from forebay_loader.videos.sampling.draws import Draws
 from forebay_loader.videos.sampling.phases import for_epoch, phased
-from forebay_loader.videos.sampling.sampler import Sampler, Sampling, SpelledSampler, checked_number
+from forebay_loader.videos.sampling.sampler import Draws, Sampler, Sampling, SpelledSampler, checked_number
 
 __all__ = ["frame_drop", "time_warp"]
 
@@ -70,7 +69,8 @@ class TimeWarpSampler(SamplerAround):
         first, last = min(found.frames), max(found.frames)
         bent = self.strength * (2 * Draws(seed, self.spelled).part() - 1)
         width = max(last - first, 1)
-        return Sampling(tuple(first + round(_warped((frame - first) / width, bent) * width) for frame in found.frames), found.mask)
+        parts = [(frame - first) / width for frame in found.frames]
+        return Sampling(tuple(first + round((part + bent * part * (1 - part)) * width) for part in parts), found.mask)
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,10 +96,6 @@ class FrameDropSampler(SamplerAround):
             if not found.mask[place]:
                 frames[place] = stands.get(frame, frame)  # a place that a lost frame filled
         return Sampling(tuple(frames), tuple(mask))
-
-
-def _warped(part: float, bent: float) -> float:
-    return part + bent * part * (1 - part)
 
 
 def _checked(sampler: Any) -> Sampler:

@@ -7,9 +7,9 @@ from typing import ClassVar, Optional, Sequence, Union
 
 from forebay_loader.base.argument_types import whole
 from forebay_loader.videos.clip_info import ClipInfo
-from forebay_loader.videos.sampling.draws import Draws
 from forebay_loader.videos.sampling.sampler import (
     ROUNDING_S,
+    Draws,
     Sampler,
     Sampling,
     SamplingError,

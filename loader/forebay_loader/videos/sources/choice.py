@@ -3,49 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Mapping, Optional, Protocol, Sequence, Tuple
+from typing import Any, Dict, Mapping, Optional
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
-from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.decode.frame_size import Size, check_size
 from forebay_loader.videos.sources.clip_bytes import ClipBytes, FileClip, MemoryClip, ObjectClip
 from forebay_loader.videos.sources.clip_source import ClipSource
 from forebay_loader.videos.sources.frames_source import FramesSource
 from forebay_loader.videos.sources.live_source import CAMERAS, CameraSource, LiveSource
+from forebay_loader.videos.sources.video_source import VideoSource
 
 __all__ = ["VideoSource", "source_of"]
-
-
-class VideoSource(Protocol):
-    """One clip. It pickles, and nothing of it is open until ``open``: each worker opens its own.
-
-    Every method but ``close`` opens what is not open. All raise ``VideoError`` naming clip and shard, and what reading the bytes raises:
-    ``fb.ShardReadError``, ``fb.ShardChanged``, ``fb.ProxyUnreachable``, ``OSError`` for a file.
-    """
-
-    def open(self) -> ClipInfo:
-        """What is known of the clip. Of a live one ``frames`` is 0: nobody knows how many will come."""
-        ...
-
-    def frame(self, index: int) -> Any:
-        """Frame ``index`` of the clip in presentation order: ``height x width x 3`` uint8 (RGB)."""
-        ...
-
-    def frames(self, indices: Sequence[int]) -> Any:
-        """Frames by number, in the order asked for, one asked for twice given twice: ``T x height x width x 3`` uint8 (RGB)."""
-        ...
-
-    def audio(self, begin_s: float, end_s: float) -> Tuple[Any, int]:
-        """Sound between two times on the clip's clock: (``channels x samples`` float32 from -1 to 1, samples a second).
-
-        Shorter where the sound ends earlier; ``(0 x 0, 0)`` without any.
-        """
-        ...
-
-    def close(self) -> None:
-        """Let go of what is open. Safe to repeat; the source can be used again."""
-        ...
 
 
 _LIVE = ("rtsp", "rtsps", "rtmp", "rtmps", "srt", "udp", "rtp")  # FFmpeg's own, which have no other meaning
@@ -115,7 +84,7 @@ def _made(
     shard: str = "",
 ) -> VideoSource:
     if isinstance(what, (bytes, bytearray, memoryview)):
-        return _of_bytes(MemoryClip(memoryview(what), name, shard), size, threads, time_limit_s)
+        return ClipSource(MemoryClip(memoryview(what), name, shard), size=size, threads=threads, time_limit_s=time_limit_s)
     text = os.fspath(what)
     if not isinstance(text, str) or not text:
         raise TypeError(f"a clip is bytes, a path or a URL; got {what!r}")
@@ -127,8 +96,8 @@ def _made(
         return LiveSource(text.removeprefix(_LIVE_MARK), options=options, size=size, time_limit_s=time_limit_s or 60.0)
     if kind == "frames":
         return _of_frames(text, size)
-    there = FileClip(text) if scheme == text else ObjectClip(text, limits)
-    return _of_bytes(there, size, threads, time_limit_s)
+    there: ClipBytes = FileClip(text) if scheme == text else ObjectClip(text, limits)
+    return ClipSource(there, size=size, threads=threads, time_limit_s=time_limit_s)
 
 
 def _kind(text: str, scheme: str) -> str:
@@ -137,10 +106,6 @@ def _kind(text: str, scheme: str) -> str:
     if scheme in _LIVE or scheme.startswith(_LIVE_MARK):
         return "live"
     return "frames" if scheme == "lmdb" else "clip"
-
-
-def _of_bytes(clip: ClipBytes, size: Size, threads: int, time_limit_s: Optional[float]) -> VideoSource:
-    return ClipSource(clip, size=size, threads=threads, time_limit_s=time_limit_s)
 
 
 def _of_frames(url: str, size: Size) -> VideoSource:

@@ -15,14 +15,13 @@ from forebay_loader.base.counters import COUNTS
 from forebay_loader.meter.profile_ranges import profiled
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.decode.byte_spans import SpanReader
-from forebay_loader.videos.decode.clip_timer import ClipTimer
 from forebay_loader.videos.decode.frame_size import Size
-from forebay_loader.videos.decode.frames import decoded
+from forebay_loader.videos.decode.frames import ClipTimer, decoded
 from forebay_loader.videos.decode.pictures import Pictures
 from forebay_loader.videos.decode.tracks import GAP_BYTES, ClipTracks, tracks_of
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo, VideoError
 from forebay_loader.videos.sources.clip_bytes import ClipBytes
-from forebay_loader.videos.sources.frame_room import room_for
+from forebay_loader.videos.sources.video_source import VideoSource, room_for
 
 __all__ = ["ClipSource"]
 
@@ -30,7 +29,7 @@ _MOST_HZ = 1 << 20  # above what any recorder takes: a header may say anything, 
 _DECODERS = ("av", "builtins", "numpy", "struct")  # whose errors decoders raise; a class of the program's own comes of its signal handler
 
 
-class ClipSource:
+class ClipSource(VideoSource):
     """A ``VideoSource`` over ``clip``: an MP4 or MOV, or another container that FFmpeg knows.
 
     ``size`` as ``check_size`` takes it; ``threads`` a decoder may use; ``time_limit_s`` is for each call of ``open``, ``frames`` and
@@ -61,9 +60,6 @@ class ClipSource:
 
     def open(self) -> ClipInfo:
         return self._opened(self._timer()).info
-
-    def frame(self, index: int) -> Any:
-        return self.frames([index])[0]
 
     def frames(self, indices: Sequence[int]) -> Any:
         timer = self._timer()
@@ -103,12 +99,6 @@ class ClipSource:
     def close(self) -> None:
         self._tracks = None
         self._clip.close()
-
-    def __enter__(self) -> ClipSource:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _opened(self, timer: ClipTimer) -> ClipTracks:
         if self._tracks is None:

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import av
-import numpy
 from av.error import FFmpegError
 
 from forebay_loader.base.counters import COUNTS
@@ -25,7 +24,7 @@ from forebay_loader.videos.decode.frame_size import Size
 from forebay_loader.videos.decode.frames import packet_of
 from forebay_loader.videos.decode.pictures import Pictures
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo, VideoError
-from forebay_loader.videos.sources.frame_room import room_for
+from forebay_loader.videos.sources.video_source import VideoSource, room_for
 
 __all__ = ["FramesSource", "in_order"]
 
@@ -69,7 +68,7 @@ _MOST_PIXELS = str(1 << 27)  # of one picture: its decoder makes none that is la
 _KINDS = ((b"\xff\xd8", "mjpeg"), (b"\x89PNG", "png"), (b"RIFF", "webp"), (b"BM", "bmp"))
 
 
-class FramesSource:
+class FramesSource(VideoSource):
     """A ``VideoSource`` over the frames of ``clip`` in the LMDB at ``path``, of ``fps`` frames a second; it has no sound.
 
     ``size`` as in ``check_size``. Raises ``ModuleNotFoundError`` without the extra ``lmdb``, ``UnsupportedVideo`` where there is no such
@@ -105,9 +104,6 @@ class FramesSource:
         times = array("d", (number / self._fps for number in range(count)))
         return ClipInfo(count, times, count / self._fps, self._width, self._height, keyframes=tuple(range(count)))
 
-    def frame(self, index: int) -> Any:
-        return self.frames([index])[0]
-
     def frames(self, indices: Sequence[int]) -> Any:
         self.open()
         assert self._pictures is not None
@@ -121,17 +117,8 @@ class FramesSource:
         COUNTS.add("video_frames", len(indices))
         return found
 
-    def audio(self, begin_s: float, end_s: float) -> Tuple[Any, int]:
-        return numpy.zeros((0, 0), numpy.float32), 0
-
     def close(self) -> None:
         self._base, self._keys = None, []
-
-    def __enter__(self) -> FramesSource:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @contextmanager
     def _named(self) -> Iterator[None]:

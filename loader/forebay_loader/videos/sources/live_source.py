@@ -6,19 +6,18 @@ import sys
 from array import array
 from collections import deque
 from contextlib import suppress
-from typing import Any, Deque, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Deque, Dict, Mapping, Optional, Sequence
 
 import av
-import numpy
 from av.error import FFmpegError
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.videos.clip_info import ClipInfo
-from forebay_loader.videos.decode.clip_timer import ClipTimer
 from forebay_loader.videos.decode.frame_size import Size
+from forebay_loader.videos.decode.frames import ClipTimer
 from forebay_loader.videos.decode.pictures import Pictures
 from forebay_loader.videos.errors import UnsupportedVideo, VideoError
-from forebay_loader.videos.sources.frame_room import room_for
+from forebay_loader.videos.sources.video_source import VideoSource, room_for
 
 __all__ = ["CAMERAS", "CameraSource", "LiveSource"]
 
@@ -34,7 +33,7 @@ class _Left:
         return -1.0 if left_s is None else max(left_s, 0.0)
 
 
-class LiveSource:
+class LiveSource(VideoSource):
     """A ``VideoSource`` whose frames are numbered as they come, from 0 at ``open``, and which gives none twice.
 
     ``url`` and ``form`` go to FFmpeg: its input and its input format (``v4l2``, ``avfoundation``, ``lavfi``; "" lets it find out);
@@ -71,9 +70,6 @@ class LiveSource:
         stream = self._container.streams.video[0]
         return ClipInfo(0, array("d"), 0.0, stream.codec_context.width, stream.codec_context.height)
 
-    def frame(self, index: int) -> Any:
-        return self.frames([index])[0]
-
     def frames(self, indices: Sequence[int]) -> Any:
         self.open()
         timer = self._left.timer = self._timer()
@@ -83,15 +79,16 @@ class LiveSource:
                 found[place] = found[place - 1]
             else:
                 frame = self._reach(index, timer)
-                pictures = self._sized(frame)
-                found = found if len(found) else self._room(len(indices), pictures)
-                pictures.into(frame, found[place])
+                try:
+                    if self._pictures is None:  # all have the size of the first: what a stream says before is a guess
+                        self._pictures = Pictures(frame.width, frame.height, 0, self._size)
+                    found = found if len(found) else room_for(len(indices), self._pictures.shape)
+                    self._pictures.into(frame, found[place])
+                except VideoError as error:
+                    raise error.of(self._name) from error
             before = index
         COUNTS.add("video_frames", len(indices))
         return found
-
-    def audio(self, begin_s: float, end_s: float) -> Tuple[Any, int]:
-        return numpy.zeros((0, 0), numpy.float32), 0
 
     def close(self) -> None:
         container, self._container = self._container, None
@@ -99,32 +96,11 @@ class LiveSource:
         if container is not None:
             container.close()
 
-    def __enter__(self) -> LiveSource:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @property
     def _name(self) -> str:
         """Of a URL neither account nor query: either may hold a password."""
         scheme, mark, rest = self._url.partition("://")
         return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}" if mark else self._url
-
-    def _sized(self, frame: Any) -> Pictures:
-        """All have the size of the first: what a stream says before is a guess."""
-        if self._pictures is None:
-            try:
-                self._pictures = Pictures(frame.width, frame.height, 0, self._size)
-            except VideoError as error:
-                raise error.of(self._name) from error
-        return self._pictures
-
-    def _room(self, count: int, pictures: Pictures) -> Any:
-        try:
-            return room_for(count, pictures.shape)
-        except VideoError as error:
-            raise error.of(self._name) from error
 
     def _timer(self) -> ClipTimer:
         return ClipTimer(self._time_limit_s, self._name)

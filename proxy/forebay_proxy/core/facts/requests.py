@@ -17,7 +17,6 @@ __all__ = [
     "LoopLagged",
     "MeterTold",
     "NotTar",
-    "PlanChanged",
     "ReaderWaited",
     "RequestDone",
     "RequestEvent",
@@ -45,14 +44,6 @@ class ReaderWaited:
     job: str
     seconds: float
     reader: ReaderName | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PlanChanged:
-    """A reader's plan was replaced, extended, withdrawn, expired or finished."""
-
-    job: str
-    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +160,6 @@ RequestEvent = (
     | LoopLagged
     | MeterTold
     | NotTar
-    | PlanChanged
     | ReaderWaited
     | RequestDone
     | ShardOpened

@@ -84,11 +84,13 @@ class GsOrigin(RequestTarget):
 
     async def prepare(self, shard: Shard) -> OriginRequest:
         self._permit(shard)
-        return self._ask(shard, _own(shard) or await self._headers(shard))
+        # A reader's own headers never travel beside the sidecar's token: they could say what the token is used for.
+        own = shard.credential
+        return self._ask(shard, own.headers if own.has_authorization else await self._headers(shard))
 
     async def again(self, shard: Shard, ask: OriginRequest, answer: OriginResponse) -> OriginRequest | None:
         """A token that is refused: everything is read anew, once, and asked again if that made another one."""
-        if answer.status not in (401, 403) or self._anonymous or _own(shard):
+        if answer.status not in (401, 403) or self._anonymous or shard.credential.has_authorization:
             return None
         rejected = tuple(header for header in ask.headers if header != _AS_STORED)
         try:
@@ -132,12 +134,6 @@ class GsOrigin(RequestTarget):
 
             self._google = Google()
         return call(self._google)
-
-
-def _own(shard: Shard) -> tuple[tuple[str, str], ...]:
-    """The reader's own headers if they prove who asks. Never beside the sidecar's token: headers could say what the token is used for."""
-    headers = shard.credential.headers
-    return headers if any(name.lower() == "authorization" for name, _ in headers) else ()
 
 
 def emulator_endpoint(text: str) -> str:

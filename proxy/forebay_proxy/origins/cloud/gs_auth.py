@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -142,12 +143,8 @@ class Google:
         return path if os.path.isfile(path) else ""
 
 
-class _Nowhere:
-    """The answer of a metadata service that is not there; the library asks one that fails three times over, with pauses."""
-
-    status = 404
-    headers: Mapping[str, str] = {}
-    data = b""
+# The answer of a metadata service that is not there; the library asks one that fails three times over, with pauses.
+_NOWHERE = SimpleNamespace(status=404, headers={}, data=b"")
 
 
 class _Unanswered(google.auth.exceptions.RefreshError):
@@ -172,7 +169,7 @@ class _Bounded(google.auth.transport.Request):
             answer = self._call(url=url, method=method, body=body, headers=headers, timeout=min(timeout or most, most), **more)
         except google.auth.exceptions.TransportError as error:
             if metadata and parts.path in ("", "/"):
-                return _Nowhere()
+                return _NOWHERE
             raise _Unanswered("no connection", retryable=True) from error  # type: ignore[no-untyped-call]
         if answer.status in (408, 429) or answer.status >= 500:
             raise _Unanswered(f"answered {answer.status}", retryable=True)  # type: ignore[no-untyped-call]

@@ -22,14 +22,7 @@ from pathlib import Path
 
 from forebay_proxy.core.errors import ConfigError, InvalidShard, OriginError, OriginLied, ShardError
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.shard import (
-    ByteRange,
-    Credential,
-    Pin,
-    PinKind,
-    Shard,
-    Version,
-)
+from forebay_proxy.core.shard import ByteRange, Credential, Pin, PinKind, Shard, Version
 from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.origins.errors import refused, report
 from forebay_proxy.origins.http import HttpOrigin
@@ -131,15 +124,14 @@ class HfOrigin(RequestTarget):
         events: Events,
         environ: Mapping[str, str],
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
     ) -> None:
-        """``environ``: HF_ENDPOINT, HF_TOKEN and where the token file is. ``wall`` is the clock that links are dated by."""
+        """``environ``: HF_ENDPOINT, HF_TOKEN and where the token file is."""
         self._origin_client = http.origin_client
         self._guard = guard
         self._events = events
         self._hub = hub_endpoint(environ)
         self._token = HubToken(environ)
-        self._redirects = RedirectCache(_LINK_MOST_S, clock, wall)
+        self._redirects = RedirectCache(_LINK_MOST_S, clock)
         self._resolving: dict[tuple[str, Credential], asyncio.Future[OriginRequest]] = {}
 
     def read(self, shard: Shard, range: ByteRange | None, pin: Pin) -> AbstractAsyncContextManager[OriginBody]:
@@ -216,7 +208,7 @@ class HfOrigin(RequestTarget):
     async def _resolve(self, shard: Shard) -> OriginRequest:
         file = self._file(shard)
         self._permit(shard)
-        if _has_authorization(shard.credential):
+        if shard.credential.has_authorization:
             return await self._walk(shard, self._ask(file, shard.credential.headers))
         token = await self._token.now()
         try:
@@ -293,7 +285,3 @@ def _link(ask: OriginRequest, said: Mapping[str, str]) -> OriginRequest:
 
 def _bearer(token: str) -> tuple[tuple[str, str], ...]:
     return (("Authorization", f"Bearer {token}"),) if token else ()
-
-
-def _has_authorization(credential: Credential) -> bool:
-    return any(name.lower() == "authorization" for name, _ in credential.headers)

@@ -7,7 +7,7 @@ loop, and one thread is enough because a shard is signed once in nine minutes.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -30,14 +30,13 @@ _CLIENTS_MAX = 16  # 13 MB each beyond the first; more than this many endpoints 
 class Signer:
     """Not thread-safe: one thread calls it."""
 
-    def __init__(self, session: Callable[[str], boto3.Session] | None = None) -> None:
-        self._session = session or _session
+    def __init__(self) -> None:
         self._clients: OrderedDict[ClientKey, Client] = OrderedDict()
         self._sessions: dict[str, boto3.Session] = {}  # by profile: whose credentials its clients sign with
 
     def own_profile(self) -> str:
         """The profile the SDK uses of itself (AWS_PROFILE, else "default")."""
-        return str(self._session("").profile_name)
+        return str(_session("").profile_name)
 
     def home(self, shard: str, profile: str) -> AllowedPlace:
         """Where the operator's configuration of ``profile`` sends S3 requests; no credential is looked for.
@@ -71,7 +70,7 @@ class Signer:
         """Whether the credentials of a profile, read anew, are others than those its clients sign with; then these are dropped."""
         before = self._sessions.get(profile)
         try:
-            if before is None or _keys(before) == _keys(self._session(profile)):
+            if before is None or _keys(before) == _keys(_session(profile)):
                 return False
         except (sdk.BotoCoreError, sdk.ClientError):
             return False  # what the origin said is nearer to the matter
@@ -94,7 +93,7 @@ class Signer:
         return client
 
     def _new_client(self, key: ClientKey) -> Client:
-        session = self._sessions[key.profile] = self._sessions.get(key.profile) or self._session(key.profile)
+        session = self._sessions[key.profile] = self._sessions.get(key.profile) or _session(key.profile)
         return _new_client(session, key)
 
 

@@ -69,9 +69,6 @@ class AllowList:
         for entry in entries:
             self._add(entry.strip())
 
-    def __bool__(self) -> bool:
-        return bool(self._exact or self._wildcards or self._buckets or self._networks)
-
     @property
     def has_networks(self) -> bool:
         """Whether a name may still be allowed by the addresses it resolves to."""

@@ -60,15 +60,12 @@ def _context(name: str, file: str, usual_file: str, directory: str) -> ssl.SSLCo
     """``file`` was asked for by ``name``; ``usual_file`` is taken if it is there."""
     file = _readable(name, file) if file else usual_file if Path(usual_file).is_file() else ""
     try:
-        context = ssl.create_default_context(cafile=file or None, capath=directory if directory and any(_existing(directory)) else None)
+        exists = any(each and Path(each).is_dir() for each in directory.split(os.pathsep))
+        context = ssl.create_default_context(cafile=file or None, capath=directory if exists else None)
     except ssl.SSLError as error:
         raise ConfigError(f"{name} names {file}, which holds no certificate in PEM form", next_step=_STEP) from error
     context.set_alpn_protocols(("http/1.1",))  # as the client's own context has it
     return context
-
-
-def _existing(directories: str) -> list[str]:
-    return [each for each in directories.split(os.pathsep) if each and Path(each).is_dir()]
 
 
 def _readable(name: str, file: str) -> str:

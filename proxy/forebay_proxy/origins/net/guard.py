@@ -21,14 +21,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from forebay_proxy.core.errors import ConfigError
-from forebay_proxy.origins.net.address_class import (
-    METADATA_NAMES,
-    AddressClass,
-    IPAddress,
-    classify,
-    embedded,
-    literal,
-)
+from forebay_proxy.origins.net.address_class import METADATA_NAMES, AddressClass, IPAddress, classify, embedded, literal
 from forebay_proxy.origins.net.allow_list import AllowedPlace, AllowList, normal_host, place_of
 
 __all__ = ["Guard", "Hop", "Refused"]

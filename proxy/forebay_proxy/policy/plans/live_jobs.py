@@ -130,7 +130,8 @@ class Bursts:
         burst = self._bursts.get(group)
         if burst is None or (not burst.inside and now - burst.active > PAUSE_S):
             burst = self._bursts[group] = _Burst(now, now)
-            self._forget()
+            if len(self._bursts) > MOST_FOLDERS:
+                self._bursts.popitem(last=False)
         self._bursts.move_to_end(group)
         burst.inside += 1
         burst.active = now
@@ -144,7 +145,3 @@ class Bursts:
         """When the present burst began; long ago if there is none."""
         burst = self._bursts.get(group)
         return float("-inf") if burst is None else burst.began
-
-    def _forget(self) -> None:
-        if len(self._bursts) > MOST_FOLDERS:
-            self._bursts.popitem(last=False)

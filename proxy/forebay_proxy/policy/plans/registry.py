@@ -287,15 +287,13 @@ class PlanRegistry:
         if plan is not None:
             plan.pace.heard_at = self.clock()
 
-    def expire(self, alive: Callable[[ReaderName], bool]) -> list[ReaderName]:
-        """End the plans of readers silent for ``SILENCE_S`` who are not ``alive`` (inside a shard); returns whose they were."""
+    def expire(self, alive: Callable[[ReaderName], bool]) -> None:
+        """End the plans of readers silent for ``SILENCE_S`` who are not ``alive`` (inside a shard)."""
         now = self.clock()
-        gone = [reader for reader, plan in self._plans.items() if now - plan.pace.heard_at > SILENCE_S and not alive(reader)]
-        for reader in gone:
+        for reader in [reader for reader, plan in self._plans.items() if now - plan.pace.heard_at > SILENCE_S and not alive(reader)]:
             self.withdraw(reader)
         self.epochs.groups.expire(now)
         self.storage.tidy(EACH_SECOND)
-        return gone
 
     # What follows from it
 

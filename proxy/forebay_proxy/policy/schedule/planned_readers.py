@@ -16,7 +16,7 @@ from forebay_proxy.policy.schedule.cursors import CacheView, OriginCursor, Reade
 from forebay_proxy.policy.schedule.window import ReadAheadWindow, WindowShares
 from forebay_proxy.wire.protocol.plan import ReaderName
 
-__all__ = ["JobRates", "PlannedReaders", "ShardLengths"]
+__all__ = ["JobRates", "PlannedReaders"]
 
 KEPT = 0.95  # of the sums, when another shard was passed: the last twenty count
 SLOW = 0.5  # of the common rate: a reader below that is slow of its own; shards of unlike lengths alone make that of 0.6
@@ -32,10 +32,11 @@ class _Sums:
 
 
 class JobRates:
-    """One rate per job. Not thread-safe: the event loop's only."""
+    """One rate per job, and the running mean of its shards' lengths. Not thread-safe: the event loop's only."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, _Sums] = {}
+        self.lengths: dict[str, float] = {}
 
     def learn(self, job: str, seconds: float, size: int) -> None:
         """A reader of ``job`` was so long in a shard of ``size`` bytes."""
@@ -53,32 +54,19 @@ class JobRates:
         slower = 1.0 if own is None else own * sums.seconds / sums.shards
         return common * slower if slower < SLOW else common
 
-    def clear(self) -> None:
-        """Nobody reads."""
-        self._jobs.clear()
-
-
-class ShardLengths:
-    """A running mean per job. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._means: dict[str, float] = {}
-
-    def learn(self, job: str, length: int) -> None:
+    def learn_length(self, job: str, length: int) -> None:
         """A shard that ``job`` will read has ``length`` bytes."""
-        before = self._means.get(job, length)
-        self._means[job] = before + LENGTH_WEIGHT * (length - before)
+        before = self.lengths.get(job, length)
+        self.lengths[job] = before + LENGTH_WEIGHT * (length - before)
 
     def expected(self, job: str, otherwise: int) -> int:
         """Bytes of the next shard of ``job``; ``otherwise`` where none of its shards is known."""
-        return int(self._means.get(job, otherwise))
-
-    def __contains__(self, job: str) -> bool:
-        return job in self._means
+        return int(self.lengths.get(job, otherwise))
 
     def clear(self) -> None:
         """Nobody reads."""
-        self._means.clear()
+        self._jobs.clear()
+        self.lengths.clear()
 
 
 class PlannedReaders:
@@ -87,7 +75,6 @@ class PlannedReaders:
     def __init__(self, plans: PlanRegistry, view: CacheView) -> None:
         self.shares = WindowShares(view.capacity)
         self.rates = JobRates()
-        self.lengths = ShardLengths()
         self._plans = plans
         self._view = view
         self._cursors: dict[ReaderName, ReaderCursors] = {}
@@ -142,7 +129,6 @@ class PlannedReaders:
         self.shares.remove(mine.reader)
         if not self._cursors:
             self.rates.clear()
-            self.lengths.clear()
 
     def _passed_on(self, mine: ReaderCursors) -> None:
         """Its reader opened another shard: the one before took it so long."""
@@ -155,14 +141,14 @@ class PlannedReaders:
         if plan.pace.opened_at is None or not plan.position:
             return 0
         length = self._view.length(self._plans.shard_at(plan, plan.position - 1).name)
-        return self.lengths.expected(plan.reader.job, self._view.layout.segment_bytes) if length is None else length
+        return self.rates.expected(plan.reader.job, self._view.layout.segment_bytes) if length is None else length
 
     def learn(self, name: str) -> None:
         """The shard of this name was opened: its length is known, if the name is a shard's."""
         length = self._view.length(name)
         if length is not None:
             for plan, _ in self._plans.mentions(name):
-                self.lengths.learn(plan.reader.job, length)
+                self.rates.learn_length(plan.reader.job, length)
 
     def back_to(self, name: str) -> list[OriginCursor]:
         """A segment of the shard is missing: the lanes whose cursors were beyond the shard, and have come back."""

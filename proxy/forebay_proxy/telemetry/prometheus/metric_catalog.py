@@ -27,7 +27,6 @@ _METHODS = ("GET", "HEAD", OTHER)
 _ABORTS = ("origin_failed", "changed", "client_gone", "shutdown", OTHER)
 _FAILURES = ("connect", "reset", "timeout", "throttled", "status", "short", "changed", "wrong", OTHER)
 _LEAVING = ("plan", "guess", "stale", "admin", "unused", OTHER)
-_PLAN_CHANGES = ("replaced", "extended", "withdrawn", "expired", "finished", OTHER)
 _DEVIATIONS = ("skipped", "repeated", "unplanned")
 _DOOR_ANSWERS = ("passed", "incomplete", "encoded", "digest", "half", "disk", "refused", OTHER)
 _INDEX_RESULTS = ("built", "read", "refused", "failed", OTHER)
@@ -191,7 +190,6 @@ METRICS: tuple[Metric, ...] = (
 
     # Plans
     _gauge("plan_active", "Readers with a plan."),
-    _counter("plan_changes_total", "What happened to plans.", _NEW, what=_PLAN_CHANGES),
     _counter("plan_openings_total", "Shards opened by readers with a plan.", _NEW, job=()),
     _counter("plan_deviation_total", "Of them: opened after passing announced ones over, once more, or without having been announced.",
              job=(), kind=_DEVIATIONS),

@@ -19,6 +19,7 @@ __all__ = ["Family", "LabelSlots", "code_label", "job_label", "origin_label", "r
 _ORIGIN: Final = re.compile(r"(https?|s3|gs|hf|file)://([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])?(:[0-9]{1,5})?")
 # A job that is not a plain word is not quoted but counted as `other`: replacing characters would let half a secret through.
 _JOB: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,63}")
+QUIET_S: Final = 3600.0
 _RANK: Final = re.compile(r"[0-9]{1,6}")
 
 
@@ -48,20 +49,19 @@ def code_label(code: int) -> str:
 class LabelSlots:
     """At most ``most`` values of a label besides ``other``.
 
-    A newcomer beyond that gets the slot of the value unheard for longest, but only once that one has been silent for ``quiet_s``: a node's
+    A newcomer beyond that gets the slot of the value unheard for longest, but only once that one has been silent for an hour: a node's
     sidecar outlives hundreds of jobs and the running ones should be visible, while a client that makes up names cannot make the server
     that scrapes us store more than ``most`` new series sets an hour. ``born`` and ``gone`` are told of every change.
     """
 
     def __init__(
         self, most: int, clean: Callable[[str], str], *, born: Callable[[str], None], gone: Callable[[str], None],
-        quiet_s: float = 3600, clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._most = most
         self._clean = clean
         self._born = born
         self._gone = gone
-        self._quiet_s = quiet_s
         self._clock = clock
         self._heard: dict[str, float] = {}  # value -> when; the first is the one unheard for longest
 
@@ -89,7 +89,7 @@ class LabelSlots:
         if len(self._heard) < self._most:
             return True
         oldest, heard = next(iter(self._heard.items()))
-        if self._clock() - heard <= self._quiet_s:
+        if self._clock() - heard <= QUIET_S:
             return False
         del self._heard[oldest]
         self._gone(oldest)

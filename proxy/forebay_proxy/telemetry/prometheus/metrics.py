@@ -10,11 +10,12 @@ from __future__ import annotations
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
 from prometheus_client import Metric as Collected
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from forebay_proxy.core.events import Event
@@ -51,17 +52,96 @@ from forebay_proxy.core.facts.requests import (
     LoopLagged,
     MeterTold,
     NotTar,
-    PlanChanged,
     ReaderWaited,
     RequestDone,
     ShardOpened,
 )
-from forebay_proxy.telemetry.prometheus.gauges import LEVELS, UsageCollector
 from forebay_proxy.telemetry.prometheus.metric_catalog import METRICS, OTHER, SLOTTED, table
 from forebay_proxy.telemetry.prometheus.metric_labels import Family, LabelSlots, code_label, job_label, origin_label, rank_label
 from forebay_proxy.telemetry.usage import Usage
 
 __all__ = ["CONTENT_TYPE", "MAX_JOBS", "MAX_ORIGINS", "MAX_RANKS", "Metrics", "table"]
+
+
+Values = Mapping[tuple[str, ...], float]
+
+_DISK_STATES: Mapping[str, float] = {"normal": 0, "down": 2}
+
+_SINGLE: Mapping[str, Callable[[Usage], float]] = {
+    "cache_disk_state": lambda usage: _DISK_STATES.get(usage.disk_state, 2),  # a word we do not know is no reason to look healthy
+    "cache_peak_bytes": lambda usage: max(usage.peak_bytes, usage.held_bytes),
+    "cache_segments": lambda usage: usage.segments,
+    "cache_shards": lambda usage: usage.shards,
+    "descriptor_lease_bytes": lambda usage: usage.descriptor_bytes,
+    "descriptor_leases": lambda usage: usage.descriptors,
+    "filesystem_avail_bytes": lambda usage: usage.avail_bytes,
+    "filesystem_files_free": lambda usage: usage.files_free,
+    "filesystem_size_bytes": lambda usage: usage.size_bytes,
+    "lease_bytes": lambda usage: usage.leased_bytes,
+    "plan_active": lambda usage: usage.plans,
+    "prefetch_unread_bytes": lambda usage: usage.unread_bytes,
+    "readers": lambda usage: usage.readers,
+    "singleflight_waiters": lambda usage: usage.waiters,
+}
+
+_SEVERAL = ("cache_bytes", "cache_capacity_bytes", "origin_inflight_requests", "prefetch_lead_bytes", "prefetch_lead_seconds")
+
+LEVELS = frozenset((*_SINGLE, *_SEVERAL))
+
+
+class UsageCollector(Collector):
+    """Turns what ``usage()`` returns into gauges. An exception of ``usage`` fails the scrape: better no answer than stale levels."""
+
+    def __init__(self, usage: Callable[[], Usage], origins: LabelSlots, jobs: LabelSlots) -> None:
+        self._usage = usage
+        self._origins = origins
+        self._jobs = jobs
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        levels = self._levels(self._usage())
+        for metric in METRICS:
+            if metric.name in levels:
+                family = GaugeMetricFamily(metric.full_name, metric.help, labels=list(metric.labels))
+                for labels, value in levels[metric.name].items():
+                    family.add_metric(labels, value)
+                yield family
+
+    def _levels(self, usage: Usage) -> Mapping[str, Values]:
+        single: dict[str, Values] = {name: {(): level(usage)} for name, level in _SINGLE.items()}
+        return single | {
+            "cache_bytes": _states(usage),
+            "cache_capacity_bytes": {("configured",): usage.configured_bytes, ("effective",): usage.effective_bytes},
+            "origin_inflight_requests": self._in_flight(usage.origins),
+            "prefetch_lead_bytes": self._leads(usage.lead_bytes),
+            "prefetch_lead_seconds": self._leads(usage.lead_s),
+        }
+
+    def _in_flight(self, origins: Mapping[str, int]) -> Values:
+        """Requests in the air of every origin that has a slot; the others' added up under ``other``."""
+        levels: dict[tuple[str, ...], float] = {(origin,): 0 for origin in (*self._origins.held(), OTHER)}
+        for origin, count in origins.items():
+            if count:  # a limiter remembers origins long after their last request; those must not hold a slot
+                label = (self._origins.of(origin),)
+                levels[label] = levels.get(label, 0) + count
+        return levels
+
+    def _leads(self, leads: Mapping[str, float]) -> Values:
+        """The smallest lead of each job; jobs that share ``other`` share its worst."""
+        levels: dict[tuple[str, ...], float] = {}
+        for job, lead in leads.items():
+            label = (self._jobs.of(job),)
+            levels[label] = min(levels.get(label, lead), lead)
+        return levels
+
+
+def _states(usage: Usage) -> Values:
+    return {
+        ("stored",): usage.stored_bytes,
+        ("reserved",): usage.reserved_bytes,
+        ("doomed",): usage.doomed_bytes,
+        ("overhead",): usage.overhead_bytes,
+    }
+
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # understood by every Prometheus since 0.4; 3.x refuses answers without a type
 MAX_ORIGINS = 19  # one job reads from a few; so many with all their series still fit into one 2,000-line answer
@@ -72,10 +152,8 @@ MAX_RANKS = 16  # of all jobs: a process for each accelerator
 class Metrics:
     """All counters of one sidecar and their text. ``version`` is what ``build_info`` says. Not thread-safe: the event loop's only."""
 
-    def __init__(
-        self, registry: CollectorRegistry | None = None, *, version: str = "unknown", clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._registry = CollectorRegistry() if registry is None else registry
+    def __init__(self, *, version: str = "unknown", clock: Callable[[], float] = time.monotonic) -> None:
+        self._registry = CollectorRegistry()
         self._families = {metric.name: Family(metric, self._registry) for metric in METRICS if metric.name not in LEVELS}
         self._origins = self._slots(("origin",), MAX_ORIGINS, origin_label, clock)
         self._jobs = self._slots(("job",), MAX_JOBS, job_label, clock)
@@ -140,7 +218,6 @@ class Metrics:
             OriginBytes: lambda fact: count["origin_bytes_total"](self._origins.of(fact.origin), fact.kind, by=fact.count),
             OriginFailed: self._origin_failed,
             OriginOddity: lambda fact: count["origin_oddities_total"](self._origins.of(fact.origin), fact.kind),
-            PlanChanged: lambda fact: count["plan_changes_total"](fact.what),
             ReaderWaited: lambda fact: count["reader_wait_seconds_total"](self._jobs.of(fact.job), by=fact.seconds),
             CacheRecovered: self._recovered,
             NotStorable: lambda _: count["not_storable_total"](),

@@ -142,12 +142,7 @@ _S3_TOOLS = (
         "--(?:quiet|only-show-errors|no-progress|no-paginate|no-cli-pager)|--cli-(?:read|connect)-timeout[ \\x3d][0-9]+",
         r"--region[ \x3d]([a-z0-9-]+)",
     ),
-    _Tool(
-        _PIPE + "s5cmd",
-        (" +cat",),
-        "",
-        "(?:-r|--retry-count|--numworkers|-c|--concurrency|-p|--part-size|--log)[ \\x3d][A-Za-z0-9]+",
-    ),
+    _Tool(_PIPE + "s5cmd", (" +cat",), "", "(?:-r|--retry-count|--numworkers|-c|--concurrency|-p|--part-size|--log)[ \\x3d][A-Za-z0-9]+"),
 )
 
 

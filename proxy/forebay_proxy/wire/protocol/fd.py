@@ -74,13 +74,7 @@ def door_path(socket_path: str) -> str:
 
 
 def encode_request(
-    shard: str,
-    reader: str,
-    headers: Iterable[tuple[str, str]] = (),
-    lease: Optional[int] = None,
-    version: str = "",
-    *,
-    parts: bool = False,
+    shard: str, reader: str, headers: Iterable[tuple[str, str]] = (), lease: Optional[int] = None, version: str = "", *, parts: bool = False
 ) -> bytes:
     """The line that asks for ``shard``; ``reader`` is ``job/rank/worker/opener`` or "". Raises ``InvalidFdRequest``: HTTP must do."""
     carried = [[name, value] for name, value in headers]

@@ -203,7 +203,7 @@ def _indices(content: dict[str, Any], named: Optional[str]) -> tuple[Pattern, ar
         raise InvalidPlan('indices point into a pattern: write {"set": "s3://bucket/{000..999}.tar", "indices": [17, 3]}')
     try:
         check_parts(named)
-        pattern = _pattern(named)
+        pattern = _known_pattern(named) if len(named) <= _KNOWN_TEXT else parse_pattern(named)
     except InvalidPattern as error:
         raise InvalidPlan(f"set: {error}") from None
     found = content["indices"]
@@ -216,13 +216,7 @@ def _indices(content: dict[str, Any], named: Optional[str]) -> tuple[Pattern, ar
     return pattern, array("I", found)
 
 
-def _pattern(text: str) -> Pattern:
-    return _known_pattern(text) if len(text) <= _KNOWN_TEXT else parse_pattern(text)
-
-
-@lru_cache(_KNOWN_PATTERNS)
-def _known_pattern(text: str) -> Pattern:
-    return parse_pattern(text)
+_known_pattern = lru_cache(_KNOWN_PATTERNS)(parse_pattern)
 
 
 def _listed(pattern: Pattern, template: str) -> list[str]:

@@ -82,7 +82,9 @@ class Walk:
             elif header.kind in b"xX":
                 own = {**self.globals, **self._pax(text, at)}
                 _refuse_sparse(own, at)
-                name, size = _outermost(name, own.get("path")), _outermost_size(size, own)
+                if name is None and "path" in own:
+                    name = own["path"].rstrip("/")
+                size = _size(own) if size is None and "size" in own else size
                 link = own.get("linkpath") if link is None else link
             elif header.kind == ord("g"):
                 self.globals.update(self._pax(text, at))
@@ -189,14 +191,6 @@ def _charset(text: bytes) -> Optional[bytes]:
 def _refuse_sparse(pax: Dict[str, str], at: int) -> None:
     if any(key.startswith("GNU.sparse.") for key in pax):
         raise BadTar("sparse", at, f"sparse member {pax.get('GNU.sparse.name', pax.get('path', ''))!r}")
-
-
-def _outermost(name: Optional[str], path: Optional[str]) -> Optional[str]:
-    return path.rstrip("/") if name is None and path is not None else name
-
-
-def _outermost_size(size: Optional[int], pax: Dict[str, str]) -> Optional[int]:
-    return _size(pax) if size is None and "size" in pax else size
 
 
 def _size(pax: Dict[str, str]) -> int:

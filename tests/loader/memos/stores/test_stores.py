@@ -302,7 +302,7 @@ def test_files_end_at_the_store_s_size(tmp_path: Path, kind: str) -> None:
             stores[put % 2].put([entry(put)])
     assert put > 5
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) <= 1 << 20
-    for path in folder.rglob(f"*.{stores[0].SUFFIX}"):
+    for path in folder.rglob(f"*.{stores[0].suffix}"):
         path.unlink()
     opened_store(kind, str(folder), 1 << 20).put([entry(200)])
 

@@ -9,8 +9,8 @@ import pytest
 from support.clips import frame_number, pictures_of, rendered
 from support.remuxing import joined, remuxed
 
-from forebay_loader.videos.decode.clip_timer import ClipTimer
 from forebay_loader.videos.decode.demux import demuxed
+from forebay_loader.videos.decode.frames import ClipTimer
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo, VideoTimeout
 from forebay_loader.videos.sources.choice import source_of
 

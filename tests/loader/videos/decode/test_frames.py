@@ -13,8 +13,7 @@ from support.h264_sps import without_usability_information
 from support.remuxing import remuxed
 
 from forebay_loader.base.counters import COUNTS
-from forebay_loader.videos.decode.clip_timer import ClipTimer
-from forebay_loader.videos.decode.frames import decoded
+from forebay_loader.videos.decode.frames import ClipTimer, decoded
 from forebay_loader.videos.errors import CorruptVideo, VideoTimeout
 from forebay_loader.videos.mp4.index import read_index
 from forebay_loader.videos.sources.choice import source_of

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.clip_infos import steady
@@ -15,7 +16,6 @@ from forebay_loader.videos.errors import CorruptVideo
 from forebay_loader.videos.metadata import scan
 from forebay_loader.videos.metadata.clip_table import ClipTable
 from forebay_loader.videos.metadata.decoder_processes import DecoderDied
-from forebay_loader.videos.metadata.motion import Measurable
 from forebay_loader.videos.metadata.scan import ClipToScan, ScanProgress
 
 
@@ -31,12 +31,12 @@ class Clips:
         for number in numbers:
             yield ClipToScan(f"c{number}", 100 + number, self.version, lambda number=number: self._open(number))  # type: ignore[misc]
 
-    def _open(self, number: int) -> AbstractContextManager[Measurable]:
+    def _open(self, number: int) -> AbstractContextManager[Any]:
         self.opened.append(f"c{number}")
         return self._source(number)
 
     @contextmanager
-    def _source(self, number: int) -> Iterator[Measurable]:
+    def _source(self, number: int) -> Iterator[Any]:
         if f"c{number}" in self.broken:
             raise self.broken[f"c{number}"]
         yield PaintedSource(steady(number + 1))
@@ -74,7 +74,7 @@ def test_an_error_that_nobody_thought_of_is_the_clips(path: Path, error: Excepti
     done = scan_here(Clips(c1=error).some(0, 1, 2), path)
     assert (done.scanned, done.failed) == (2, {"c1": f"{type(error).__name__}: {error}"})
 
-    def opened() -> AbstractContextManager[Measurable]:
+    def opened() -> AbstractContextManager[Any]:
         raise error
 
     assert scan_here([ClipToScan("d", 1, "", opened)], path).failed == {"d": f"{type(error).__name__}: {error}"}
@@ -138,7 +138,7 @@ def test_it_runs_in_parallel(path: Path) -> None:
     meeting = threading.Barrier(2, timeout=30)
 
     @contextmanager
-    def source() -> Iterator[Measurable]:
+    def source() -> Iterator[Any]:
         meeting.wait()
         yield PaintedSource(steady(2))
 
@@ -166,13 +166,13 @@ def test_what_is_in_memory_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatc
     held, most, alone = 0, 0, threading.Lock()
 
     @contextmanager
-    def source(size: int) -> Iterator[Measurable]:
+    def source(size: int) -> Iterator[Any]:
         nonlocal held
         yield PaintedSource(steady(2))
         with alone:
             held -= size
 
-    def opened(size: int) -> AbstractContextManager[Measurable]:
+    def opened(size: int) -> AbstractContextManager[Any]:
         nonlocal held, most
         with alone:
             held += size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_loader.videos.sampling.draws import Draws, sample_seed
+from forebay_loader.videos.sampling.sampler import Draws, sample_seed
 
 
 def test_the_sequence_is_written_down() -> None:

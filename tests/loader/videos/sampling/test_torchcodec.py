@@ -15,8 +15,7 @@ from support.torchcodec_samplers import FakeDecoder, torchcodec_samplers
 
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.sampling import Sampling, TooFewFrames, clips, fps, uniform
-from forebay_loader.videos.sampling.draws import Draws
-from forebay_loader.videos.sampling.sampler import ROUNDING_S
+from forebay_loader.videos.sampling.sampler import ROUNDING_S, Draws
 
 samplers = torchcodec_samplers()
 policies = st.sampled_from(["repeat_last", "wrap"])

@@ -20,15 +20,14 @@ from support.fake_proxy import FakeServer
 
 import forebay_loader as fb
 from forebay_loader.base.counters import COUNTS
-from forebay_loader.videos.decode.clip_timer import ClipTimer
-from forebay_loader.videos.decode.frames import Buffer
+from forebay_loader.videos.decode.frames import Buffer, ClipTimer
 from forebay_loader.videos.decode.tracks import tracks_of
 from forebay_loader.videos.errors import CorruptVideo, VideoError, VideoTimeout
 from forebay_loader.videos.sources import clip_source
 from forebay_loader.videos.sources.choice import source_of
 from forebay_loader.videos.sources.clip_bytes import MemoryClip
 from forebay_loader.videos.sources.clip_source import ClipSource
-from forebay_loader.videos.sources.frame_room import memory_bytes
+from forebay_loader.videos.sources.video_source import memory_bytes
 
 TARGET = "/s3/bucket/a.mp4"
 

@@ -15,13 +15,7 @@ from support.gcs import Gcs, account_file
 from support.scripted_answers import ramp
 from support.scripted_origin import ScriptedOrigin
 
-from forebay_proxy.core.errors import (
-    ConfigError,
-    OriginRefused,
-    OriginUnavailable,
-    ShardChanged,
-    ShardForbidden,
-)
+from forebay_proxy.core.errors import ConfigError, OriginRefused, OriginUnavailable, ShardChanged, ShardForbidden
 from forebay_proxy.core.events import Event, Events
 from forebay_proxy.core.shard import ByteRange, Pin, Shard
 from forebay_proxy.origins.base import OriginBody

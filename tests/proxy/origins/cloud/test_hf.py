@@ -14,14 +14,7 @@ from support.hub import Hub
 from support.scripted_answers import ramp
 from support.scripted_origin import ScriptedOrigin
 
-from forebay_proxy.core.errors import (
-    ConfigError,
-    InvalidShard,
-    OriginLied,
-    OriginRefused,
-    OriginUnavailable,
-    ShardForbidden,
-)
+from forebay_proxy.core.errors import ConfigError, InvalidShard, OriginLied, OriginRefused, OriginUnavailable, ShardForbidden
 from forebay_proxy.core.events import Event, Events
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 from forebay_proxy.origins.base import OriginBody

@@ -14,13 +14,7 @@ from support.s3_servers import S3Server
 from support.scripted_answers import ramp
 from support.scripted_origin import ScriptedOrigin
 
-from forebay_proxy.core.errors import (
-    OriginRefused,
-    RangeNotSatisfiable,
-    ShardChanged,
-    ShardForbidden,
-    ShardNotFound,
-)
+from forebay_proxy.core.errors import OriginRefused, RangeNotSatisfiable, ShardChanged, ShardForbidden, ShardNotFound
 from forebay_proxy.core.shard import ByteRange, Pin, PinKind
 from forebay_proxy.origins.cloud.s3 import RENEW_BEFORE_S
 from forebay_proxy.origins.cloud.s3_request import SIGNED_FOR_S, is_aws

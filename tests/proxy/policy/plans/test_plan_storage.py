@@ -1,4 +1,4 @@
-"""Who mentions a shard, and where."""
+"""What a plan of a whole public set takes."""
 
 from __future__ import annotations
 
@@ -7,33 +7,10 @@ import random
 import time
 import tracemalloc
 
-from hypothesis import given
-from hypothesis import strategies as st
 from support.house import reader
 
 from forebay_proxy.policy.plans.entries import Entries
-from forebay_proxy.policy.plans.plan_storage import INDEX_BITS, ReverseIndex
 from forebay_proxy.policy.plans.registry import PlanRegistry
-
-_places = st.tuples(st.sampled_from("abc"), st.integers(1, 2), st.integers(0, 5))  # shard, plan, index
-
-
-@given(st.lists(_places))
-def test_mentions_are_a_sorted_list(script: list[tuple[str, int, int]]) -> None:
-    """Said again it is taken back."""
-    mentions, model = ReverseIndex(), set[tuple[str, int, int]]()
-    for place in script:
-        if place in model:
-            mentions.remove(*place)
-            model.discard(place)
-        else:
-            mentions.add(*place)
-            model.add(place)
-        name, plan, index = place
-        assert list(mentions.of(name)) == sorted(plan << INDEX_BITS | index for who, plan, index in model if who == name)
-        later = [at for who, whose, at in model if (who, whose) == (name, plan) and at >= index]
-        assert mentions.first_from(name, plan, index) == min(later, default=None)
-    assert len(mentions) == len({name for name, _, _ in model})
 
 
 def test_a_large_plan_takes_little_room_and_time() -> None:

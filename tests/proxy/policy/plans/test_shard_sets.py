@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 from support.lengths import examples
 
 from forebay_proxy.core.shard import shown_set
-from forebay_proxy.policy.plans.shard_sets import (
-    MOST_SETS,
-    InvalidSet,
-    PatternSet,
-    ShardSets,
-)
+from forebay_proxy.policy.plans.shard_sets import MOST_SETS, InvalidSet, PatternSet, ShardSets
 from forebay_proxy.wire.urls.patterns import index_in, parse_pattern
 
 LAION = "s3://laion/{00000..00231}{0000..2522}.tar"  # 585,336 shards, two numbers without anything between them

@@ -17,8 +17,7 @@ from forebay_proxy.core.segments import SEGMENT_BYTES as SEGMENT
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.registry import PlanAdvanced, PlanRegistry
 from forebay_proxy.policy.schedule import scheduler as scheduler_module
-from forebay_proxy.policy.schedule.cursor_walk import AT_ONCE, CHECKS_AHEAD, FRONT
-from forebay_proxy.policy.schedule.scheduler import PrefetchRequest, PrefetchScheduler
+from forebay_proxy.policy.schedule.scheduler import AT_ONCE, CHECKS_AHEAD, FRONT, PrefetchRequest, PrefetchScheduler
 
 SHARDS = [shard_of(f"https://{'ab'[number % 2]}/set/{number}.tar") for number in range(12)]
 LONG = [shard_of(f"https://a/set/{number}.tar") for number in range(100, 200)]

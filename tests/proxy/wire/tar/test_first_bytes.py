@@ -7,9 +7,10 @@ import io
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.indexes import samples_of
 from support.tarmaking import archives, written
 
-from forebay_loader.samples.tar import TarFault, samples_of
+from forebay_loader.samples.tar import TarFault
 from forebay_proxy.wire.tar.first_bytes import LOOK_BYTES, compression_of, is_named_tar, why_no_tar
 
 JUNK = [b"", b"<html>log in</html>", b'{"error": "no"}' * 99, b"PK\x03\x04" + bytes(600), b"PAR1" + bytes(9), b"\0" * 100, b"x" * 4096]

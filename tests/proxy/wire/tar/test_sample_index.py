@@ -17,16 +17,7 @@ from support.tarmaking import archives, members, written
 
 from forebay_proxy.wire.tar import sample_index
 from forebay_proxy.wire.tar.members import BadTar
-from forebay_proxy.wire.tar.sample_index import (
-    IndexBuilder,
-    InvalidIndex,
-    NotIndexable,
-    SampleIndex,
-    decode,
-    encode,
-    is_meta,
-    split_name,
-)
+from forebay_proxy.wire.tar.sample_index import IndexBuilder, InvalidIndex, NotIndexable, SampleIndex, decode, encode, is_meta, split_name
 from forebay_proxy.wire.tar.scan import scan
 
 WEBDATASETS = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")

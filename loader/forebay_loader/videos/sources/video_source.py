@@ -1,17 +1,56 @@
-"""Room for frames: none is made that this process cannot have."""
+"""What all sources of clips are, and room for their frames: none is made that this process cannot have."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Iterator, Tuple
+from typing import Any, Iterator, Sequence, Tuple, TypeVar
 
 import numpy
 
+from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.errors import UnsupportedVideo
 
-__all__ = ["memory_bytes", "room_for"]
+__all__ = ["VideoSource", "memory_bytes", "room_for"]
+
+Self = TypeVar("Self", bound="VideoSource")
+
+
+class VideoSource:
+    """One clip. It pickles, and nothing of it is open until ``open``: each worker opens its own. ``with`` closes it.
+
+    Every method but ``close`` opens what is not open. All raise ``VideoError`` naming clip and shard, and what reading the bytes raises:
+    ``fb.ShardReadError``, ``fb.ShardChanged``, ``fb.ProxyUnreachable``, ``OSError`` for a file.
+    """
+
+    def open(self) -> ClipInfo:
+        """What is known of the clip. Of a live one ``frames`` is 0: nobody knows how many will come."""
+        raise NotImplementedError
+
+    def frame(self, index: int) -> Any:
+        """Frame ``index`` of the clip in presentation order: ``height x width x 3`` uint8 (RGB)."""
+        return self.frames([index])[0]
+
+    def frames(self, indices: Sequence[int]) -> Any:
+        """Frames by number, in the order asked for, one asked for twice given twice: ``T x height x width x 3`` uint8 (RGB)."""
+        raise NotImplementedError
+
+    def audio(self, begin_s: float, end_s: float) -> Tuple[Any, int]:
+        """Sound between two times on the clip's clock: (``channels x samples`` float32 from -1 to 1, samples a second).
+
+        Shorter where the sound ends earlier; ``(0 x 0, 0)`` without any.
+        """
+        return numpy.zeros((0, 0), numpy.float32), 0
+
+    def close(self) -> None:
+        """Let go of what is open. Safe to repeat; the source can be used again."""
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 # How much memory this process may have: the machine's, or less where a container or a batch system gives less.

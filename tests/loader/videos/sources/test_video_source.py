@@ -7,14 +7,14 @@ from support.clips import rendered
 from support.mp4_boxes import patched, places
 
 from forebay_loader.videos.errors import UnsupportedVideo
-from forebay_loader.videos.sources import frame_room
+from forebay_loader.videos.sources import video_source
 from forebay_loader.videos.sources.choice import source_of
-from forebay_loader.videos.sources.frame_room import room_for
+from forebay_loader.videos.sources.video_source import room_for
 
 
 def test_more_than_a_container_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though the machine has it: the kernel would end the process."""
-    monkeypatch.setattr(frame_room, "memory_bytes", lambda: 1_000_000)
+    monkeypatch.setattr(video_source, "memory_bytes", lambda: 1_000_000)
     with pytest.raises(UnsupportedVideo, match=r"10 frames of 256 x 256 pixels take 0\.0 GB, and there are 0\.0 GB here"):
         room_for(10, (256, 256, 3))
 
