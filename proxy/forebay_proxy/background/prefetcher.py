@@ -268,8 +268,8 @@ class Prefetcher:
             self.scheduler.opened(shard.name)
             if entry.version.length == 0:
                 self._leave_alone(shard.name, shard.origin)  # nothing of it stays here: forgotten at once, it would be opened again at once
-            elif "*" in entry.version.vary:
-                self._leave_alone(shard.name, shard.origin, WRONG_S)  # nor of this, and it comes whole each time
+            elif entry.passes:
+                self._leave_alone(shard.name, shard.origin, WRONG_S)  # nor of this, whoever reads it
         finally:
             if self._plans.get(reader) is None:  # it went meanwhile
                 self._cache.room.read_ahead.forget(reader)

@@ -247,6 +247,21 @@ async def test_a_body_without_ranges_that_does_not_fit_is_left_to_its_reader(tmp
         assert await world.get(NAMES[0], reader()) == data_of(9 * SEGMENT)
 
 
+@pytest.mark.parametrize("how", [{"identity": False}, {"ranged": False, "length_known": False}])
+async def test_what_cannot_be_kept_is_opened_ahead_once(tmp_path: Path, how: dict[str, bool]) -> None:
+    """Its reader has a body of its own anyway; asked again it would be opened for ever."""
+    async with building(tmp_path / "c", prefetch=True) as world:
+        fill(world, 2)
+        world.origin.put(NAMES[0], data_of(3 * SEGMENT), **how)
+        world.plans.replace(reader(), SHARDS[:2])
+        await until(lambda: NAMES[0] in world.prefetcher.negative_cache and NAMES[1] in complete(world))
+        asked = len(world.origin.asked(NAMES[0]))
+        await asked_by(world)
+        await world.quiet()
+        assert len(world.origin.asked(NAMES[0])) == asked <= 2
+        assert await world.get(NAMES[0], reader()) == data_of(3 * SEGMENT)
+
+
 async def test_a_fault_of_ours_leaves_the_shard_alone_for_a_while_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever an opening raises, the shard is tried again later."""
     async with building(tmp_path / "c", prefetch=True) as world:
