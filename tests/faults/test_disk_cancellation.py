@@ -35,8 +35,9 @@ async def a_segment_is_prepared(world: World, cut: Cut) -> None:
     await world.reclaimer.discard(entry, 0)
     entry.in_use.flying += 1  # as its fetch would
     try:
-        grant = world.room.reserve(2 * SEGMENT)
-        world.ledger.shrink(grant, SEGMENT)
+        free, grant = world.room.reserve(SEGMENT), world.room.reserve(SEGMENT)
+        world.ledger.release(free)
+        assert grant.victims
         file = await cut.run(world.storage.prepare(entry, 0, grant))
         if file is not None:
             world.storage.give_back(entry, 0, grant)

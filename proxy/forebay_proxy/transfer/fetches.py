@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any
 
@@ -31,14 +31,13 @@ SUBSCRIBE_S = 2.0
 class Fetch:
     """One running fetch of bytes ``first`` to ``end`` (exclusive) of a shard version."""
 
-    def __init__(self, first: int, end: int, need: float, began_at: float = 0.0, *, ahead_for: Hashable = None) -> None:
-        """``need`` is how soon its bytes are needed, see ``limiter``; ``ahead_for``: the reader whose plan asked for a whole shard."""
+    def __init__(self, first: int, end: int, need: float, began_at: float = 0.0) -> None:
+        """``need`` is how soon its bytes are needed, see ``limiter``."""
         self.first = first
         self.end = end
         self.need = need
         self.began_at = began_at
         self.prefetch = need >= DEMAND  # no reader was waiting
-        self.ahead_for = ahead_for
         self.position = first
         self.place: object = None  # what holds the bytes below the watermark
         self.bypass = False  # that is memory, and nothing is stored

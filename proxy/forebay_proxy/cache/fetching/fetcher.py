@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
@@ -385,8 +384,3 @@ def reason_of(error: ShardError) -> str:
     if isinstance(error, TruncatedShard):
         return "short"
     return "changed" if isinstance(error, ShardChanged) else "status" if error.status in (401, 403, 404, 416) else "wrong"
-
-
-def now_s() -> float:
-    """The clock rooms are given in production."""
-    return time.monotonic()

@@ -125,7 +125,7 @@ class SegmentFetches:
         None where a body that comes whole or not at all finds no room for all of it. Raises ``CacheFull`` for a segment that is only ahead
         of need and finds none.
         """
-        fetch = Fetch(*self._span(entry, index), needed.need, self._clock(), ahead_for=needed.reader)
+        fetch = Fetch(*self._span(entry, index), needed.need, self._clock())
         if index == WHOLE:
             grants = self._whole(entry, needed)
             if grants is None:
