@@ -33,7 +33,7 @@ async def a_segment_is_prepared(world: World, cut: Cut) -> None:
     """Room is made in the shard's own tail for a segment of its own that has left."""
     entry = world.entry(A)
     await world.reclaimer.discard(entry, 0)
-    entry.in_use.flying += 1  # as its fetch would
+    entry.in_use.fetching += 1  # as its fetch would
     try:
         free, grant = world.room.reserve(SEGMENT), world.room.reserve(SEGMENT)
         world.ledger.release(free)
@@ -42,7 +42,7 @@ async def a_segment_is_prepared(world: World, cut: Cut) -> None:
         if file is not None:
             world.storage.give_back(entry, 0, grant)
     finally:
-        entry.in_use.flying -= 1
+        entry.in_use.fetching -= 1
         world.room.left(entry)
 
 

@@ -135,7 +135,7 @@ async def test_a_reader_that_comes_while_a_file_leaves_that_cannot_be_punched(tm
         leaving = asyncio.ensure_future(world.reclaimer.evict(entry))
         await asyncio.sleep(0)
         coming = asyncio.ensure_future(world.get(A))
-        await until(lambda: entry.in_use.flying)
+        await until(lambda: entry.in_use.fetching)
         gate.set()
         assert await coming == data
         assert await leaving == 3 * SEGMENT

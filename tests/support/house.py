@@ -212,7 +212,7 @@ class World:
         for entry in self.room.entries.values():
             assert not entry.in_use.leaving, entry
             assert not entry.segments.leases, entry
-            assert (entry.in_use.readers, entry.in_use.flying) == (0, 0), entry
+            assert (entry.in_use.readers, entry.in_use.fetching) == (0, 0), entry
         stored = sum(entry.segments.bytes_of(index) for entry in self.room.entries.values() for index in entry.segments.stored())
         assert self.ledger.stored_bytes == stored, (self.ledger, stored)
         self.room.read_ahead.check()

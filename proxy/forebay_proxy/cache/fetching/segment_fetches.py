@@ -136,7 +136,7 @@ class SegmentFetches:
             grant = self._ahead(entry, index, needed.need_at, needed.reader) if fetch.prefetch else self._demand(entry, index)
             grants = [] if grant is None else [grant]
         self._table.add(entry.key, index, fetch)
-        entry.in_use.flying += 1
+        entry.in_use.fetching += 1
         return fetch, Sink(self._storage, self._buffers.memory, entry, fetch, grants)
 
     def _whole(self, entry: Entry, needed: Urgency) -> list[Grant[Slice]] | None:
@@ -161,7 +161,7 @@ class SegmentFetches:
 
     def _begin(self, entry: Entry, index: int, shard: Shard, need: float, grants: list[Grant[Slice]]) -> Fetch:
         fetch = Fetch(*self._span(entry, index), need, self._clock())
-        entry.in_use.flying += 1
+        entry.in_use.fetching += 1
         sink = Sink(self._storage, self._buffers.memory, entry, fetch, grants)
         self._table.start(entry.key, index, fetch, self.run(entry, index, shard, fetch, sink))
         return fetch
@@ -217,7 +217,7 @@ class SegmentFetches:
             self._table.remove(entry.key, index, fetch, error)
 
     def _ended(self, entry: Entry, index: int, fetch: Fetch) -> None:
-        entry.in_use.flying -= 1
+        entry.in_use.fetching -= 1
         missing = [each for each in (range(entry.segments.count) if index == WHOLE else (index,)) if not entry.segments.has(each)]
         for each in missing:
             self._room.read_ahead.end(entry.key, each)

@@ -101,13 +101,13 @@ class SegmentStorage:
 
         Raises ``CacheError``; the grant is closed then, or closed soon by a chore.
         """
-        entry.in_use.flying += 1
+        entry.in_use.fetching += 1
         try:
             if grant.victims:
                 await self._reclaimer.clear(grant)
             return await self._allocated(entry, index, grant)
         finally:
-            entry.in_use.flying -= 1
+            entry.in_use.fetching -= 1
             if entry.in_use.idle:
                 self._room.left(entry)
 

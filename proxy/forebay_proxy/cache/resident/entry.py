@@ -148,11 +148,11 @@ def fresh_key(shard: Shard, version: Version, serial: int) -> str:
 class VersionUse:
     """What keeps a shard version here, and what ends it. Not thread-safe: the event loop's only."""
 
-    __slots__ = ("answer", "departing", "fault", "flying", "leaving", "readers", "stale", "stuck_until", "whole")
+    __slots__ = ("answer", "departing", "fault", "fetching", "leaving", "readers", "stale", "stuck_until", "whole")
 
     def __init__(self) -> None:
         self.readers = 0
-        self.flying = 0  # fetches that have not ended, and preparations that outlast theirs
+        self.fetching = 0  # fetches that have not ended, and preparations that outlast theirs
         self.whole: Fetch | None = None  # the one body of an origin without Range
         self.answer: Answer | None = None  # of an opening, for the reader that comes for it
         self.leaving: dict[int, asyncio.Future[None]] = {}  # segments being removed; resolved when that is done, or undone
@@ -162,12 +162,12 @@ class VersionUse:
         self.fault: ShardError | None = None  # why nobody may read on
 
     def __repr__(self) -> str:
-        return f"<VersionUse {self.readers} readers, {self.flying} fetches, {len(self.leaving)} leaving{', stale' if self.stale else ''}>"
+        return f"<VersionUse {self.readers} readers, {self.fetching} fetches, {len(self.leaving)} leaving{', stale' if self.stale else ''}>"
 
     @property
     def idle(self) -> bool:
         """No reader is inside, no fetch is running, no segment is being removed."""
-        return not self.readers and not self.flying and not self.leaving
+        return not self.readers and not self.fetching and not self.leaving
 
     def withdraw(self, index: int) -> None:
         """A segment that was being written will not be claimed: until ``Reclaimer.abandon`` has freed it, no fetch begins it anew."""

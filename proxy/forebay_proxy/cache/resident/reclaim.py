@@ -188,7 +188,7 @@ class Reclaimer:
         file = await self._files.open(entry)
         unused = not entry.segments.stored_count and not entry.stored.writing and len(entry.in_use.leaving) == len(indices)
         if unused and not (
-            self._store.abilities.punch and (entry.in_use.flying or entry.in_use.readers)
+            self._store.abilities.punch and (entry.in_use.fetching or entry.in_use.readers)
         ):  # who came meanwhile makes a new one
             await self._files.remove(entry)
             return

@@ -26,7 +26,7 @@ from forebay_proxy.core.facts.origins import OpeningDone
 from forebay_proxy.core.http_range import RangeRequest
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.transfer.limiter import DEMAND
-from forebay_proxy.transfer.single_flight import Urgency, UrgentFlight
+from forebay_proxy.transfer.single_flight import Urgency, UrgentCall
 
 __all__ = ["VersionResolver"]
 
@@ -59,7 +59,7 @@ class VersionResolver:
             fetcher=fetcher, versions=self.versions, freshness=self.freshness, refusals=self._refusals, room=room, events=events,
             outdated=outdated, group=group, clock=clock,
         )  # fmt: skip
-        self._resolver: UrgentFlight[Entry] = UrgentFlight(group, fetcher.hurried)
+        self._resolver: UrgentCall[Entry] = UrgentCall(group, fetcher.hurried)
         self._parts = OpeningParts(
             fetcher=fetcher, fetches=fetches, layout=room.layout, versions=self.versions, outdated=outdated, clock=clock,
         )  # fmt: skip

@@ -68,7 +68,7 @@ async def nothing_left(world: World, entry: Entry) -> None:
     """No room is granted, no fetch counts, no segment is half here."""
     await world.quiet()
     assert world.ledger.reserved_bytes == 0
-    assert (entry.in_use.flying, entry.stored.writing, dict(entry.in_use.leaving)) == (0, set(), {})
+    assert (entry.in_use.fetching, entry.stored.writing, dict(entry.in_use.leaving)) == (0, set(), {})
 
 
 # Room on the disk

@@ -43,7 +43,7 @@ async def begun(world: World, index: int = 1) -> tuple[Fetch, Sink]:
 
 async def ended(world: World, fetch: Fetch, sink: Sink, index: int = 1) -> None:
     sink.close()
-    world.entry(A).in_use.flying -= 1
+    world.entry(A).in_use.fetching -= 1
     world.fetches.remove(world.entry(A).key, index, fetch)
     await world.quiet()
 

@@ -117,7 +117,7 @@ async def test_a_segment_in_doubt_makes_the_row_one_to_verify() -> None:
     assert Entry.of_row(SHARD, entry.row("boot"), "boot", DEFAULT_LAYOUT).segments.unverified == {0, 1}
 
 
-@pytest.mark.parametrize("what", ["readers", "flying"])
+@pytest.mark.parametrize("what", ["readers", "fetching"])
 def test_whoever_is_inside_keeps_it_from_being_idle(what: str) -> None:
     """A reader, or a flight."""
     use = VersionUse()
