@@ -101,5 +101,6 @@ class BufferBudget:
 
     def __init__(self, segment_bytes: int) -> None:
         self.readers = Share()
-        self.bodies = Share(READERS_BYTES // 2, smallest_bytes=128 * 2**10)  # what of each body waits in this process to be written
+        # What of each body waits in this process to be written.
+        self.bodies = Share(READERS_BYTES // 2, smallest_bytes=128 * 2**10, largest_bytes=2 * MAX_UNIT_BYTES)
         self.memory = MemorySegments(segment_bytes)
