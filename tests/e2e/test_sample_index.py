@@ -18,6 +18,7 @@ from support.tarmaking import written
 
 from forebay_loader.base.counters import counters
 from forebay_loader.base.errors import ShardChanged
+from forebay_loader.samples import tar
 from forebay_loader.samples.index_client import counts_of, index_of, source_in
 from forebay_loader.samples.index_samples import indexed_samples
 from forebay_loader.samples.indexed_shard import IndexedShard
