@@ -23,6 +23,7 @@ from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.core.errors import CacheFull, DiskFailed, ShardChanged, bare
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.origins import FetchJoined, NotStorable, Refetched
+from forebay_proxy.core.segments import allocated
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.policy.plans.registry import PlanRegistry
@@ -142,7 +143,7 @@ class SegmentFetches:
     def _whole(self, entry: Entry, needed: Urgency) -> list[Grant[Slice]] | None:
         """Room for all segments; None where there is not so much, and then nothing has left for it."""
         ahead, admission = needed.need >= DEMAND, self._room.admission
-        total = sum(map(entry.segments.bytes_of, range(entry.segments.count)))
+        total = allocated(entry.version.length or 0)  # not summed up: an origin may name any length
         grants: list[Grant[Slice]] = []
         try:
             if ahead:
@@ -201,20 +202,19 @@ class SegmentFetches:
             if fetch.bypass and not fetch.followed:
                 await fetch.first_subscriber()
         except BaseException as failed:
-            error = fetch.error = bare(
-                error_for_subscribers(failed)
-            )  # before its bytes are given back: no reader may read them from now on
+            # Before its bytes are given back: no reader may read them from now on.
+            error = fetch.error = bare(error_for_subscribers(failed))
             if isinstance(failed, ShardChanged):
                 self._storage.outdated(entry)
             if isinstance(failed, DiskFailed):
                 self._storage.failed(entry, failed)
             raise
         finally:
-            if answer is not None:
-                await answer.drop()
             sink.close()
             self._ended(entry, index, fetch)
             self._table.remove(entry.key, index, fetch, error)
+            if answer is not None:
+                await answer.drop()
 
     def _ended(self, entry: Entry, index: int, fetch: Fetch) -> None:
         entry.in_use.fetching -= 1
