@@ -193,13 +193,14 @@ class Fetcher:
         budget = retry_budget or self.retry_budget(shard.origin)
         position = first
         while end is None or position < end:
-            before = position
+            before, framed = position, True
             try:
                 want = ByteRange(position, None if end is None else end - 1) if entry.ranged else None
                 asking = self.ask(shard, want, entry.version.pin, need, budget) if answer is None else answer.taken()
                 answer = None
                 async with asking as (body, slot):
                     self._judge(entry, body, want)
+                    framed = body.framed
                     if alone:
                         slot.leave()
                     body.narrow(ALONE_BYTES if alone else self._bodies.unit_bytes)
@@ -224,7 +225,7 @@ class Fetcher:
                     return  # all of it came before the end of the body went wrong
                 if position > before:
                     budget.progress()
-                elif entry.version.length is None and isinstance(error, TruncatedShard):
+                elif not framed and isinstance(error, TruncatedShard):
                     raise  # the same end twice: it is the origin's, and asking again brings it again
                 await self._resume(entry, shard, position, error, budget, wanted)
 
