@@ -23,13 +23,13 @@ SHRINK = 200_000_000 // LIMIT  # shards and segments too: as many come and go
 SIZES = [size // SHRINK for size in (3_000_000, 8 << 20, 20_000_000, 33_000_001, 60_000_000, 90_000_000)]
 
 
-@pytest.mark.parametrize("kind", ["plain", "without_length"])
+@pytest.mark.parametrize("kind", ["plain", "without_range"])
 def test_the_limit_holds_at_every_sample(place: Path, kind: str) -> None:
-    """Never above the limit, unlinked files included, and every byte right; also where a shard's length shows only at its end."""
+    """Never above the limit, unlinked files included, and every byte right; also where a shard comes whole or not at all."""
     (place / "files").mkdir()
     sizes = list(itertools.islice(itertools.cycle(SIZES), 48 if kind == "plain" else 24))
     files = [make_shard(place / f"files/{number}.tar", size, number) for number, size in enumerate(sizes)]
-    with servers.nginx(place / "nginx", place / "files", **{kind: "" if kind == "plain" else servers.NO_LENGTH}) as origin:
+    with servers.nginx(place / "nginx", place / "files", **{kind: "" if kind == "plain" else servers.NO_RANGE}) as origin:
         work = [partial(read, origin.url(file.name, kind), file) for file in files]
         random.Random(1).shuffle(work)
         program = small_segments(SEGMENT_BYTES // SHRINK)
