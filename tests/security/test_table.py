@@ -54,7 +54,7 @@ TABLE = (
         (
             f"{ORIGINS}/test_http.py::test_a_redirect_is_judged_like_any_request",
             f"{ORIGINS}/test_request.py::test_https_never_becomes_http",
-            f"{ORIGINS}/test_http.py::test_credentials_stay_with_the_first_host",
+            f"{ORIGINS}/test_request.py::test_credentials_and_trust_stay_with_the_first_host",
             f"{ORIGINS}/net/test_guard.py::test_a_public_host_never_redirects_inward",
             f"{HERE}/test_credentials.py::test_a_credential_goes_to_the_host_it_named_and_no_further",
         ),
@@ -110,7 +110,6 @@ TABLE = (
             "tests/test_project.py::test_nothing_unpickles", "tests/test_project.py::test_no_shell_argument",
             f"{HERE}/test_runtime.py::test_a_sidecar_starts_no_process_and_unpickles_nothing",
             f"{HERE}/test_poisoned_index.py::test_a_poisoned_row_is_refused",
-            "tests/proxy/store/index/test_database.py::test_a_file_named_by_a_row_is_not_touched",
         ),
     ),
     Row(

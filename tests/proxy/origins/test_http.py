@@ -415,6 +415,18 @@ async def test_a_redirect_that_leads_nowhere_is_an_error(origin: ScriptedOrigin,
 # Where it may go
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1:1/x", "http://localhost:1/x", "http://169.254.169.254/x", "http://[::1]:1/x", "http://metadata.google.internal/x"],
+)
+async def test_refusals_are_403_and_open_nothing(url: str) -> None:
+    """Loopback without a flag, metadata ever: no connection is tried."""
+    async with client_of() as client:
+        with pytest.raises(OriginRefused):
+            await client.origin.head(shard_of(url))
+        assert client.events == [ClientRefused("origin")]
+
+
 async def test_an_untrusted_certificate_is_not_retried(tmp_path: Path) -> None:
     """TLS is verified, always."""
     async with ScriptedOrigin(tls=Authority(tmp_path).server("127.0.0.1")) as server, client_of(server) as client:
