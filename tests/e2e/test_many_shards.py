@@ -92,7 +92,7 @@ def test_nginx_is_asked_once_for_each_segment(place: Path) -> None:
 @pytest.mark.needs("nginx")
 @pytest.mark.parametrize("kind", ["without_range", "without_length"])
 def test_a_poor_origin(place: Path, kind: str) -> None:
-    """No Range: one body serves all readers of a shard, its ranges too. No length either: nothing is kept, and each has a body of its own."""
+    """No Range: one body serves all readers of a shard, its ranges too. No length either: each has a body of its own, none is kept."""
     files = make_shards(place / "files", shard_sizes(30 * HALVES, 1_000, 120 * MB, bend=2))
     options = {"without_range": servers.NO_RANGE, "without_length": servers.NO_LENGTH}
     with servers.nginx(place / "nginx", place / "files", **{kind: options[kind]}) as origin:

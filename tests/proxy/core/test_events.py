@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forebay_proxy.core.events import Events, Fact
-from forebay_proxy.core.facts.origins import FlightBoarded
+from forebay_proxy.core.facts.origins import FetchJoined
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ def test_a_listener_hears_only_the_kind_it_named() -> None:
     """Of a fact that nobody counts no listener of another kind is called."""
     events, heard = Events(), list[object]()
     events.on(Moved, heard.append)
-    events.emit(FlightBoarded())
+    events.emit(FetchJoined())
     events.emit(Moved(3))
     assert heard == [Moved(3)]
 

@@ -279,7 +279,8 @@ async def test_a_directory_removed_under_us(store: Store) -> None:
     file = await store.files.create(make_row().key, LENGTH)
     shutil.rmtree(store.path)
     store.index_writer.put(make_row())
-    for attempt in (file.append(0, b"x", probe=True), store.files.create("b" * 64, 10), store.files.reopen("c" * 64), store.index_writer.committed()):
+    write, create = file.append(0, b"x", probe=True), store.files.create("b" * 64, 10)
+    for attempt in (write, create, store.files.reopen("c" * 64), store.index_writer.committed()):
         with pytest.raises(DiskFailed, match="ENOENT"):
             await attempt
     assert store.measure() >= 0

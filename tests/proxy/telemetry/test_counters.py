@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.house import reader
 
-from forebay_proxy.core.facts.origins import FlightBoarded, OriginBytes, SegmentFetched
+from forebay_proxy.core.facts.origins import FetchJoined, OriginBytes, SegmentFetched
 from forebay_proxy.core.facts.requests import Aborted, ReaderWaited, RequestDone, RequestOutcome, Served, ShardOpened
 from forebay_proxy.telemetry.counters import MAX_JOBS, MOST_READERS, Counters, Followed, PlanAdherence
 
@@ -105,7 +105,7 @@ def test_openings_and_waits_are_counted_by_reader() -> None:
         adherence.listen(ShardOpened(reader(1), how))
     for who in (reader(1), reader(2), None):
         adherence.listen(ReaderWaited("job", 1.5, who))
-    adherence.listen(FlightBoarded())
+    adherence.listen(FetchJoined())
     assert adherence.of(reader(1)) == Followed(Counter(planned=2, skipped=1, repeated=2, unplanned=1), waited_s=1.5)
     assert adherence.of(reader(2)) == Followed(waited_s=1.5)
     assert adherence.of(reader(3)) == Followed()

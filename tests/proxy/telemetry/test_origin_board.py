@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.house import FakeClock
 
-from forebay_proxy.core.facts.origins import FetchRetried, FlightBoarded, OriginAnswered, OriginBytes, OriginFailed
+from forebay_proxy.core.facts.origins import FetchJoined, FetchRetried, OriginAnswered, OriginBytes, OriginFailed
 from forebay_proxy.telemetry.origin_board import MOST_ORIGINS, OriginBoard
 
 O = "https://o"  # noqa: E741
@@ -16,7 +16,7 @@ def test_a_row_says_what_a_person_asks() -> None:
     board = OriginBoard(clock)
     for fact in (
         OriginAnswered(O, "GET", 206, 0.1), OriginBytes(O, 50_000_000, "demand"), OriginAnswered(O, "GET", 503, 0.1),
-        OriginFailed(O, "throttled", "503 Service Unavailable"), FetchRetried(O, "throttled", resumed=False), FlightBoarded(),
+        OriginFailed(O, "throttled", "503 Service Unavailable"), FetchRetried(O, "throttled", resumed=False), FetchJoined(),
     ):  # fmt: skip
         board.listen(fact)
     clock.advance(4)

@@ -20,8 +20,8 @@ from forebay_proxy.core.facts.cache import (
     SegmentVerified,
 )
 from forebay_proxy.core.facts.origins import (
+    FetchJoined,
     FetchRetried,
-    FlightBoarded,
     NotStorable,
     OpeningDone,
     OriginAnswered,
@@ -134,7 +134,7 @@ def test_other_requests_do_not_blur_the_shard_latencies(metrics: Metrics) -> Non
         (FetchRetried(ORIGIN, "reset", resumed=True), "origin_resumes_total", {"origin": ORIGIN}, 1),
         (FetchRetried(ORIGIN, "reset", resumed=False), "origin_resumes_total", {"origin": ORIGIN}, 0),
         (FetchRetried(ORIGIN, "reset", resumed=False), "origin_retries_total", {"origin": ORIGIN}, 1),
-        (FlightBoarded(), "singleflight_joins_total", {}, 1),
+        (FetchJoined(), "singleflight_joins_total", {}, 1),
         (IntegrityFailed("recovery"), "cache_integrity_failures_total", {"stage": "recovery"}, 1),
         (LoopLagged(0.2), "event_loop_lag_seconds_bucket", {"le": "0.25"}, 1),
         (OpeningDone(ORIGIN, 0.2), "opening_duration_seconds_count", {}, 1),
