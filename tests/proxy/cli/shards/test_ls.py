@@ -54,9 +54,3 @@ def test_patterns_are_as_of_other_verbs(sidecar: FakeSidecar, pattern: str, coun
 def test_nothing_that_matches_is_said(sidecar: FakeSidecar) -> None:
     """Of a mistyped pattern an empty answer would say no more."""
     assert invoke("ls", "s3://c/{0..9}.tar").stderr == "forebay: nothing that is stored matches s3://c/{0..9}.tar\n"
-
-
-def test_nothing_is_nothing(sidecar: FakeSidecar) -> None:
-    """No heading over an empty list."""
-    sidecar.shards = []
-    assert invoke("ls").stdout == ""
