@@ -153,7 +153,7 @@ def test_what_cannot_be_imported_fails_a_pool(tmp_path: Path) -> None:
     broken = tmp_path / "test_broken.py"
     broken.write_text("import nowhere\n\ndef test_nothing() -> None: ...\n")
     root = Path(__file__).resolve().parents[1]
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "tests/test_pool.py", str(broken)]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "tests/test_wiring.py", str(broken)]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 1, done.stdout
     assert "No module named 'nowhere'" in done.stdout
