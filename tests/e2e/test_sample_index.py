@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.indexes import samples_of
 from support.sidecar import Sidecar, forebay, running, small_segments, wait_until
 from support.tarmaking import written
 
@@ -228,14 +229,14 @@ def test_a_mapped_shard_is_read_by_its_index(sidecar: Sidecar, shards: Path, mon
     monkeypatch.setattr(tar, "INDEX_FROM_BYTES", 0)
     with monkeypatch.context() as patching:
         patching.setattr(tar.Samples, "_walk", lambda *_: pytest.fail("walked"))
-        assert list(tar.samples_of([{"url": url, "stream": open_source(source)}])) == expected
+        assert list(samples_of([{"url": url, "stream": open_source(source)}])) == expected
     (shards / "4.tar").write_bytes(written([("a.jpg", b"x"), ("a.jpg", b"y")]))
     fetched(sidecar, shards, 4)
     other = source_in(urls(shards, 4)[0])
     assert other is not None
     for _ in range(3):
         with pytest.raises(ValueError, match="duplicate"):
-            list(tar.samples_of([{"url": other.text, "stream": open_source(other)}]))
+            list(samples_of([{"url": other.text, "stream": open_source(other)}]))
     assert sidecar.metric("forebay_requests_total", code="404") + sidecar.metric("forebay_requests_total", code="409") == 1
     assert sidecar.status()["errors"] == errors
 
