@@ -117,15 +117,8 @@ def _start_gateway(directory: Path) -> S3Server:
         port, monitor_port = free_ports(2)
         home = directory / str(attempt)
         server = S3Server(f"http://127.0.0.1:{port}", "gateway-key", "gateway-secret")
-        command = [
-            "bash",
-            str(Path(__file__).with_name("rgw.sh")),
-            str(home),
-            str(port),
-            str(monitor_port),
-            server.access_key,
-            server.secret_key,
-        ]
+        script = Path(__file__).with_name("rgw.sh")
+        command = ["bash", str(script), str(home), str(port), str(monitor_port), server.access_key, server.secret_key]
         with (directory / f"{attempt}.log").open("wb") as log:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=240, check=False)
         (directory / "run").mkdir(exist_ok=True)
