@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "proxy"), str(ROOT / "benchmarks")]
 
 from forebay_proxy.app import shutdown  # noqa: E402
-from forebay_proxy.cache.fill import fetcher  # noqa: E402
+from forebay_proxy.cache.fetching import fetcher  # noqa: E402
 from forebay_proxy.cache.versions import versions  # noqa: E402
 from forebay_proxy.config.settings import Settings, flag_name  # noqa: E402
 from forebay_proxy.core import tasks  # noqa: E402

@@ -36,8 +36,8 @@ from forebay_proxy.core.facts.cache import (
     SegmentVerified,
 )
 from forebay_proxy.core.facts.origins import (
+    FetchJoined,
     FetchRetried,
-    FlightBoarded,
     NotStorable,
     OpeningDone,
     OriginAnswered,
@@ -191,7 +191,7 @@ EVERYTHING: tuple[Event, ...] = (
     AccessLogged("written", 3),
     DiskChanged("down"),
     Evicted(100, "plan", 5, used=True), Evicted(100, "guess", 5, used=False), FetchRetried(_ORIGIN, "reset", True),
-    FlightBoarded(), IntegrityFailed("read"), LoopLagged(0.02), OpeningDone(_ORIGIN, 0.1),
+    FetchJoined(), IntegrityFailed("read"), LoopLagged(0.02), OpeningDone(_ORIGIN, 0.1),
     OpeningDone(_ORIGIN, 0.1, "ShardNotFound"), OriginAnswered(_ORIGIN, "GET", 206, 0.1),
     OriginAnswered(_ORIGIN, "GET", 503, 0.1), OriginBytes(_ORIGIN, 100, "demand"), OriginFailed(_ORIGIN, "throttled"),
     OriginOddity(_ORIGIN, "range-as-200"),

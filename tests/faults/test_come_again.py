@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_origin import Gate, Remote
-from support.house import SEGMENT, World, building, data_of, reader, until
+from support.fake_origin import Remote
+from support.house import SEGMENT, World, building, data_of, reader
 
 from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import DigestDiffers, ShardNotFound
 from forebay_proxy.core.facts.cache import DigestChecked
-from forebay_proxy.store.files.shard_file import ShardFile
 
 A = "https://o/set/a.tar"
 DATA = data_of(3 * SEGMENT)
@@ -35,18 +34,6 @@ async def evicted(path: Path) -> AsyncIterator[tuple[World, Remote]]:
         yield world, remote
 
 
-def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    """Writes wait: what arrives is readable from memory, and lands when the gate opens."""
-    gate, write_pieces = Gate(), ShardFile.write_pieces
-
-    async def write(self: ShardFile, *args: Any) -> None:
-        await gate.passed()
-        await write_pieces(self, *args)
-
-    monkeypatch.setattr(ShardFile, "write_pieces", write)
-    return gate
-
-
 async def took(reading: ShardReader) -> bytes:
     return b"".join([bytes(chunk) async for chunk in reading.chunks()])
 
@@ -59,46 +46,35 @@ def a_range(first: int, last: int | None) -> Callable[[World], Coroutine[Any, An
 READERS = [a_range(0, None), a_range(0, 2 * SEGMENT - 1), a_range(SEGMENT + 5, SEGMENT + 50), a_range(SEGMENT + 5, None)]
 
 
+@pytest.mark.parametrize("segments", [1024, 0], ids=["stored", "bypass"])
 @pytest.mark.parametrize("read", READERS)
-async def test_other_bytes_never_end_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[World], Coroutine[Any, Any, bytes]]
-) -> None:
-    """A reader that took them from memory compares all of a segment itself, or waits for its landing before its end; and is cut off."""
+async def test_other_bytes_never_end_well(tmp_path: Path, segments: int, read: Callable[[World], Coroutine[Any, Any, bytes]]) -> None:
+    """A reader that took them before the segment has landed waits for that before its own end, and is cut off."""
     async with evicted(tmp_path / "c") as (world, remote):
+        if not segments:
+            world.ledger.capacity_bytes = world.ledger.used_bytes
         remote.flip(SEGMENT + 7)
-        gate = slow_disk(monkeypatch)
+        gate = remote.hold(2 * SEGMENT - 1)
         reading = asyncio.create_task(read(world))
         await gate.reached.wait()
-        await until(lambda: all(flight.position == 2 * SEGMENT for flight in world.flights.all()))
         for _ in range(20):
             await asyncio.sleep(0)
-        assert not reading.done() or isinstance(reading.exception(), DigestDiffers), "all of it has arrived, and is not proved"
+        assert not reading.done(), "nearly all of it has arrived, and is not proved"
         gate.open()
         with pytest.raises(DigestDiffers, match="segment 1"):
             await reading
         assert await world.get(A, reader(1)) == DATA
 
 
-async def test_the_same_bytes_end_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As soon as they have landed; only the last chunk has waited for that."""
-    async with evicted(tmp_path / "c") as (world, _):
-        gate = slow_disk(monkeypatch)
-        async with world.opened(A, reader(1), SEGMENT + 5) as reading:
-            taking = asyncio.create_task(took(reading))
-            await gate.reached.wait()
-            await until(lambda: reading.position >= 2 * SEGMENT)
-            assert not taking.done()
-            gate.open()
-            assert await taking == DATA[SEGMENT + 5 :]
-
-
-async def test_who_reads_all_of_a_segment_compares_it_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And waits for no disk."""
-    async with evicted(tmp_path / "c") as (world, _):
-        gate = slow_disk(monkeypatch)
-        async with asyncio.timeout(60):
-            assert await world.get(A, reader(1)) == DATA
+@pytest.mark.parametrize("read", READERS)
+async def test_the_same_bytes_end_well(tmp_path: Path, read: Callable[[World], Coroutine[Any, Any, bytes]]) -> None:
+    """As soon as they have landed."""
+    async with evicted(tmp_path / "c") as (world, remote):
+        gate = remote.hold(2 * SEGMENT - 1)
+        reading = asyncio.create_task(read(world))
+        await gate.reached.wait()
         gate.open()
+        assert await reading in DATA
 
 
 async def test_one_that_will_not_land_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,12 +89,11 @@ async def test_one_that_will_not_land_is_not_waited_for(tmp_path: Path, monkeypa
             assert await reading == DATA[SEGMENT : SEGMENT + 100]
 
 
-async def test_who_reads_a_shard_for_the_first_time_waits_for_nothing_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_reads_a_shard_for_the_first_time_waits_for_nothing_new(tmp_path: Path) -> None:
     """A range is given out before its segment has landed, as ever: there is nothing yet to compare it with."""
     async with building(tmp_path / "c") as world:
-        world.origin.put(A, DATA, digests=(Digest("sha-256", hashlib.sha256(DATA).digest()),))
-        gate = slow_disk(monkeypatch)
+        gate = world.origin.put(A, DATA, digests=(Digest("sha-256", hashlib.sha256(DATA).digest()),)).hold(SEGMENT // 2)
         async with asyncio.timeout(60):
-            assert await world.get(A, reader(1), last=SEGMENT - 1) == DATA[:SEGMENT]
+            assert await world.get(A, reader(1), last=99) == DATA[:100]
         gate.open()
         assert not world.of(DigestChecked)

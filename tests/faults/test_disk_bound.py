@@ -45,7 +45,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def origin(place: Path, shards: Path) -> Iterator[Nginx]:
-    options = {"plain": "", "without_length": servers.NO_LENGTH}
+    options = {"plain": "", "without_range": servers.NO_RANGE}
     with servers.nginx(place / "nginx", shards, **options) as made:
         yield made
 
@@ -73,13 +73,13 @@ SMALL = ["tmpfs", "ext4"]
 
 @pytest.mark.parametrize("kind", KINDS[: ordinarily(4, of=7, what="file systems under a cache at its bound")])
 def test_the_limit_holds_on_every_file_system(place: Path, origin: Nginx, shards: Path, kind: str) -> None:
-    """Whether it can allocate and punch or not, and whatever it allocates unasked."""
+    """Whether it can allocate and punch or not, and whatever it allocates unasked; also where a shard comes whole or not at all."""
     disk: dict[str, Any] = {} if kind == HERE else file_system(place, kind, "320m" if kind == "xfs" else "128m")
-    allow = [origin.base(name) for name in ("plain", "without_length")]
+    allow = [origin.base(name) for name in ("plain", "without_range")]
     with running(place, "--cache-size", str(LIMIT), allow=allow, program=PROGRAM, **disk) as sidecar:
         with sampling(inside(sidecar), sidecar.process.pid) as seen:
             pour(sidecar, origin, shards, times=AGAIN)
-            pour(sidecar, origin, shards, "without_length", times=1)
+            pour(sidecar, origin, shards, "without_range", times=1)
         status = sidecar.status()["cache"]
     print(f"{kind}: {vars(seen)}, {status}")
     assert seen.peak_bytes <= LIMIT

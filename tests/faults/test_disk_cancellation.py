@@ -14,7 +14,6 @@ from support.fake_origin import FakeOrigin
 from support.house import SEGMENT, World, building, data_of
 
 from forebay_proxy.core.errors import CacheFull
-from forebay_proxy.transfer.single_flight import Urgency
 
 A = "https://o/set/a.tar"
 DATA = data_of(4 * SEGMENT)
@@ -30,25 +29,20 @@ async def a_grant_is_cleared(world: World, cut: Cut) -> None:
         world.ledger.release(grant)
 
 
-async def a_first_grant(world: World, cut: Cut) -> None:
-    grant = await cut.run(world.fill.grants.opening(Urgency(0.0), SEGMENT))
-    if grant is not None:
-        world.ledger.release(grant)
-
-
 async def a_segment_is_prepared(world: World, cut: Cut) -> None:
     """Room is made in the shard's own tail for a segment of its own that has left."""
     entry = world.entry(A)
     await world.reclaimer.discard(entry, 0)
-    entry.in_use.flying += 1  # as its flight would
+    entry.in_use.fetching += 1  # as its fetch would
     try:
-        grant = world.room.reserve(2 * SEGMENT)
-        world.ledger.shrink(grant, SEGMENT)
-        file = await cut.run(world.fill.prepare(entry, 0, grant))
+        free, grant = world.room.reserve(SEGMENT), world.room.reserve(SEGMENT)
+        world.ledger.release(free)
+        assert grant.victims
+        file = await cut.run(world.storage.prepare(entry, 0, grant))
         if file is not None:
-            world.fill.give_back(entry, 0, grant)
+            world.storage.give_back(entry, 0, grant)
     finally:
-        entry.in_use.flying -= 1
+        entry.in_use.fetching -= 1
         world.room.left(entry)
 
 
@@ -79,7 +73,7 @@ async def the_directory_vanishes(world: World, cut: Cut) -> None:
 
 
 SCENARIOS: dict[Scenario, int] = {  # and at how many awaits at least it can be cancelled
-    a_grant_is_cleared: 1, a_first_grant: 0, a_segment_is_prepared: 1, an_eviction: 1, a_discard: 1, working_off: 1,
+    a_grant_is_cleared: 1, a_segment_is_prepared: 1, an_eviction: 1, a_discard: 1, working_off: 1,
     the_directory_vanishes: 1,
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.house import SEGMENT, building, data_of, until
 
-from forebay_proxy.cache.fill import segment_grants
+from forebay_proxy.cache.fetching import segment_storage
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.space import Slice
@@ -29,19 +29,19 @@ MIB = 2**20
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["removed", "moved away"])
-async def test_a_flight_over_a_directory_that_is_gone(tmp_path: Path, *, moved: bool) -> None:
+async def test_a_fetch_over_a_directory_that_is_gone(tmp_path: Path, *, moved: bool) -> None:
     """Its reader gets the rest through memory, nothing more is promised, and no directory is made."""
     async with building(tmp_path / "c", segments=8, segment_bytes=SEGMENT_BYTES) as world:
         data = data_of(3 * SEGMENT_BYTES + 5)
         remote = world.origin.put(A, data)
         remote.chunk_bytes = MIB
-        stalls = remote.hold(SEGMENT_BYTES + 7 * MIB)  # a unit is waited for when the next one is full
+        stalls = remote.hold(SEGMENT_BYTES + 7 * MIB)
         async with world.opened(A) as reading:
             got = await world.taken(reading, SEGMENT_BYTES)
             entry = world.entry(A)
-            flight = world.flights.find(entry.key, 1)
-            assert flight is not None
-            await until(lambda: flight.on_disk.end == SEGMENT_BYTES + 4 * MIB)
+            fetch = world.fetches.find(entry.key, 1)
+            assert fetch is not None
+            await until(lambda: fetch.position >= SEGMENT_BYTES + 4 * MIB)
             if moved:
                 world.path.rename(tmp_path / "old")
             else:
@@ -61,8 +61,8 @@ async def test_a_flight_over_a_directory_that_is_gone(tmp_path: Path, *, moved: 
 
 @pytest.mark.parametrize("opened", [False, True], ids=["before the file was opened", "after it was"])
 async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, opened: bool) -> None:
-    """The disk hung, the flight went on without it; what is freed for it afterwards is not what the next flight is writing."""
-    monkeypatch.setattr(segment_grants, "HUNG_S", 0.01)
+    """The disk hung, the fetch went on without it; what is freed for it afterwards is not what the next fetch is writing."""
+    monkeypatch.setattr(segment_storage, "HUNG_S", 0.01)
     allocate, hangs = OpenFiles.allocate, asyncio.Event()
 
     async def late(self: OpenFiles, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
@@ -80,7 +80,7 @@ async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.M
         await until(lambda: not world.resolver.running)
         world.clock.advance(60)
         world.cache.disk.look()  # it answers again
-        monkeypatch.setattr(segment_grants, "HUNG_S", 10.0)
+        monkeypatch.setattr(segment_storage, "HUNG_S", 10.0)
         stalls = remote.hold(5 * MIB)
         async with world.opened(A) as reading:
             got = await world.taken(reading, MIB)
@@ -135,7 +135,7 @@ async def test_a_reader_that_comes_while_a_file_leaves_that_cannot_be_punched(tm
         leaving = asyncio.ensure_future(world.reclaimer.evict(entry))
         await asyncio.sleep(0)
         coming = asyncio.ensure_future(world.get(A))
-        await until(lambda: entry.in_use.flying)
+        await until(lambda: entry.in_use.fetching)
         gate.set()
         assert await coming == data
         assert await leaving == 3 * SEGMENT

@@ -70,7 +70,7 @@ async def test_a_shutdown_at_any_moment(tmp_path: Path) -> None:
             for read in reads:
                 read.cancel()
             world.resolver.cancel()
-            world.flights.cancel()
+            world.fetches.cancel()
             world.digest_check.stop()
             async with asyncio.timeout(60):
                 await world.tasks.idle()
@@ -146,7 +146,7 @@ async def test_a_shutdown_does_not_wait_for_the_answer(tmp_path: Path) -> None:
         with suppress(asyncio.CancelledError, ForebayError):
             await reading
         world.resolver.cancel()
-        world.flights.cancel()
+        world.fetches.cancel()
         world.digest_check.stop()
         async with asyncio.timeout(60):
             await world.tasks.idle()

@@ -26,7 +26,7 @@ from forebay_proxy.store.index.row import Row, decode
 from forebay_proxy.store.store import Store
 
 NAMES = [f"https://o/set/{number}.tar" for number in range(5)]
-LEAVES = ("create", "allocate", "release", "write", "write_pieces", "punch", "unlink", "resize", "grow")
+LEAVES = ("create", "allocate", "release", "append", "punch", "unlink")
 
 
 def at_each_step(monkeypatch: pytest.MonkeyPatch, look: Callable[[str], None]) -> None:
@@ -41,14 +41,13 @@ def at_each_step(monkeypatch: pytest.MonkeyPatch, look: Callable[[str], None]) -
 
         return leaf
 
-    def half(fd: int, offset: int, pieces: list[Any], hasher: Any) -> None:
-        data = b"".join(map(bytes, pieces))
+    def half(fd: int, offset: int, data: bytes | memoryview) -> float:
         os.pwrite(fd, data[: len(data) // 2], offset)
         look("half a write")
-        real_write(fd, offset, pieces, hasher)
+        return real_append(fd, offset, data)
 
-    real_write = file_io.write_pieces
-    monkeypatch.setattr(file_io, "write_pieces", half)
+    real_append = file_io.append
+    monkeypatch.setattr(file_io, "append", half)
     for name in LEAVES:
         monkeypatch.setattr(file_io, name, told(name, getattr(file_io, name)))
     monkeypatch.setattr(IndexDatabase, "commit", told("commit", IndexDatabase.commit))

@@ -30,7 +30,7 @@ async def fill(store: Store, name: str, claimed: bool) -> str:
     key = make_row(name).key
     file = await store.files.create(key, LENGTH)
     for index in range(2):
-        await file.write(index * SEGMENT_BYTES, ramp(key, index, LENGTH))
+        await file.append(index * SEGMENT_BYTES, ramp(key, index, LENGTH), probe=True)
     if claimed:
         store.index_writer.put(stored_row(store, name, [sum_of(ramp(key, 0, LENGTH)), 0]))
         await store.index_writer.committed()
@@ -82,7 +82,7 @@ async def claimed_and_committed(store: Store) -> None:
 async def worked_on(store: Store) -> None:
     file = await store.files.create(NEW, LENGTH)
     await file.allocate(0, SEGMENT_BYTES)
-    await file.write(0, b"x" * 5000)
+    await file.append(0, b"x" * 5000, probe=True)
     await file.punch(0, SEGMENT_BYTES)
     await file.sync()
     await file.remove()

@@ -69,9 +69,7 @@ class Life:
 
     async def _run(self, path: Path, origin: FakeOrigin, segments: int, boot: str) -> None:
         capacity = segments * SEGMENT + BEYOND
-        async with building(
-            path, capacity_bytes=capacity, origin=origin, boot=boot, measured=True, window_unit=4096, prefetch=True
-        ) as world:
+        async with building(path, capacity_bytes=capacity, origin=origin, boot=boot, measured=True, prefetch=True) as world:
             self.world = world
             world.group.create_task(world.store.sweeping.run())  # while it serves, as the service has it
             self._ready.set()

@@ -103,7 +103,7 @@ def test_what_is_granted_fits_on_the_disk_as_last_seen(sequence: list[tuple[obje
         assert ledger.used_bytes <= 80
 
 
-steps = st.sampled_from(["reserve", "allocate", "told", "land", "cut", "free", "told freed", "give up", "look", "looked"])
+steps = st.sampled_from(["reserve", "allocate", "told", "land", "free", "told freed", "give up", "look", "looked"])
 
 
 @given(st.lists(st.tuples(steps, st.integers(1, 9)), max_size=120))
@@ -128,15 +128,6 @@ def test_no_room_is_made_up_while_nobody_else_writes(sequence: list[tuple[str, i
         elif what == "land" and allocated:
             stored.append(allocated[-1].bytes)
             ledger.commit(allocated.pop())
-        elif what == "cut" and allocated:
-            grant = allocated.pop(0)
-            ledger.freeing(grant)
-            on_disk -= max(0, grant.bytes - size)
-            if free is None:
-                ledger.watch()  # a look may begin in between
-            ledger.shrink(grant, size)
-            stored.append(grant.bytes)
-            ledger.commit(grant)
         elif what == "free" and stored:
             doomed.append(stored.pop())
             ledger.doom(doomed[-1])

@@ -49,7 +49,7 @@ async def cache(tmp_path: Path) -> Path:
     store = await Store.open(path, who="serve")
     await store.load()
     file = await store.files.create(GOOD.key, GOOD.version.length or 0)
-    await file.write(0, ramp(GOOD.key, 0, SEGMENT_BYTES))
+    await file.append(0, ramp(GOOD.key, 0, SEGMENT_BYTES), probe=True)
     store.index_writer.put(GOOD)
     await store.aclose()
     return path

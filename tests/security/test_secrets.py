@@ -82,7 +82,7 @@ FAULTS = """
 import os, sys
 
 def plant():
-    from forebay_proxy.cache.fill import segment_writer
+    from forebay_proxy.cache.fetching import sink
     from forebay_proxy.cache.readers import active_readers
     from forebay_proxy.server.http import shard_route
     boom = "http://user:CANARYuserinfo41@h/?X-Amz-Signature=CANARYsignature13 Bearer CANARYauthorization01"
@@ -92,12 +92,12 @@ def plant():
             raise RuntimeError(boom)
         return decide(asked, shard, version, key)
     shard_route.decide = faulty_decide
-    put = segment_writer.SegmentWriter.put
-    async def faulty_put(self, chunk):
+    put = sink.Sink.put
+    async def faulty_put(self, piece):
         if "fault-landing" in self._entry.name:
             raise KeyError(boom) from ValueError(boom)
-        await put(self, chunk)
-    segment_writer.SegmentWriter.put = faulty_put
+        await put(self, piece)
+    sink.Sink.put = faulty_put
     let_rest = active_readers.ActiveReaders.let_rest
     def faulty_let_rest(self, now):
         if os.path.exists(os.environ["FOREBAY_TEST_CRASH"]):

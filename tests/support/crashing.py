@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from forebay_proxy.cache.fill import segment_grants
+from forebay_proxy.cache.fetching import segment_storage
 from forebay_proxy.cache.resident import open_files
 from forebay_proxy.store import file_table
-from forebay_proxy.store.files import shard_file
+from forebay_proxy.store.files import file_io, shard_file
 from forebay_proxy.store.files.thread_pools import Pool
 
 __all__ = ["DAMAGES", "FILE_DAMAGES", "SAME_BOOT_DAMAGES", "Instants", "copy_tree", "damage"]
@@ -46,9 +46,16 @@ class Instants:
             return await real(pool, alone, *args, **how)
 
         monkeypatch.setattr(Pool, "run", run)
+        append = file_io.append
+
+        def appended(*args: Any) -> float:  # on the loop, too
+            with self._turn:
+                return append(*args)
+
+        monkeypatch.setattr(file_io, "append", appended)
         for module in (file_table, open_files, shard_file):
             monkeypatch.setattr(module, "PATIENCE_S", UNLIMITED_S)
-        monkeypatch.setattr(segment_grants, "HUNG_S", UNLIMITED_S)
+        monkeypatch.setattr(segment_storage, "HUNG_S", UNLIMITED_S)
 
     def copy(self, source: Path, target: Path) -> Path:
         """``source`` as a kill would leave it now."""

@@ -22,9 +22,9 @@ from forebay_proxy.background.prefetcher import Prefetcher
 from forebay_proxy.background.sample_indexer import SampleIndexer
 from forebay_proxy.background.set_prefetch import SetPrefetch
 from forebay_proxy.cache.fd_lease import FdLeases
-from forebay_proxy.cache.fill.fetcher import Fetcher
-from forebay_proxy.cache.fill.fill import Fill
-from forebay_proxy.cache.fill.segment_flights import SegmentFlights
+from forebay_proxy.cache.fetching.fetcher import Fetcher
+from forebay_proxy.cache.fetching.segment_fetches import SegmentFetches
+from forebay_proxy.cache.fetching.segment_storage import SegmentStorage
 from forebay_proxy.cache.integrity.digest_check import DigestCheck
 from forebay_proxy.cache.integrity.segment_check import SegmentCheck
 from forebay_proxy.cache.readers.reader import ShardReader
@@ -45,9 +45,9 @@ from forebay_proxy.policy.eviction.ledger import Ledger
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.store.facts import GarbageRemoved, IndexCommitted
 from forebay_proxy.store.store import Store
-from forebay_proxy.transfer import bandwidth, passengers
-from forebay_proxy.transfer.buffers import BufferBudget, Share
-from forebay_proxy.transfer.flights import Flights
+from forebay_proxy.transfer import bandwidth, fetches
+from forebay_proxy.transfer.buffers import BufferBudget
+from forebay_proxy.transfer.fetches import FetchTable
 from forebay_proxy.transfer.limiter import Limiters
 from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
@@ -119,7 +119,7 @@ class World:
     files: OpenFiles
     reclaimer: Reclaimer
     retirement: Retirement
-    flights: Flights
+    fetches: FetchTable
     resolver: VersionResolver
     tasks: BackgroundTasks
     limiters: Limiters
@@ -128,8 +128,8 @@ class World:
     leases: SegmentLeases
     segment_check: SegmentCheck
     digest_check: DigestCheck
-    fill: Fill
-    segment_flights: SegmentFlights
+    storage: SegmentStorage
+    segment_fetches: SegmentFetches
     tar_check: TarCheck
     fd_leases: FdLeases
     cache: ShardCache
@@ -183,7 +183,7 @@ class World:
         calm = 0
         async with asyncio.timeout(60):
             while calm < 3:
-                busy = len(self.flights) + self.resolver.running + len(self.tasks)
+                busy = len(self.fetches) + self.resolver.running + len(self.tasks)
                 calm = 0 if busy else calm + 1
                 await asyncio.sleep(0 if calm else 0.001)
 
@@ -204,20 +204,20 @@ class World:
         assert not self.cache.readers
         self.cache.fd_lender.look_again()  # as once a second
         assert self.cache.leased_segments == 0
-        assert len(self.flights) == 0
-        assert not self.flights.all()
+        assert len(self.fetches) == 0
+        assert not self.fetches.all()
         assert len(self.resolver) == 0
         assert not self.resolver._resolver._needs
         assert (self.ledger.reserved_bytes, self.ledger.doomed_bytes) == (0, 0), self.ledger
         for entry in self.room.entries.values():
             assert not entry.in_use.leaving, entry
             assert not entry.segments.leases, entry
-            assert (entry.in_use.readers, entry.in_use.flying) == (0, 0), entry
+            assert (entry.in_use.readers, entry.in_use.fetching) == (0, 0), entry
         stored = sum(entry.segments.bytes_of(index) for entry in self.room.entries.values() for index in entry.segments.stored())
         assert self.ledger.stored_bytes == stored, (self.ledger, stored)
         self.room.read_ahead.check()
         assert all(limiter.in_flight == 0 for limiter in self.limiters._limiters.values())
-        assert self.buffers.fetches.holders == self.buffers.windows.holders == 0
+        assert self.buffers.memory.taken == 0
         assert self.origin.open == 0
         assert self.ledger.pop_peak() <= self.ledger.configured_bytes
         if (self.path / "shards").exists():  # a test may remove it
@@ -244,14 +244,14 @@ def _descriptors() -> int:
 
 
 @contextmanager
-def _short_boarding() -> Iterator[None]:
-    """Nobody needs two seconds to board in a test, and a fake origin is no line that could be full."""
-    before = passengers.BOARDING_S, bandwidth.UNKNOWN
-    passengers.BOARDING_S, bandwidth.UNKNOWN = 0.05, 64
+def _short_waits() -> Iterator[None]:
+    """Nobody needs two seconds to subscribe in a test, and a fake origin is no line that could be full."""
+    before = fetches.SUBSCRIBE_S, bandwidth.UNKNOWN
+    fetches.SUBSCRIBE_S, bandwidth.UNKNOWN = 0.05, 64
     try:
         yield
     finally:
-        passengers.BOARDING_S, bandwidth.UNKNOWN = before
+        fetches.SUBSCRIBE_S, bandwidth.UNKNOWN = before
 
 
 @contextmanager
@@ -276,7 +276,6 @@ async def building(
     clock: FakeClock | None = None,
     revalidate: str | float = "job",
     retry_budget_s: float = 300.0,
-    window_unit: int | None = None,
     prefetch: bool = False,
     boot: str = "",
     connections: int = 64,
@@ -297,7 +296,7 @@ async def building(
         loaded = await store.load()
         if boot:
             store.boot_id = boot
-        with _short_boarding(), _plain_errors():
+        with _short_waits(), _plain_errors():
             async with asyncio.TaskGroup() as group:
                 events.listen(facts.append)
                 origins: Any = FakeOrigins(origin)
@@ -306,8 +305,6 @@ async def building(
                 most_bytes = segments * segment_bytes if capacity_bytes is None else capacity_bytes
                 capacity = Capacity(most_bytes, most_bytes, floor_bytes=0)
                 parts = build_cache(store, capacity, settings, around)
-                if window_unit is not None:
-                    parts.buffers.windows = Share(4 * window_unit, per_holder=4, smallest_bytes=window_unit)
                 operations = Operations(parts.cache, parts.resolver, parts.segment_check, clock)
                 each: Any = {part.name: getattr(parts, part.name) for part in fields(CacheParts) if part.name in World.__dataclass_fields__}
                 world = World(path, origin, clock, operations=operations, group=group, events=events, facts=facts, parts=parts, **each)
@@ -328,7 +325,7 @@ async def building(
                     if walking is not None:
                         walking.cancel()
                     world.resolver.cancel()
-                    world.flights.cancel()
+                    world.fetches.cancel()
     finally:
         await store.aclose()
     assert _descriptors() <= descriptors  # fewer where what an earlier test left was collected meanwhile

@@ -41,7 +41,7 @@ def hung_disk() -> None:
 
         return write
 
-    file_io.write, file_io.write_pieces = hanging(file_io.write), hanging(file_io.write_pieces)
+    file_io.append = hanging(file_io.append)
 
 
 def stuck_loop() -> None:

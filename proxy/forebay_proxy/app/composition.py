@@ -17,15 +17,14 @@ from forebay_proxy.background.prefetcher import Prefetcher
 from forebay_proxy.background.sample_indexer import SampleIndexer
 from forebay_proxy.background.set_prefetch import SetPrefetch
 from forebay_proxy.cache.fd_lease import FdLeases
-from forebay_proxy.cache.fill.fetcher import Fetcher
-from forebay_proxy.cache.fill.fill import Fill
-from forebay_proxy.cache.fill.segment_flights import SegmentFlights
-from forebay_proxy.cache.fill.segment_grants import SegmentGrants
+from forebay_proxy.cache.fetching.fetcher import Fetcher
+from forebay_proxy.cache.fetching.segment_fetches import SegmentFetches
+from forebay_proxy.cache.fetching.segment_storage import SegmentStorage
 from forebay_proxy.cache.integrity.digest_check import DigestCheck
 from forebay_proxy.cache.integrity.digest_gate import DigestGate
 from forebay_proxy.cache.integrity.segment_check import SegmentCheck
 from forebay_proxy.cache.readers.active_readers import ActiveReaders
-from forebay_proxy.cache.readers.reader_parts import ReaderParts
+from forebay_proxy.cache.readers.reader_lease import ReaderParts
 from forebay_proxy.cache.resident import facts as resident
 from forebay_proxy.cache.resident.open_files import OpenFiles, Retirement
 from forebay_proxy.cache.resident.reclaim import Reclaimer
@@ -48,7 +47,7 @@ from forebay_proxy.store import facts as stored
 from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.store.store import Store
 from forebay_proxy.transfer.buffers import BufferBudget
-from forebay_proxy.transfer.flights import Flights
+from forebay_proxy.transfer.fetches import FetchTable
 from forebay_proxy.transfer.limiter import Limiters
 
 __all__ = ["CacheParts", "Surroundings", "build_cache"]
@@ -85,13 +84,13 @@ class CacheParts:
     limiters: Limiters
     buffers: BufferBudget
     fetcher: Fetcher
-    flights: Flights
+    fetches: FetchTable
     suspects: SuspectVersions
     gate: DigestGate
     digest_check: DigestCheck
-    fill: Fill
+    storage: SegmentStorage
     resolver: VersionResolver
-    segment_flights: SegmentFlights
+    segment_fetches: SegmentFetches
     tar_check: TarCheck
     fd_leases: FdLeases
     cache: ShardCache
@@ -118,44 +117,46 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
     segment_reader = SegmentReader(files=files, segment_check=segment_check, reclaimer=reclaimer, disk=disk, tasks=tasks)
 
     # What asks origins, what is in the air, and how far versions are believed.
-    limiters, buffers, flights = Limiters(settings.origin_connections, clock), BufferBudget(), Flights(around.group)
+    limiters, buffers = Limiters(settings.origin_connections, clock), BufferBudget(store.layout.segment_bytes)
+    fetches = FetchTable(around.group)
     fetcher = Fetcher(
-        around.origins, limiters, buffers, events,
-        retry_budget_s=settings.retry_budget_s, clock=clock, sleep=around.sleep, chance=around.chance,
+        around.origins, limiters, buffers.bodies, events,
+        origin_digests=settings.origin_digests, retry_budget_s=settings.retry_budget_s, clock=clock, sleep=around.sleep,
+        chance=around.chance,
     )  # fmt: skip
-    suspects, gate = SuspectVersions(clock), DigestGate(room=room, flights=flights, events=events)
+    suspects, gate = SuspectVersions(clock), DigestGate(room=room, table=fetches, events=events)
     digest_check = DigestCheck(
         room=room, gate=gate, segment_check=segment_check, asking=fetcher, suspects=suspects, events=events, tasks=tasks,
         enabled=settings.origin_digests,
     )  # fmt: skip
 
     # What finds the version of a shard, and brings what is missing of it.
-    fill = Fill(
-        room=room, grants=SegmentGrants(room=room, reclaimer=reclaimer, disk=disk, events=events, tasks=tasks, clock=clock),
-        reclaimer=reclaimer, files=files, retirement=retirement, digest_check=digest_check, disk=disk, events=events, tasks=tasks,
-        clock=clock,
+    storage = SegmentStorage(
+        room=room, reclaimer=reclaimer, files=files, retirement=retirement, digest_check=digest_check, disk=disk, events=events,
+        tasks=tasks, clock=clock,
+    )  # fmt: skip
+    segment_fetches = SegmentFetches(
+        room=room, disk=disk, plans=plans, table=fetches, storage=storage, segment_reader=segment_reader, fetcher=fetcher, buffers=buffers,
+        events=events, clock=clock,
     )  # fmt: skip
     resolver = VersionResolver(
-        room=room, retirement=retirement, fill=fill, suspects=suspects, flights=flights, fetcher=fetcher, buffers=buffers, events=events,
-        group=around.group, clock=clock, hmac_key=store.directory.hmac_key, revalidate=settings.revalidate,
-    )  # fmt: skip
-    segment_flights = SegmentFlights(
-        room=room, disk=disk, plans=plans, flights=flights, fill=fill, segment_reader=segment_reader, fetcher=fetcher, buffers=buffers,
-        events=events, clock=clock,
+        room=room, retirement=retirement, fetches=segment_fetches, outdated=storage.outdated, suspects=suspects, fetcher=fetcher,
+        events=events, group=around.group, clock=clock, hmac_key=store.directory.hmac_key, revalidate=settings.revalidate,
     )  # fmt: skip
 
     # Who reads, by HTTP and by descriptor.
     tar_check, fd_leases = TarCheck(segment_reader, events), FdLeases(room, segment_reader, store)
     cache = ShardCache(
-        room=room, reclaimer=reclaimer, disk=disk, plans=plans, flights=flights, resolver=resolver,
-        parts=ReaderParts(segment_reader, segment_flights, gate, leases, buffers, limiters),
-        readers=ActiveReaders(room=room, fill=fill, tar_check=tar_check, events=events, clock=clock), fd_leases=fd_leases, events=events,
+        room=room, reclaimer=reclaimer, disk=disk, plans=plans, fetches=fetches, resolver=resolver,
+        parts=ReaderParts(segment_reader, segment_fetches, gate, leases, buffers, limiters),
+        readers=ActiveReaders(room=room, outdated=storage.outdated, tar_check=tar_check, events=events, clock=clock),
+        fd_leases=fd_leases, events=events,
     )  # fmt: skip
 
     headroom = Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock)
     parts = CacheParts(
         store, plans, tasks, disk, ledger, room, files, reclaimer, retirement, leases, segment_check, segment_reader, limiters, buffers,
-        fetcher, flights, suspects, gate, digest_check, fill, resolver, segment_flights, tar_check, fd_leases, cache,
+        fetcher, fetches, suspects, gate, digest_check, storage, resolver, segment_fetches, tar_check, fd_leases, cache,
         indexer=SampleIndexer(cache, store.samples, tasks, events),
         disk_monitor=DiskMonitor(
             store=store, room=room, reclaimer=reclaimer, files=files, health=disk, headroom=headroom, tasks=tasks
@@ -184,8 +185,9 @@ def _introduce(parts: CacheParts, events: Events) -> None:
     on(resident.ReadersLeft, indexer.left)
     on(resident.VersionOutdated, lambda fact: indexer.drop(fact.entry))
     on(resident.VersionOutdated, lambda fact: versions.forget(fact.entry))
-    on(resident.EntryLeft, parts.fill.left)
-    on(resident.VersionRefuted, lambda fact: parts.fill.outdated(fact.entry))
+    on(resident.DigestsOffered, parts.storage.digests_offered)
+    on(resident.EntryLeft, parts.storage.left)
+    on(resident.VersionRefuted, lambda fact: parts.storage.outdated(fact.entry))
     on(resident.EntryRetired, parts.cache.forget)
 
     on(NextUseChanged, partial(room.candidates.next_use_changed, versions.current))

@@ -47,7 +47,6 @@ TICK_S = 1.0  # a silent reader is given a minute, a failed opening half of one
 
 
 # What has come whole only has to be written: the last segment of a reader that has just left. Longer means a disk in trouble.
-FLIGHTS_END_S = 2.0
 
 
 class Sidecar:
@@ -94,25 +93,19 @@ class Sidecar:
         await doors.fd.aclose()
         self._drop_unread()
         await doors.http.aclose(self._start.settings.drain_timeout_s, ending.hurried)
-        await parts.flights.ended(FLIGHTS_END_S)
         for task in self._tasks.values():
             task.cancel()
         parts.resolver.cancel()
-        parts.flights.cancel()
+        parts.fetches.cancel()
         parts.digest_check.stop()
         parts.indexer.stop()
         await parts.tasks.idle()
 
     def _drop_unread(self) -> None:
-        """Flights without a reader end now. Flights that a running answer needs go on, and bytes that have come are written."""
-        cache, flights = self._parts.cache, self._parts.flights
-        keys = {reading.entry.key for reading in cache.readers}
-        names = {reading.entry.name for reading in cache.readers}
-        # The bytes of an opening are written by the opening itself.
-        entries = cache.room.entries
-        names |= {entries[key].name for key in flights.arrived() if key in entries}
-        flights.drop(keys.__contains__)
-        self._parts.resolver.drop(names.__contains__)
+        """Fetches without a reader end now; those that a running answer needs go on."""
+        cache = self._parts.cache
+        cache.fetches.drop({reading.entry.key for reading in cache.readers}.__contains__)
+        self._parts.resolver.drop({reading.entry.name for reading in cache.readers}.__contains__)
 
 
 def run_service(settings: Settings, *, announce: Announce, layout: SegmentLayout = DEFAULT_LAYOUT) -> int:

@@ -213,7 +213,7 @@ class StatusReport:
             peak_bytes=self._peak.value(),
             shards=len(entries),
             segments=sum(entry.segments.stored_count for entry in entries),
-            in_flight=len(cache.flights),
+            in_flight=len(cache.fetches),
             waiters=len(cache.readers.waits),
             readers=self.readers,
             plans=len(self._parts.plans),
@@ -288,7 +288,7 @@ class StatusReport:
         """``/v1/meter/{job}``. ``ranks``: see ``MeterBoard.rows``. ``sidecar``: sums since it started, and what lies ahead of the job's
         readers now.
 
-        Origin bytes are of all jobs: a flight serves every job that waits for it.
+        Origin bytes are of all jobs: a fetch serves every job that waits for it.
         """
         counted, ahead, (origin_bytes, origin_retries) = (
             self._telemetry.counters.of(job),

@@ -23,7 +23,7 @@ from forebay_proxy.core.tasks import BackgroundTasks
 from forebay_proxy.policy.eviction.read_ahead import ReaderCaughtUp
 from forebay_proxy.policy.plans.registry import PlanAdvanced, PlanRegistry
 from forebay_proxy.policy.schedule.scheduler import PrefetchRequest, PrefetchScheduler
-from forebay_proxy.transfer.flights import Flight
+from forebay_proxy.transfer.fetches import Fetch
 from forebay_proxy.transfer.limiter import DEMAND
 from forebay_proxy.wire.protocol.plan import ReaderName
 
@@ -101,7 +101,7 @@ class _View:
             self._cache.parts.segment_reader.foresee(entry, index)
             return True
         # A body that cannot be asked in pieces comes with its opening, or not at all.
-        return not entry.ranged or self._cache.parts.segment_flights.find(entry, index) is not None
+        return not entry.ranged or self._cache.parts.segment_fetches.find(entry, index) is not None
 
     def fresh(self, name: str, job: str) -> bool:
         return self._freshness.is_fresh(self._versions.current[name], job)
@@ -132,11 +132,11 @@ class Prefetcher:
         self.negative_cache = NegativeCache()
         self._view = _View(cache, resolver, ahead, self.negative_cache)
         self.scheduler = PrefetchScheduler(plans, self._view)
-        self._flights: dict[Flight, str] = {}  # those taken off ahead of need -> their origin
+        self._fetches: dict[Fetch, str] = {}  # those taken off ahead of need -> their origin
         self._opening: dict[str, str] = {}  # shard -> origin
 
     def __repr__(self) -> str:
-        return f"<Prefetcher {len(self.scheduler.readers)} readers, {len(self._flights)} flights, {len(self._opening)} openings>"
+        return f"<Prefetcher {len(self.scheduler.readers)} readers, {len(self._fetches)} fetches, {len(self._opening)} openings>"
 
     # What the service says
 
@@ -177,18 +177,18 @@ class Prefetcher:
         return entry.in_use.readers > 0 or any(plan.reader == reader for plan, _ in self._plans.mentions(entry.name))
 
     def missed(self, fact: SegmentMissed) -> None:
-        """A flight ended without its segment. What would most likely end so again is not asked for at once: it would be, for ever."""
-        entry, flight = fact.entry, fact.flight
-        is_lasting = self._is_lasting(entry, flight.error)
-        if flight.takeoff.prefetch and (is_lasting or flight.error is not None):
-            in_vain_s = (flight.position - flight.first) / WASTE_BYTES_S
+        """A fetch ended without its segment. What would most likely end so again is not asked for at once: it would be, for ever."""
+        entry, fetch = fact.entry, fact.fetch
+        is_lasting = self._is_lasting(entry, fetch.error)
+        if fetch.prefetch and (is_lasting or fetch.error is not None):
+            in_vain_s = (fetch.position - fetch.first) / WASTE_BYTES_S
             self._leave_alone(entry.name, entry.origin, in_vain_s + (FAILED_S if is_lasting else CROWDED_S))
         else:
             self.scheduler.missing(entry.name)
 
     @staticmethod
     def _is_lasting(entry: Entry, error: BaseException | None) -> bool:
-        """Whether the next flight would end in the same way. A body that cannot be asked in pieces would come again from its start."""
+        """Whether the next fetch would end in the same way. A body that cannot be asked in pieces would come again from its start."""
         return not entry.ranged or entry.stored.misplaced or (error is not None and not isinstance(error, CacheError))
 
     def caught_up(self, fact: ReaderCaughtUp) -> None:
@@ -223,10 +223,10 @@ class Prefetcher:
 
     def _count_air(self) -> None:
         """What a reader has boarded is demand, and leaves its place to the next."""
-        for flight in [flight for flight in self._flights if flight.done or flight.need < DEMAND]:
-            del self._flights[flight]
+        for fetch in [fetch for fetch in self._fetches if fetch.done or fetch.need < DEMAND]:
+            del self._fetches[fetch]
         self._view.air.clear()
-        self._view.air.update(self._flights.values())
+        self._view.air.update(self._fetches.values())
         self._view.air.update(self._opening.values())
 
     def _act(self, request: PrefetchRequest) -> None:
@@ -239,14 +239,12 @@ class Prefetcher:
             self._tasks.spawn(self._open(request, need), "prefetch opening")
             return
         try:
-            flight = self._cache.parts.segment_flights.ensure(
-                entry, request.index, shard, need=need, need_at=request.need_at, reader=reader
-            )
+            fetch = self._cache.parts.segment_fetches.ensure(entry, request.index, shard, need=need, need_at=request.need_at, reader=reader)
         except CacheFull:
             self.scheduler.refused(reader)
             return
-        if flight is not None:
-            self._flights[flight] = shard.origin
+        if fetch is not None:
+            self._fetches[fetch] = shard.origin
             self._view.air[shard.origin] += 1
         self.scheduler.granted(request)
 
@@ -270,8 +268,8 @@ class Prefetcher:
             self.scheduler.opened(shard.name)
             if entry.version.length == 0:
                 self._leave_alone(shard.name, shard.origin)  # nothing of it stays here: forgotten at once, it would be opened again at once
-            elif "*" in entry.version.vary:
-                self._leave_alone(shard.name, shard.origin, WRONG_S)  # nor of this, and it comes whole each time
+            elif entry.passes:
+                self._leave_alone(shard.name, shard.origin, WRONG_S)  # nor of this, whoever reads it
         finally:
             if self._plans.get(reader) is None:  # it went meanwhile
                 self._cache.room.read_ahead.forget(reader)

@@ -137,7 +137,7 @@ class SampleIndexReader:
     async def _pause(self, worked_s: float) -> None:
         if self._stopped.is_set():
             raise asyncio.CancelledError
-        busy = bool(self._cache.flights) or len(self._cache.readers) > self._asking
+        busy = bool(self._cache.fetches) or len(self._cache.readers) > self._asking
         factor = (ASKED_PAUSE if self._asking else AHEAD_PAUSE) if busy else 0.0
         with suppress(TimeoutError):
             async with asyncio.timeout(min(MOST_PAUSE_S, factor * worked_s)):

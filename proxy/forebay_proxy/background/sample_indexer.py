@@ -2,7 +2,7 @@
 
 Clients cannot put an index: a wrong one would poison other jobs. Indexes are made one at a time, in steps of 2 ms in a read thread. After
 each step comes a pause, a multiple of the step's time. The index of a shard that has just become complete begins once no reader is inside
-the shard, so that the response that completed it is over. While other readers read or flights fetch, it takes a twentieth of one core,
+the shard, so that the response that completed it is over. While other readers read or fetches run, it takes a twentieth of one core,
 because training does not need it yet. A requested index begins at once and takes a third. Only verified bytes that no
 digest contradicts are read, one page of the page cache for each file, and if any of them left meanwhile the work is thrown away.
 
@@ -46,7 +46,6 @@ log = logging.getLogger("forebay")
 
 SHARE = 64  # of the capacity, all indexes together: those of shards with 10 KB files take 1/100 of them, of larger files far less
 MOST_BYTES = 4 << 30
-FLIGHTS_END_S = 5.0  # a write takes milliseconds; a disk that is slower than that has no time for indexes
 MOST_WAITING = 4096  # complete shards to be indexed ahead; beyond, the oldest are made when they are asked for
 MOST_REFUSED = 4096  # shards known to have none
 MOST_OUT_BYTES = 64 << 20  # of indexes on their way to clients
@@ -176,7 +175,6 @@ class SampleIndexer:
             self._await_turn(entry)
             raise index_not_yet(entry, "it is not made yet")
         with self._reader.asked():
-            await self._cache.flights.ended(FLIGHTS_END_S, entry.key)  # its last bytes may have been read, and not be on the disk yet
             return await self._made(entry)
 
     async def _made(self, entry: Entry) -> bytes:

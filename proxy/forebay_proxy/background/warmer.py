@@ -11,13 +11,12 @@ from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.cache.versions.tar_check import TarCheck
-from forebay_proxy.core.errors import CacheFull, ForebayError, NotTarArchive, ShardError
+from forebay_proxy.core.errors import CacheError, CacheFull, ForebayError, NotTarArchive, ShardError
 from forebay_proxy.core.quantities import format_size
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.core.tasks import Event, told_while
-from forebay_proxy.transfer.flights import Flight
+from forebay_proxy.transfer.fetches import Fetch
 from forebay_proxy.transfer.limiter import DEMAND
-from forebay_proxy.transfer.passengers import Abandoned
 from forebay_proxy.wire.tar.first_bytes import next_step
 
 __all__ = ["Warmer"]
@@ -28,6 +27,10 @@ SEGMENTS_AT_ONCE = 8  # of each shard
 ASKING_AT_ONCE = 2
 NEED = DEMAND + 3600.0  # behind every plan: a person's head start must not slow a running job
 _SERIAL = itertools.count(1)
+
+
+class NotKept(CacheError):
+    """Asking again would bring all of it again, and again nothing of it would be stored."""
 
 
 class Warmer:
@@ -80,7 +83,7 @@ class Warmer:
             why: dict[str, str] = {}
             try:
                 result = await self.one(shard)
-            except (CacheFull, Abandoned) as full:
+            except (CacheFull, NotKept) as full:
                 result, why = "no-room", self._too_large(shard)
                 error = why.get("cause", str(full))
                 room = self._cache.room
@@ -108,7 +111,7 @@ class Warmer:
     async def one(self, shard: Shard) -> str:
         """Fetch all of ``shard`` that is not here: "present" or "stored".
 
-        Raises ``CacheFull``, or ``Abandoned`` where asking again would bring all of it again, and whatever its origin says.
+        Raises ``CacheFull``, ``NotKept``, and whatever its origin says.
         """
         async with self._asking:
             known = self._resolver.versions.current.get(shard.name)
@@ -120,18 +123,18 @@ class Warmer:
             self._cache.plans.epochs.declare(shard, self._cache.plans.clock())
             entry, _ = await self._resolver.entry(shard, self._job, need=NEED)
             self._lengths[shard.name] = entry.version.length or 0
-            if "*" in entry.version.vary:
-                raise Abandoned("its origin sends 'Vary: *', so nothing of it is stored")
+            if entry.passes:
+                raise NotKept(f"{entry.why_passed}, so nothing of it is stored")
             if had and entry is known:
                 await self.judge(entry)
                 return "present"
             air = await self._ask(entry, shard)
-        for flight in air:
-            await self._landed(flight)
+        for fetch in air:
+            await self._landed(fetch)
         await self._cache.parts.gate.verdict(entry)
         await self.judge(entry)
         if not entry.segments.complete and not entry.ranged:
-            raise Abandoned("it comes whole or not at all, and there was no room for all of it")
+            raise NotKept("it comes whole or not at all, and there was no room for all of it")
         if not entry.segments.complete:
             raise CacheFull("not all of it could be stored: the cache has no room for more")
         return "stored"
@@ -147,34 +150,34 @@ class Warmer:
             await self._cache.reclaimer.evict(entry, "admin")
             raise NotTarArchive(entry.name, why, next_step=next_step(why))
 
-    async def _ask(self, entry: Entry, shard: Shard) -> deque[Flight]:
+    async def _ask(self, entry: Entry, shard: Shard) -> deque[Fetch]:
         """Ask for every segment that is not here; returns those still in the air. Raises ``CacheFull``."""
-        if entry.in_use.streaming and entry.in_use.stream is not None:
-            await self._landed(entry.in_use.stream)  # room is found as the body comes
+        if entry.in_use.whole is not None and not entry.in_use.whole.done:
+            await self._landed(entry.in_use.whole)
             return deque()
-        air: deque[Flight] = deque()
+        air: deque[Fetch] = deque()
         if not entry.ranged:  # it is here, or its body has ended without room for it
             return air
         try:
             for index in range(entry.segments.layout.count(entry.version.length or 0)):
-                flight = self._cache.parts.segment_flights.find(entry, index)
-                if flight is None and not entry.segments.has(index):
+                fetch = self._cache.parts.segment_fetches.find(entry, index)
+                if fetch is None and not entry.segments.has(index):
                     self._asks(shard.name, entry.segments.bytes_of(index))
-                flight = flight or self._cache.parts.segment_flights.ensure(entry, index, shard, need=NEED, need_at=None, reader=None)
-                if flight is not None:
-                    air.append(flight)
+                fetch = fetch or self._cache.parts.segment_fetches.ensure(entry, index, shard, need=NEED, need_at=None, reader=None)
+                if fetch is not None:
+                    air.append(fetch)
                 if len(air) >= SEGMENTS_AT_ONCE:
                     await self._landed(air.popleft())
                 if self._tar_check is not None and entry.trust.no_tar:
                     break  # its beginning has come, and is no tar's: the rest would come for nothing
         except CacheFull:
-            for flight in air:  # what there was room for is here before anything else is asked for
-                await self._landed(flight)
+            for fetch in air:  # what there was room for is here before anything else is asked for
+                await self._landed(fetch)
             raise
         return air
 
-    async def _landed(self, flight: Flight) -> None:
-        position = flight.first
-        while await flight.grown_beyond(position):  # to the flight's end: what is readable may still be on its way to the disk
-            self._bytes += flight.position - position
-            position = flight.position
+    async def _landed(self, fetch: Fetch) -> None:
+        position = fetch.first
+        while await fetch.grown_beyond(position):  # to the fetch's end: what is readable may still be on its way to the disk
+            self._bytes += fetch.position - position
+            position = fetch.position

@@ -1,9 +1,9 @@
-"""ShardCache: the one owner of state. ``open`` and ``SegmentFlights.ensure`` are the only doors; request and prefetch go by one path.
+"""ShardCache: the one owner of state. ``open`` and ``SegmentFetches.ensure`` are the only doors; request and prefetch go by one path.
 
 A request, down once: ``open`` finds the version (stored and fresh, or by an *opening*: the single-flighted first ranged GET, whose body is
 already the first segment), checks that this credential may read it, and gives a ``ShardReader``. The reading asks for segments; a missing
-one becomes a *flight*: room is granted by the ledger, the limiter gives it its turn, ``Fetcher`` brings it, ``SegmentWriter`` writes it,
-and ``segment_stored`` makes it stored. Where no room can be granted the same flight goes through memory.
+one becomes a *fetch*: room is granted by the ledger, the limiter gives it its turn, ``Fetcher`` brings it, a ``Sink`` writes it, and
+``segment_stored`` makes it stored. Where no room can be granted the same fetch lands in memory.
 
 Freshness: a shard name means immutable bytes. A stored version is compared with the origin at its first opening in a job; bytes this
 process fetched itself in that job are not compared again. Readers that name no job compare at the first opening of a burst of theirs, and
@@ -15,13 +15,13 @@ Everything here runs on one event loop and needs no locks; between two awaits th
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import aclosing, asynccontextmanager, nullcontext
 
 from forebay_proxy.cache.fd_lease import FdLeases
 from forebay_proxy.cache.fd_lender import FdLender
 from forebay_proxy.cache.readers.active_readers import ActiveReaders
 from forebay_proxy.cache.readers.reader import ShardReader
-from forebay_proxy.cache.readers.reader_parts import ReaderParts
+from forebay_proxy.cache.readers.reader_lease import ReaderParts
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import EntryRetired, NameForgotten, SegmentSpoilt
 from forebay_proxy.cache.resident.reclaim import Reclaimer
@@ -34,7 +34,7 @@ from forebay_proxy.core.shard import ByteRange, Shard, SparseRange
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.telemetry.waits import OPENING
-from forebay_proxy.transfer.flights import Flights
+from forebay_proxy.transfer.fetches import FetchTable
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["ShardCache"]
@@ -50,7 +50,7 @@ class ShardCache:
         reclaimer: Reclaimer,
         disk: DiskHealth,
         plans: PlanRegistry,
-        flights: Flights,
+        fetches: FetchTable,
         resolver: VersionResolver,
         parts: ReaderParts,
         readers: ActiveReaders,
@@ -61,7 +61,7 @@ class ShardCache:
         self.reclaimer = reclaimer
         self.disk = disk
         self.plans = plans
-        self.flights = flights
+        self.fetches = fetches
         self.parts = parts
         self.readers = readers
         self.fd_lender = FdLender(host=self, leases=fd_leases, readers=readers, room=room, resolver=resolver)
@@ -69,8 +69,8 @@ class ShardCache:
         self._events = events
 
     def __repr__(self) -> str:
-        air, readers = len(self.flights), len(self.readers)
-        return f"<ShardCache {len(self.room.entries)} shards, {self.room.ledger!r}, {air} in flight, {readers} readers>"
+        running, readers = len(self.fetches), len(self.readers)
+        return f"<ShardCache {len(self.room.entries)} shards, {self.room.ledger!r}, {running} fetches, {readers} readers>"
 
     # The doors
 
@@ -91,7 +91,8 @@ class ShardCache:
                 if not head:
                     self.note_opening(entry, shard, reader, want)
                 with self.parts.buffers.readers.held():
-                    yield reading
+                    async with aclosing(reading):
+                        yield reading
 
     async def find(
         self, shard: Shard, reader: ReaderName | None, want: RangeRequest | None, *, head: bool = False
@@ -103,7 +104,7 @@ class ShardCache:
         waited_s, opened_here, entry = 0.0, False, self._resolver.ready(shard, job)
         if entry is None:
             with self.readers.waits.waiting(reader, shard.name, shard.origin, OPENING) as wait:
-                known = self.parts.segment_flights.announced(reader)
+                known = self.parts.segment_fetches.announced(reader)
                 entry, opened_here = await self._resolver.entry(shard, job, want, head=head, reader=known)
             waited_s = wait.seconds
         entry = self.room.entries.setdefault(entry.key, entry)  # forgotten between its opening's end and here: one entry a key, always
@@ -122,6 +123,7 @@ class ShardCache:
         entry, opened_here = await self._resolver.entry(reading.shard, job)
         entry = self.room.entries.setdefault(entry.key, entry)
         before = reading.entry
+        await reading.aclose()
         reading.moved_to(entry, opened_here=opened_here)
         entry.in_use.readers += 1
         before.in_use.readers -= 1
@@ -160,7 +162,7 @@ class ShardCache:
     def ask_inside(self) -> None:
         """Let readers with a plan ask again for the next segments of the shards they are in, before any shard further ahead is fetched."""
         for reading in self.readers:
-            if self.parts.segment_flights.announced(reading.reader) is not None:  # the others were refused because nothing at all may leave
+            if self.parts.segment_fetches.announced(reading.reader) is not None:  # the others were refused because nothing at all may leave
                 reading.ask_again()
 
     def breadth(self, entry: Entry, bypassing: bool) -> int:
@@ -170,7 +172,7 @@ class ShardCache:
         if bypassing:
             return 1
         segment_bytes = self.room.layout.segment_bytes
-        leased = max(0, self.leased_segments - len(self.flights)) * segment_bytes
+        leased = max(0, self.leased_segments - len(self.fetches)) * segment_bytes
         grantable = self.room.ledger.grantable_bytes(leased) // segment_bytes
         lent = self.fd_lender.leases.count  # a reader with a descriptor fetches nothing
         active = max(1, len(self.readers) - self.readers.resting - lent)

@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.facts.origins import NotStorable
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.origins.cloud import az
@@ -23,7 +22,6 @@ __all__ = ["HttpOrigin"]
 
 log = logging.getLogger("forebay")
 
-MOST_SAID = 256  # origins that are named in the log; all are counted
 RESOLVED_TTL_S = LINK_TTL_S  # not longer, though a link may say so: an opening starts where the last one was led
 _STALE = frozenset({400, 401, 403, 404, 410})
 
@@ -48,8 +46,6 @@ class HttpOrigin:
             egress=egress,
         )  # fmt: skip
         self._redirects = RedirectCache(RESOLVED_TTL_S, clock)
-        self._events = events
-        self._said: set[str] = set()  # origins of which it was said that they cannot be stored
 
     def read(self, shard: Shard, range: ByteRange | None, pin: Pin) -> AbstractAsyncContextManager[OriginBody]:
         return self.origin_client.read(self, shard, range, pin)
@@ -91,8 +87,4 @@ class HttpOrigin:
         if "*" not in version.vary:
             return version
         # Chosen by something that no request shows (RFC 9110, section 12.5.5): no two answers may be taken for the same.
-        self._events.emit(NotStorable(shard.origin))
-        if shard.origin not in self._said and len(self._said) < MOST_SAID:
-            self._said.add(shard.origin)
-            log.warning("%s sends 'Vary: *': what it answers so is passed on and not stored; leave that header out there", shard.origin)
         return replace(version, identity="")

@@ -188,7 +188,7 @@ class Replay:
         self._epoch.read_bytes += entry.segments.span(index)[1]
         if not entry.segments.has(index):
             try:
-                self.store(entry, index, self.admission.reserve(self._size(entry, index)))
+                self.store(entry, index, self.admission.reserve(entry.segments.bytes_of(index)))
             except CacheFull:
                 self.outcome.bypassed_segments += 1
                 self._epoch.origin_bytes += entry.segments.span(index)[1]
@@ -209,7 +209,6 @@ class Replay:
             self.admission.candidates.touch(left)
             self._forget(left)
         self.ledger.vacated(grant)
-        self.ledger.shrink(grant, entry.segments.bytes_of(index))
         self.ledger.commit(grant)
         entry.segments.land(index, 1)
         entry.known = True
@@ -221,10 +220,6 @@ class Replay:
         if not entry.segments.is_leased(index):
             self.admission.read_ahead.end(entry.key, index)
         self.admission.candidates.touch(entry)
-
-    def _size(self, entry: ReplayedShard, index: int) -> int:
-        """What is reserved: a whole segment while the origin has not told the length."""
-        return entry.segments.bytes_of(index) if entry.known else self.layout.segment_bytes
 
     def _entry(self, shard: Shard) -> ReplayedShard:
         entry = self.shards.get(shard.name)
@@ -253,7 +248,7 @@ class Replay:
         try:
             if not entry.segments.has(index):
                 place = entry.key, index
-                self.store(entry, index, self.admission.reserve_ahead(self._size(entry, index), request.need_at, reader, place))
+                self.store(entry, index, self.admission.reserve_ahead(entry.segments.bytes_of(index), request.need_at, reader, place))
         except CacheFull:
             self._forget(entry)
             if request.index is None:

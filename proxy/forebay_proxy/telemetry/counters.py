@@ -33,7 +33,7 @@ _NO_FAULTS = frozenset({"", "client_gone"})  # how a response may end
 
 @dataclass(slots=True)
 class JobCounters:
-    """One job's share. Origin bytes are missing: a flight serves every job that waits for it, so its bytes belong to none."""
+    """One job's share. Origin bytes are missing: a fetch serves every job that waits for it, so its bytes belong to none."""
 
     requests: dict[str, int] = field(default_factory=lambda: {outcome.value: 0 for outcome in RequestOutcome})
     sent_bytes: int = 0

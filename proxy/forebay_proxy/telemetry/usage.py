@@ -26,7 +26,7 @@ class Usage:
     peak_bytes: int = 0  # highest ``held_bytes`` of the last 30 to 60 seconds, see ``PeakBytes``
     shards: int = 0
     segments: int = 0
-    in_flight: int = 0  # flights in the air
+    in_flight: int = 0  # fetches that run
     waiters: int = 0  # readers that wait for bytes, or for an origin's first answer
     readers: int = 0
     plans: int = 0

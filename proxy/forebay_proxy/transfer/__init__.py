@@ -1,1 +1,1 @@
-"""Requests in the air: single flight, limits, retries, buffers."""
+"""Requests in the air: fetches, limits, retries, buffers."""

@@ -1,10 +1,10 @@
-"""How many requests an origin takes now, and which waiting flight is next.
+"""How many requests an origin takes now, and which waiting fetch is next.
 
 Additive increase, multiplicative decrease (Chiu and Jain 1989), per origin: a slot more for every round of answers that went well, half of
 them after a 429, 503 or timeout. What counts is when a request left, as in TCP's recovery (RFC 6582): those sent before the last cut say
 nothing about the slots there are since, so one burst of refusals is one cut, and late good answers do not undo it. The waiting room holds
-flights; the next slot goes to the one with the nearest need *when the slot frees*, so a prefetch that a reader boarded overtakes at once. A
-quarter of the slots takes demand only. Slots bound what the origin answers. Where its line is full before that (``bandwidth``), flights
+fetches; the next slot goes to the one with the nearest need *when the slot frees*, so a prefetch that a reader joined overtakes at once. A
+quarter of the slots takes demand only. Slots bound what the origin answers. Where its line is full before that (``bandwidth``), fetches
 that no reader waits for now are held back.
 
 Not thread-safe: the event loop's only.
@@ -37,7 +37,7 @@ DEMAND = 1_000.0  # needs below this are a reader's own; a prefetch's need is at
 
 
 class SlotNeed(Protocol):
-    """What the waiting room asks of a flight: how soon it is needed, read when a slot frees."""
+    """What the waiting room asks of a fetch: how soon it is needed, read when a slot frees."""
 
     @property
     def need(self) -> float: ...
@@ -46,12 +46,12 @@ class SlotNeed(Protocol):
 class Slot:
     """One request's place. A bypass gives it up early: it moves at its reader's pace, and a slow reader slows only itself."""
 
-    def __init__(self, limiter: Limiter, flight: SlotNeed) -> None:
+    def __init__(self, limiter: Limiter, fetch: SlotNeed) -> None:
         self._limiter = limiter
-        self._flight = flight
+        self._fetch = fetch
         self._cuts = limiter.cuts  # when it left
         self._held = True
-        limiter.holding[id(self)] = flight
+        limiter.holding[id(self)] = fetch
         self._measured: Callable[[], float] | None = None
 
     def brings_bytes(self, clock: Callable[[], float]) -> None:
@@ -61,7 +61,7 @@ class Slot:
         self._limiter.bandwidth.asked(clock())
 
     def leave(self) -> None:
-        """Free the slot, once; the next waiting flight gets it."""
+        """Free the slot, once; the next waiting fetch gets it."""
         if self._held:
             self._held = False
             del self._limiter.holding[id(self)]
@@ -74,7 +74,7 @@ class Slot:
     def went_well(self) -> None:
         """The request was answered."""
         if self._cuts == self._limiter.cuts:
-            self._limiter.grow(self._flight)
+            self._limiter.grow(self._fetch)
 
     def pushed_back(self) -> None:
         """The origin wants fewer (429, 503, SlowDown, timeout)."""
@@ -103,39 +103,39 @@ class Limiter:
 
     @property
     def idle(self) -> bool:
-        """Whether no request is in the air and no flight waits."""
+        """Whether no request is in the air and no fetch waits."""
         return not self.in_flight and not self._waiting
 
     @property
     def ahead(self) -> int:
         """How many requests ahead of need are worth having here at once, those that wait for a slot included.
 
-        All slots they may have, and half as many in the waiting room: a flight that ends is followed at once, and no more flights wait than
-        the room can be granted to. An origin that refuses has few slots, and so few waiting flights.
+        All slots they may have, and half as many in the waiting room: a fetch that ends is followed at once, and no more fetches wait than
+        the room can be granted to. An origin that refuses has few slots, and so few waiting fetches.
         """
         slots = max(1, int(self.slots) - max(1, int(self.slots) // 4))
         most = slots + max(2, slots // 2)
         return most if self._still() else min(most, self.bandwidth.requests + AHEAD_WAITING + self._dripping())
 
     @asynccontextmanager
-    async def slot(self, flight: SlotNeed) -> AsyncIterator[Slot]:
-        """Wait for this flight's turn; hold one request's place for the length of the ``async with``, or until ``leave``."""
-        if self._room(flight) and not any(waiting.need <= flight.need for waiting in self._waiting.values()):
+    async def slot(self, fetch: SlotNeed) -> AsyncIterator[Slot]:
+        """Wait for this fetch's turn; hold one request's place for the length of the ``async with``, or until ``leave``."""
+        if self._room(fetch) and not any(waiting.need <= fetch.need for waiting in self._waiting.values()):
             self._enter()
         else:
-            await self._wait(flight)
-        slot = Slot(self, flight)
+            await self._wait(fetch)
+        slot = Slot(self, fetch)
         try:
             yield slot
         finally:
             slot.leave()
 
-    async def _wait(self, flight: SlotNeed) -> None:
+    async def _wait(self, fetch: SlotNeed) -> None:
         turn = asyncio.get_running_loop().create_future()
-        self._waiting[turn] = flight
+        self._waiting[turn] = fetch
         self.wake()
         try:
-            await turn  # ``wake`` has counted this flight already
+            await turn  # ``wake`` has counted this fetch already
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # the turn came together with the cancellation: hand it on
                 self.in_flight -= 1
@@ -144,14 +144,14 @@ class Limiter:
         finally:
             self._waiting.pop(turn, None)
 
-    def _room(self, flight: SlotNeed) -> bool:
-        return self.in_flight < self._share(flight) and not self._held_back(flight)
+    def _room(self, fetch: SlotNeed) -> bool:
+        return self.in_flight < self._share(fetch) and not self._held_back(fetch)
 
-    def _held_back(self, flight: SlotNeed) -> bool:
+    def _held_back(self, fetch: SlotNeed) -> bool:
         """Whether one more request would only divide the origin's bandwidth. Not for a single reader: it delays no other."""
-        if flight.need < WAITED or self.in_flight - self._dripping() < self.bandwidth.requests or self._still():
+        if fetch.need < WAITED or self.in_flight - self._dripping() < self.bandwidth.requests or self._still():
             return False
-        alone = flight.need < DEMAND and self.in_flight < START_SLOTS and sum(each.need < WAITED for each in self.holding.values()) < 2
+        alone = fetch.need < DEMAND and self.in_flight < START_SLOTS and sum(each.need < WAITED for each in self.holding.values()) < 2
         return not alone
 
     def _dripping(self) -> int:
@@ -166,13 +166,13 @@ class Limiter:
             self._begun_at = self._clock()
         self.in_flight += 1
 
-    def _share(self, flight: SlotNeed) -> int:
-        """How many requests may be in the air for one such as ``flight`` to join them."""
-        reserved = 0 if flight.need < DEMAND else max(1, int(self.slots) // 4)
+    def _share(self, fetch: SlotNeed) -> int:
+        """How many requests may be in the air for one such as ``fetch`` to join them."""
+        reserved = 0 if fetch.need < DEMAND else max(1, int(self.slots) // 4)
         return max(1, int(self.slots) - reserved)
 
     def wake(self) -> None:
-        """Give free slots to the waiting flights, the nearest need first."""
+        """Give free slots to the waiting fetches, the nearest need first."""
         waiting = [turn for turn in self._waiting if not turn.done()]
         waiting.sort(key=lambda turn: self._waiting[turn].need)
         for turn in waiting:
@@ -181,9 +181,9 @@ class Limiter:
             self._enter()
             turn.set_result(None)
 
-    def grow(self, flight: SlotNeed) -> None:
+    def grow(self, fetch: SlotNeed) -> None:
         """A request went well: one slot more for each round of such requests, while all slots that it may use are in use."""
-        if self.in_flight >= self._share(flight) - 1:
+        if self.in_flight >= self._share(fetch) - 1:
             self.slots = min(float(self.most), self.slots + 1.0 / self.slots)
             if self._waiting:
                 self.wake()
@@ -216,7 +216,7 @@ class Limiters:
                 del self._limiters[origin]
 
     def look_again(self) -> None:
-        """Once a second: bodies that stand still, or drip, hold no flight back any more, and no event tells when they begin to."""
+        """Once a second: bodies that stand still, or drip, hold no fetch back any more, and no event tells when they begin to."""
         for limiter in self._limiters.values():
             limiter.wake()
 

@@ -1,6 +1,6 @@
 """Calls that many want and one makes: an opening, a look whether a version still holds.
 
-A ``SingleFlight`` runs them. An ``UrgentFlight`` does so too, and tells each call how soon its answer is needed (``Urgency``), also by
+A ``SingleFlight`` runs them. An ``UrgentCall`` does so too, and tells each call how soon its answer is needed (``Urgency``), also by
 callers that join later. Not thread-safe: the event loop's only.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from forebay_proxy.core.errors import ForebayError, bare
 from forebay_proxy.core.tasks import cancel_soon
 
-__all__ = ["SingleFlight", "Urgency", "UrgentFlight"]
+__all__ = ["SingleFlight", "Urgency", "UrgentCall"]
 
 log = logging.getLogger("forebay")
 T = TypeVar("T")
@@ -91,7 +91,7 @@ class SingleFlight(Generic[T]):
             assert future.done(), "a call resolves its future"
 
     def cancel(self) -> None:
-        """Shutdown, as ``Flights.cancel``."""
+        """Shutdown, as ``FetchTable.cancel``."""
         self._ending = True
         self.drop(lambda key: False)
 
@@ -102,7 +102,7 @@ class SingleFlight(Generic[T]):
                 cancel_soon(task)
 
 
-class UrgentFlight(Generic[T]):
+class UrgentCall(Generic[T]):
     """A single flight whose call knows how soon its answer is needed, also by callers that join later."""
 
     def __init__(self, group: asyncio.TaskGroup, hurried: Callable[[str], None]) -> None:
@@ -185,8 +185,3 @@ class Urgency:
 
     def __repr__(self) -> str:
         return f"<Urgency {self.need:g}, {self.waiting} wait>"
-
-    @property
-    def place(self) -> tuple[str, int]:
-        """Under what its grant is noted while its segment has no key yet."""
-        return f"opening {id(self)}", 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,7 +21,6 @@ from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.events import Event, Events
 from forebay_proxy.core.exit_codes import ExitCode
 from forebay_proxy.core.facts.requests import LoopLagged
-from forebay_proxy.store.files import file_io
 
 pytestmark = pytest.mark.each_python
 
@@ -41,34 +39,6 @@ async def serving(place: Path) -> AsyncIterator[int]:
     finally:
         ending.asked.set()
         assert await asyncio.wait_for(running, 60) == ExitCode.DONE
-
-
-async def test_what_has_come_is_written_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader that has left got its last bytes from memory: they are on their way to the disk at the end, and here at the next start."""
-    ending, write, drop = threading.Event(), file_io.write_pieces, service.Sidecar._drop_unread
-
-    def late(*arguments: Any) -> None:
-        assert ending.wait(60)
-        write(*arguments)
-
-    def dropped(serving: service.Sidecar) -> None:
-        drop(serving)
-        ending.set()
-
-    monkeypatch.setattr(file_io, "write_pieces", late)
-    monkeypatch.setattr(service.Sidecar, "_drop_unread", dropped)
-    monkeypatch.setattr(service, "FLIGHTS_END_S", 60.0)
-    (tmp_path / "root").mkdir()
-    shard = tmp_path / "root" / "a.tar"
-    shard.write_bytes(bytes(range(256)) * 20)
-    async with serving(tmp_path) as port:
-        assert (await talk(port, request("GET", f"/file{shard}"))).body == shard.read_bytes()
-        known = (await talk(port, request("GET", "/v1/shards"))).json["shards"]
-        assert [one["complete"] for one in known] == [False]
-    async with serving(tmp_path) as port:
-        known = (await talk(port, request("GET", "/v1/shards"))).json["shards"]
-        assert [one["complete"] for one in known] == [True]
-        assert (await talk(port, request("GET", f"/file{shard}"))).body == shard.read_bytes()
 
 
 async def shards_of(port: int) -> list[dict[str, Any]]:

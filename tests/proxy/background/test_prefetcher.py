@@ -13,7 +13,7 @@ from forebay_proxy.background import prefetcher as prefetch
 from forebay_proxy.cache.resident.facts import ReaderResumed
 from forebay_proxy.cache.resident.space import Slice
 from forebay_proxy.core.digests import Digest
-from forebay_proxy.core.errors import CacheFull, DigestDiffers, DiskFailed
+from forebay_proxy.core.errors import CacheFull, DigestDiffers, DiskFailed, ShardNotFound
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.transfer.limiter import DEMAND
@@ -37,7 +37,7 @@ def complete(world: World) -> list[str]:
 
 
 async def test_a_reader_that_boards_a_prefetch_makes_it_demand(tmp_path: Path) -> None:
-    """It is one flight, not two."""
+    """It is one fetch, not two."""
     async with building(tmp_path / "c", prefetch=True) as world:
         fill(world)
         gate = world.origin.remotes[NAMES[0]].hold(100)
@@ -45,8 +45,8 @@ async def test_a_reader_that_boards_a_prefetch_makes_it_demand(tmp_path: Path) -
         world.prefetcher.wake()
         await gate.reached.wait()
         reading = asyncio.create_task(world.get(NAMES[0], reader()))
-        await until(lambda: any(flight.passengers for flight in world.flights.all()))
-        assert min(flight.need for flight in world.flights.all()) < DEMAND
+        await until(lambda: any(fetch.subscribers for fetch in world.fetches.all()))
+        assert min(fetch.need for fetch in world.fetches.all()) < DEMAND
         gate.open()
         assert await reading == data_of(2 * SEGMENT)
         assert world.origin.sent_twice(NAMES[0]) == 0
@@ -247,6 +247,21 @@ async def test_a_body_without_ranges_that_does_not_fit_is_left_to_its_reader(tmp
         assert await world.get(NAMES[0], reader()) == data_of(9 * SEGMENT)
 
 
+@pytest.mark.parametrize("how", [{"identity": False}, {"ranged": False, "length_known": False}])
+async def test_what_cannot_be_kept_is_opened_ahead_once(tmp_path: Path, how: dict[str, bool]) -> None:
+    """Its reader has a body of its own anyway; asked again it would be opened for ever."""
+    async with building(tmp_path / "c", prefetch=True) as world:
+        fill(world, 2)
+        world.origin.put(NAMES[0], data_of(3 * SEGMENT), **how)
+        world.plans.replace(reader(), SHARDS[:2])
+        await until(lambda: NAMES[0] in world.prefetcher.negative_cache and NAMES[1] in complete(world))
+        asked = len(world.origin.asked(NAMES[0]))
+        await asked_by(world)
+        await world.quiet()
+        assert len(world.origin.asked(NAMES[0])) == asked <= 2
+        assert await world.get(NAMES[0], reader()) == data_of(3 * SEGMENT)
+
+
 async def test_a_fault_of_ours_leaves_the_shard_alone_for_a_while_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever an opening raises, the shard is tried again later."""
     async with building(tmp_path / "c", prefetch=True) as world:
@@ -338,8 +353,7 @@ async def test_bodies_without_ranges_stay_within_half_the_cache(tmp_path: Path) 
         assert world.room.read_ahead.unread_bytes == 0
 
 
-@pytest.mark.parametrize("length_known", [True, False])
-async def test_a_body_without_ranges_ahead_of_need_takes_no_place_of_what_is_needed(tmp_path: Path, *, length_known: bool) -> None:
+async def test_a_body_without_ranges_ahead_of_need_takes_no_place_of_what_is_needed(tmp_path: Path) -> None:
     """No more than two segments a reader leave for it, in each of its tries."""
     async with building(tmp_path / "c", segments=20, prefetch=True) as world:
         fill(world, 5)
@@ -348,7 +362,7 @@ async def test_a_body_without_ranges_ahead_of_need_takes_no_place_of_what_is_nee
         await world.quiet()
         world.plans.replace(reader(5), SHARDS[:2])
         for number, name in enumerate(NAMES[2:], 2):
-            world.origin.put(name, data_of(12 * SEGMENT, number), ranged=False, length_known=length_known)
+            world.origin.put(name, data_of(12 * SEGMENT, number), ranged=False)
         world.plans.replace(reader(), SHARDS[2:])
         for _ in range(4):
             await asked_by(world, 50)
@@ -362,14 +376,16 @@ async def test_a_body_without_ranges_ahead_of_need_takes_no_place_of_what_is_nee
 
 
 async def test_what_came_in_vain_is_asked_for_the_later_the_longer_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A body of gigabytes that finds no room is not fetched as far as it goes twice a minute."""
+    """A body of gigabytes that breaks off is not fetched as far as it goes twice a minute."""
     monkeypatch.setattr(prefetch, "WASTE_BYTES_S", SEGMENT / 10)
     async with building(tmp_path / "c", segments=20, prefetch=True) as world:
-        world.origin.put(NAMES[0], data_of(30 * SEGMENT), ranged=False, length_known=False)
+        world.origin.put(NAMES[0], data_of(10 * SEGMENT), ranged=False).fail(
+            lambda name: ShardNotFound(name, "gone"), after=9 * SEGMENT, times=9
+        )
         world.plans.replace(reader(), SHARDS[:1])
         await until(lambda: NAMES[0] in world.prefetcher.negative_cache)
         asked = len(world.origin.log)
-        world.clock.advance(prefetch.FAILED_S + 90)
+        world.clock.advance(prefetch.FAILED_S + 80)
         world.prefetcher.look_again()
         assert await asked_by(world, 50) == asked
         world.clock.advance(20)
@@ -399,15 +415,15 @@ async def test_what_its_file_refuses_is_not_fetched_again_at_once(tmp_path: Path
     async with building(tmp_path / "c", prefetch=True) as world:
         fill(world, 3)
         await world.get(NAMES[0], first=0, last=1)
-        write = ShardFile.write_pieces
+        append = ShardFile.append
 
-        async def refusing(file: ShardFile, *rest: Any) -> None:
+        async def refusing(file: ShardFile, *rest: Any, **how: Any) -> None:
             if NAMES[0] in world.resolver.versions.current and file is world.entry(NAMES[0]).stored.file:
                 raise DiskFailed("write", "ENOENT", "the file was given up")
-            await write(file, *rest)
+            await append(file, *rest, **how)
 
         with monkeypatch.context() as patched:
-            patched.setattr(ShardFile, "write_pieces", refusing)
+            patched.setattr(ShardFile, "append", refusing)
             world.plans.replace(reader(), SHARDS[:2])
             await until(lambda: NAMES[1] in complete(world))
             await asked_by(world)

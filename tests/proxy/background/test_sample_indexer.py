@@ -112,26 +112,6 @@ async def test_what_is_not_all_here_has_none_yet(tmp_path: Path) -> None:
         assert (caught.value.status, len(world.origin.asked(A))) == (409, before)
 
 
-async def test_what_was_read_and_is_being_written_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader may have the last bytes before the disk has them."""
-    go, write = asyncio.Event(), ShardFile.write_pieces
-
-    async def slow(file: ShardFile, offset: int, *rest: Any) -> None:
-        await go.wait()
-        await write(file, offset, *rest)
-
-    monkeypatch.setattr(ShardFile, "write_pieces", slow)
-    async with indexing_in(tmp_path / "c") as (world, made):
-        data = written([("a.jpg", bytes(1000))])
-        world.origin.put(A, data)
-        assert await world.get(A) == data
-        asking = asyncio.create_task(asked(made))
-        await asyncio.wait([asking], timeout=0.05)
-        assert not asking.done()
-        go.set()
-        assert len(await asking) == 1
-
-
 @pytest.mark.parametrize(("data", "cause"), [
     (b"\x1f\x8b" + b"x" * 2000, r"not a plain tar .gzip."),
     (b"<html>" + b"x" * 2000, "not a plain tar"),

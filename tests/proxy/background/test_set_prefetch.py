@@ -271,9 +271,9 @@ async def test_a_body_without_ranges_that_has_no_place_is_not_asked_for_each_sec
         world.origin.put(NAMES[0], data_of(2 * SEGMENT), ranged=False)
 
         async def refused(entry: Entry, index: int, grant: Grant[Slice]) -> None:
-            world.fill.give_back(None, None, grant)
+            world.storage.give_back(entry, None, grant)
 
-        monkeypatch.setattr(world.fill, "prepare", refused)
+        monkeypatch.setattr(world.storage, "prepare", refused)
         async with fetching(world, "https://o/set/{00..00}.tar") as sets:
             for _ in range(20):
                 await tick(world, sets)

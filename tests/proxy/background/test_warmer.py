@@ -28,7 +28,19 @@ async def warmed(world: World, *names: str) -> tuple[dict[str, str], dict[str, A
     return {str(event["shard"]): str(event["result"]) for event in told if event["event"] == "shard"}, told[-1]
 
 
-@pytest.mark.parametrize("how", [{}, {"ranged": False}, {"ranged": False, "length_known": False}])
+@pytest.mark.parametrize(("how", "why"), [
+    ({"ranged": False, "length_known": False}, "tells no length"),
+    ({"identity": False}, "names no version"),
+])  # fmt: skip
+async def test_what_cannot_be_kept_is_told_so(tmp_path: Path, how: dict[str, bool], why: str) -> None:
+    """With what its origin should send."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(9 * SEGMENT), **how)
+        (told,) = [event async for event in world.operations.warm([shard_of(A)]) if event["event"] == "shard"]
+        assert (told["result"], why in str(told["error"])) == ("no-room", True)
+
+
+@pytest.mark.parametrize("how", [{}, {"ranged": False}])
 async def test_all_of_it_is_stored(tmp_path: Path, how: dict[str, bool]) -> None:
     """Then it is present, and nothing is fetched."""
     async with building(tmp_path / "c") as world:
@@ -139,7 +151,7 @@ async def test_what_cannot_be_completed_stops_nobody_else(tmp_path: Path) -> Non
 
 PAGE = b"<!DOCTYPE html><html><head><title>Log in</title></head></html>"
 SHARD = tar_shard(0, size=3 * SEGMENT)
-HOW: list[dict[str, Any]] = [{}, {"etag": None}, {"ranged": False}, {"ranged": False, "length_known": False}]
+HOW: list[dict[str, Any]] = [{}, {"etag": None}, {"ranged": False}]
 
 
 async def judged(world: World, *names: str) -> dict[str, dict[str, Any]]:

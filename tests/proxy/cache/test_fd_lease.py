@@ -155,7 +155,7 @@ async def test_a_map_of_an_outdated_version_goes_with_its_end(tmp_path: Path) ->
         await warmed(world)
         entry = world.entry(A)
         with await mapped(world):
-            world.fill.outdated(entry)
+            world.storage.outdated(entry)
             await world.quiet()
             assert entry.segments.complete
         world.cache.fd_lender.look_again()
@@ -389,7 +389,7 @@ async def test_an_outdated_version_is_not_lent(tmp_path: Path) -> None:
         entry = world.entry(A)
         async with AsyncExitStack() as stack:
             await passed(world, stack)
-            world.fill.outdated(entry)
+            world.storage.outdated(entry)
             with pytest.raises(UseHttp):
                 world.fd_leases.fit(entry)
         await world.quiet()

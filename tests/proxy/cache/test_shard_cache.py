@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-from contextlib import suppress
+import time
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from support.house import SEGMENT, building, data_of, reader, shard_of, until
 from support.lengths import examples
 
-from forebay_proxy.cache.readers.reader import ShardReader
+from forebay_proxy.cache.readers.reader import REST_S, ShardReader
 from forebay_proxy.core.errors import (
     CacheFull,
     OriginUnavailable,
@@ -29,6 +30,7 @@ from forebay_proxy.core.facts.cache import IntegrityFailed
 from forebay_proxy.core.facts.origins import FetchRetried, Refetched
 from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.store.files import file_io
+from forebay_proxy.transfer.buffers import MEMORY_SEGMENTS, Share
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
@@ -67,12 +69,11 @@ async def test_an_empty_body_without_a_length_is_an_empty_shard(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("length", [SEGMENT // 2, 2 * SEGMENT, 3 * SEGMENT + 5])
-@pytest.mark.parametrize("length_known", [True, False])
-async def test_an_origin_without_range_is_one_stream(tmp_path: Path, length: int, length_known: bool) -> None:
+async def test_an_origin_without_range_is_one_fetch(tmp_path: Path, length: int) -> None:
     """One request brings all of it, and it is stored."""
     async with building(tmp_path / "c") as world:
         data = data_of(length)
-        world.origin.put(A, data, ranged=False, length_known=length_known)
+        world.origin.put(A, data, ranged=False)
         assert await world.get(A) == data
         assert await world.get(A) == data
         assert len(world.origin.asked(A)) == 1
@@ -80,15 +81,19 @@ async def test_an_origin_without_range_is_one_stream(tmp_path: Path, length: int
         assert world.entry(A).segments.complete
 
 
-async def test_a_stream_of_unknown_length_is_claimed_once_it_has_ended(tmp_path: Path) -> None:
-    """After a restart it is still here."""
-    data = data_of(2 * SEGMENT)
+@pytest.mark.parametrize("how", [{"ranged": False, "length_known": False}, {"identity": False}])
+async def test_what_cannot_be_recognised_again_is_passed_through(tmp_path: Path, how: dict[str, bool]) -> None:
+    """No length, or no version: each reader has a body of its own, the first one the opening's, and nothing is stored."""
     async with building(tmp_path / "c") as world:
-        origin = world.origin
-        origin.put(A, data, ranged=False, length_known=False)
-        assert await world.get(A) == data
-    async with building(tmp_path / "c", origin=origin) as world:
-        assert world.entry(A).segments.complete
+        data = data_of(3 * SEGMENT + 5)
+        world.origin.put(A, data, **how)
+        for _ in range(2):
+            async with world.opened(A) as reading:
+                assert b"".join([bytes(chunk) async for chunk in reading.chunks()]) == data
+                assert reading.tally.outcome is RequestOutcome.BYPASS
+        assert len([asked for asked in world.origin.asked(A) if asked is None or asked[1] is None]) <= 2
+        assert world.ledger.stored_bytes == 0
+        assert not world.of(Refetched)
 
 
 async def test_outcomes_are_told(tmp_path: Path) -> None:
@@ -123,7 +128,7 @@ async def test_ranges_of_many_readers_are_exact(
 ) -> None:
     """Any readers, ranges, rooms and paces: what is read are the origin's bytes."""
     data, chance = data_of(length), random.Random(seed)
-    async with building(tmp_path_factory.mktemp("c") / "c", segments=room, window_unit=4096) as world:
+    async with building(tmp_path_factory.mktemp("c") / "c", segments=room) as world:
         remote = world.origin.put(A, data, ranged=ranged)
         remote.chunk_bytes = 5000
 
@@ -185,31 +190,57 @@ async def test_a_slow_reader_slows_nobody(tmp_path: Path) -> None:
 
 
 async def test_a_slow_reader_of_a_bypass_slows_nobody(tmp_path: Path) -> None:
-    """Without room the window moves with the fastest; the slow one falls out of it and still gets every byte."""
-    async with building(tmp_path / "c", segments=0, window_unit=4096) as world:
+    """Without room a segment lands in memory: who stands in it keeps it, and others go on with the next ones."""
+    async with building(tmp_path / "c", segments=0) as world:
         data = data_of(3 * SEGMENT)
         world.origin.put(A, data)
         async with world.opened(A) as slow:
-            got = await world.taken(slow, 10)
+            got = bytearray(await world.taken(slow, 10))
             assert await world.get(A) == data
             assert slow.tally.outcome is RequestOutcome.BYPASS
-            got += b"".join([bytes(chunk) async for chunk in slow.chunks()])
+            await rest(slow, got)
         assert got == data
-        assert world.of(Refetched)
+        assert world.origin.asked(A).count((0, SEGMENT - 1)) == 1
 
 
 async def test_a_lone_slow_reader_makes_a_bypass_wait(tmp_path: Path) -> None:
-    """The origin is not read further ahead than a window."""
-    async with building(tmp_path / "c", segments=0, window_unit=4096) as world:
-        data = data_of(SEGMENT)
-        world.origin.put(A, data).chunk_bytes = 4096
+    """The origin is not read further ahead than its segment."""
+    async with building(tmp_path / "c", segments=0) as world:
+        data = data_of(3 * SEGMENT)
+        world.origin.put(A, data)
         async with world.opened(A) as slow:
-            got = await world.taken(slow, 10)
-            await asyncio.sleep(0.02)
-            assert world.origin.sent(A) <= 8 * 4096
-            got += b"".join([bytes(chunk) async for chunk in slow.chunks()])
+            got = bytearray(await world.taken(slow, 10))
+            await world.quiet()
+            assert world.origin.sent(A) == SEGMENT
+            await rest(slow, got)
         assert got == data
-        assert not world.of(Refetched)
+
+
+async def test_eight_bypasses_have_memory_and_the_next_one_waits(tmp_path: Path) -> None:
+    """A reader that is stuck in one gives it back, and has every byte right all the same when it goes on."""
+    async with building(tmp_path / "c", segments=0) as world, AsyncExitStack() as held:
+        world.buffers.readers = Share(smallest_bytes=4096, largest_bytes=4096)
+        names = [f"https://o/set/{number}.tar" for number in range(MEMORY_SEGMENTS + 1)]
+        for number, name in enumerate(names):
+            world.origin.put(name, data_of(2 * SEGMENT, number))
+        readings = [await held.enter_async_context(world.opened(name)) for name in names[:-1]]
+        got = [bytearray(await world.taken(reading, 10)) for reading in readings]
+        last = asyncio.create_task(world.get(names[-1]))
+        await until(lambda: len(world.fetches) == 1)
+        await asyncio.sleep(0.01)
+        assert not last.done()
+        stuck = readings[3].chunks()
+        chunk = await anext(stuck)
+        before = bytes(chunk)
+        assert world.cache.readers.let_rest(time.monotonic() + REST_S + 1) > 0
+        assert await last == data_of(2 * SEGMENT, MEMORY_SEGMENTS)
+        assert bytes(chunk) == before
+        got[3] += before
+        async for chunk in stuck:
+            got[3] += bytes(chunk)
+        for reading, so_far in zip(readings, got, strict=True):
+            await rest(reading, so_far)
+        assert got == [data_of(2 * SEGMENT, number) for number in range(MEMORY_SEGMENTS)]
 
 
 async def test_a_bypass_is_stored_nowhere(tmp_path: Path) -> None:
@@ -237,7 +268,7 @@ async def test_everything_leased_means_bypass(tmp_path: Path) -> None:
 
 async def test_a_stream_whose_tail_finds_no_room_is_read_whole(tmp_path: Path) -> None:
     """Two readers, one of them slow; the body is asked for at most once more for the slow one, not once a segment."""
-    async with building(tmp_path / "c", segments=2, window_unit=4096) as world:
+    async with building(tmp_path / "c", segments=2) as world:
         data = data_of(8 * SEGMENT)
         world.origin.put(A, data, ranged=False)
         async with world.opened(A) as slow:
@@ -297,33 +328,18 @@ async def test_a_broken_body_without_identity_is_not_resumed(tmp_path: Path) -> 
             await world.get(A)
 
 
-async def test_what_a_nameless_body_has_passed_comes_with_the_next_one(tmp_path: Path) -> None:
-    """Through memory, which keeps nothing: who asks for its middle is told once, and asks again as the server does for it."""
-    async with building(tmp_path / "c", segments=0, window_unit=4096) as world:
-        data = data_of(3 * SEGMENT)
-        world.origin.put(A, data, identity=False)
-        async with world.opened(A) as first:
-            got = bytearray(await world.taken(first, 2 * SEGMENT))
-            with pytest.raises(VersionLost):
-                await world.get(A, first=SEGMENT, last=SEGMENT + 9)
-            assert await world.get(A, first=SEGMENT, last=SEGMENT + 9) == data[SEGMENT : SEGMENT + 10]
-            await rest(first, got)
-        assert got == data
-
-
-async def test_a_slow_reader_without_identity_gets_one_version_or_an_abort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who stops is waited for a while; who then fell out of the window of a nameless stream may not go on with a body of its own."""
-    monkeypatch.setattr("forebay_proxy.transfer.passengers.STOPPED_S", 0.05)
-    async with building(tmp_path / "c", segments=0, window_unit=4096) as world:
+async def test_a_part_of_what_has_no_version_is_taken_of_a_body_of_its_own(tmp_path: Path) -> None:
+    """While another reader has one, and after the origin has changed it."""
+    async with building(tmp_path / "c") as world:
         old, new = data_of(3 * SEGMENT), data_of(3 * SEGMENT, 9)
         world.origin.put(A, old, identity=False)
-        async with world.opened(A) as slow:
-            got = bytearray(await world.taken(slow, 10))
-            assert await world.get(A) == old
+        async with world.opened(A) as first:
+            got = bytearray(await world.taken(first, 10))
+            assert await world.get(A, first=SEGMENT, last=SEGMENT + 9) == old[SEGMENT : SEGMENT + 10]
             world.origin.put(A, new, identity=False)
-            with pytest.raises((TruncatedShard, ShardChanged)):
-                await rest(slow, got)
-        assert old.startswith(bytes(got))
+            assert await world.get(A) == new
+            await rest(first, got)
+        assert got == old
 
 
 async def test_a_version_that_changes_is_never_mixed(tmp_path: Path) -> None:
@@ -387,7 +403,7 @@ async def test_a_failing_origin_is_told_to_who_waits_and_forgotten(tmp_path: Pat
         assert await world.get(A) == data
 
 
-async def test_a_flight_that_fails_gives_holes_to_nobody(tmp_path: Path) -> None:
+async def test_a_fetch_that_fails_gives_holes_to_nobody(tmp_path: Path) -> None:
     """What was written below the watermark is freed: a reader that was about to read it hears the error."""
     async with building(tmp_path / "c", retry_budget_s=0.0) as world:
         data = data_of(2 * SEGMENT)
@@ -398,7 +414,7 @@ async def test_a_flight_that_fails_gives_holes_to_nobody(tmp_path: Path) -> None
             got = bytearray(await world.taken(reading, 10))
             await gate.reached.wait()
             gate.open()
-            await until(lambda: world.segment_flights.find(reading.entry, 0) is None)
+            await until(lambda: world.segment_fetches.find(reading.entry, 0) is None)
             with pytest.raises(OriginUnavailable):
                 await rest(reading, got)
         assert data.startswith(bytes(got))
@@ -586,7 +602,7 @@ async def test_a_reader_keeps_what_it_is_about_to_read(tmp_path: Path) -> None:
             await world.quiet()
             for index in range(3):
                 with suppress(CacheFull):
-                    world.segment_flights.ensure(entry, index, shard_of(B), need=2000.0, need_at=world.clock() + 100, reader=reader())
+                    world.segment_fetches.ensure(entry, index, shard_of(B), need=2000.0, need_at=world.clock() + 100, reader=reader())
             await world.quiet()
             assert world.entry(A).segments.complete
 
@@ -598,7 +614,7 @@ async def test_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segments: 
     In the end the books agree, and a last reader of each shard gets all of it.
     """
     chance = random.Random(segments)
-    real_write, real_punch, real_allocate = file_io.write_pieces, file_io.punch, file_io.allocate
+    real_write, real_punch, real_allocate = file_io.append, file_io.punch, file_io.allocate
 
     def often(real: Any, odds: float) -> Any:
         def leaf(*args: Any) -> Any:
@@ -609,8 +625,8 @@ async def test_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segments: 
         return leaf
 
     trouble = True
-    async with building(tmp_path / "c", segments=segments, window_unit=4096, retry_budget_s=2.0, prefetch=True) as world:
-        monkeypatch.setattr(file_io, "write_pieces", often(real_write, 0.02))
+    async with building(tmp_path / "c", segments=segments, retry_budget_s=2.0, prefetch=True) as world:
+        monkeypatch.setattr(file_io, "append", often(real_write, 0.02))
         monkeypatch.setattr(file_io, "punch", often(real_punch, 0.05))
         monkeypatch.setattr(file_io, "allocate", often(real_allocate, 0.02))
         names = [f"https://o/set/{number}.tar" for number in range(5)]
@@ -680,7 +696,7 @@ async def test_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segments: 
 
 async def test_a_shard_forgotten_between_its_opening_and_its_first_read(tmp_path: Path) -> None:
     """One entry a key, always: the reader's own comes back, or it takes the newer one."""
-    async with building(tmp_path / "c", segments=0, window_unit=4096) as world:
+    async with building(tmp_path / "c", segments=0) as world:
         data = data_of(2 * SEGMENT)
         world.origin.put(A, data)
         async with world.cache.open(shard_of(A), None, None) as early:
@@ -699,8 +715,8 @@ async def test_not_found_is_told(tmp_path: Path) -> None:
             await world.get(A)
 
 
-async def test_what_left_under_a_lingering_flight_is_fetched_again(tmp_path: Path) -> None:
-    """All bytes came, the end of the body did not: the segment may leave meanwhile, and below the flight's watermark are holes then."""
+async def test_what_left_under_a_lingering_fetch_is_fetched_again(tmp_path: Path) -> None:
+    """All bytes came, the end of the body did not: the segment may leave meanwhile, and below the fetch's watermark are holes then."""
     async with building(tmp_path / "c") as world:
         data = data_of(SEGMENT)
         gate = world.origin.put(A, data).hold(SEGMENT)
@@ -711,8 +727,8 @@ async def test_what_left_under_a_lingering_flight_is_fetched_again(tmp_path: Pat
         gate.open()
 
 
-async def test_what_leaves_under_a_reader_aboard_is_fetched_again(tmp_path: Path) -> None:
-    """Found wrong between two of its chunks, while the flight that brought it waits for the end of the body."""
+async def test_what_leaves_under_its_reader_is_fetched_again(tmp_path: Path) -> None:
+    """Found wrong between two of its chunks, while the fetch that brought it waits for the end of the body."""
     async with building(tmp_path / "c") as world:
         data = data_of(SEGMENT)
         gate = world.origin.put(A, data).hold(SEGMENT)

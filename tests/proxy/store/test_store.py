@@ -59,7 +59,7 @@ async def stored(store: Store, name: str, present: set[int]) -> Row:
     for index in present:
         data = ramp(empty.key, index, LENGTH)
         await file.allocate(index * SEGMENT_BYTES, len(data))
-        await file.write(index * SEGMENT_BYTES, data)
+        await file.append(index * SEGMENT_BYTES, data, probe=True)
         sums[index] = sum_of(data)
     row = make_row(name, sums=sums, boot=store.boot_id)
     store.index_writer.put(row)
@@ -256,7 +256,7 @@ async def test_allocation_on_a_full_disk(small_disk: Path) -> None:
     assert (caught.value.operation, caught.value.errno_name) == ("allocate", "ENOSPC")
     assert file.allocated_bytes() == before
     with pytest.raises(DiskFailed, match="write failed with ENOSPC"):
-        await file.write(SEGMENT_BYTES, bytes(2 * SEGMENT_BYTES))
+        await file.append(SEGMENT_BYTES, bytes(2 * SEGMENT_BYTES), probe=True)
     reader = await store.files.reopen(row.key)
     assert await reader.digest(0, SEGMENT_BYTES) == row.sums[0]
     await store.aclose()
@@ -307,7 +307,7 @@ async def test_a_directory_removed_under_us(store: Store) -> None:
     file = await store.files.create(make_row().key, LENGTH)
     shutil.rmtree(store.path)
     store.index_writer.put(make_row())
-    for attempt in (file.write(0, b"x"), store.files.create("b" * 64, 10), store.files.reopen("c" * 64), store.index_writer.committed()):
+    for attempt in (file.append(0, b"x", probe=True), store.files.create("b" * 64, 10), store.files.reopen("c" * 64), store.index_writer.committed()):
         with pytest.raises(DiskFailed, match="ENOENT"):
             await attempt
     assert store.measure() >= 0

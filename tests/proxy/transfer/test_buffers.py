@@ -1,37 +1,39 @@
-"""Bytes of bodies in memory: how much all may hold; what a window gives is exact bytes, or FellBehind."""
+"""Bytes of bodies in memory: how much all may hold, and whose it is."""
 
 from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_proxy.core.errors import FellBehind
-from forebay_proxy.transfer.buffers import BUDGET_BYTES, MAX_UNIT_BYTES, MIN_UNIT_BYTES, BufferBudget, MemoryWindow
-
-DATA = bytes(index * 31 % 251 for index in range(4000))
-
-
-def test_the_unit_shrinks_with_the_holders_down_to_a_least() -> None:
-    """A lone one has what one system call moves well; below 64 KiB, two of which a fetch may have, calls cost more than the bytes."""
-    buffers = BufferBudget()
-    assert buffers.readers.unit_bytes == buffers.windows.unit_bytes == MAX_UNIT_BYTES <= buffers.fetches.unit_bytes
-    buffers.fetches.holders = 10_000
-    assert buffers.fetches.unit_bytes == MIN_UNIT_BYTES // 2
+from forebay_proxy.transfer.buffers import (
+    KEPT_SEGMENTS,
+    MAX_UNIT_BYTES,
+    MEMORY_SEGMENTS,
+    MIN_UNIT_BYTES,
+    READERS_BYTES,
+    BufferBudget,
+    MemorySegments,
+    Share,
+)
 
 
-@given(st.integers(0, 128), st.integers(0, 32), st.integers(0, 1024))
-def test_all_holders_together_keep_to_the_budget(fetches: int, windows: int, readers: int) -> None:
-    """64 MiB for as many as a full node has."""
-    buffers = BufferBudget()
-    buffers.fetches.holders, buffers.windows.holders, buffers.readers.holders = fetches, windows, readers
-    shares = (buffers.fetches, buffers.windows, buffers.readers)
-    assert sum(share.holders * share._per_holder * share.unit_bytes for share in shares) <= BUDGET_BYTES
+@given(st.integers(0, 10_000))
+def test_the_unit_shrinks_with_the_holders_down_to_a_least(holders: int) -> None:
+    """A lone one has what one system call moves well; below 16 KiB calls cost more than the bytes."""
+    share = Share()
+    share.holders = holders
+    assert MIN_UNIT_BYTES <= share.unit_bytes <= MAX_UNIT_BYTES
+    assert share.unit_bytes == MIN_UNIT_BYTES or holders * share.unit_bytes <= READERS_BYTES
+    assert share.unit_bytes == MAX_UNIT_BYTES or holders > READERS_BYTES // MAX_UNIT_BYTES
 
 
 def test_a_holder_leaves_whatever_happens() -> None:
     """Also by an exception."""
-    share = BufferBudget().fetches
+    share = Share()
 
     def fail() -> None:
         with share.held():
@@ -43,58 +45,48 @@ def test_a_holder_leaves_whatever_happens() -> None:
     assert share.holders == 0
 
 
-@given(st.lists(st.integers(0, 200), min_size=1, max_size=200))
-def test_windows_that_stay_full_leave_the_others_what_is_left(order: list[int]) -> None:
-    """Whoever comes and in whatever order they fill: the share, and one small piece for each that holds nothing else."""
-    share = BufferBudget().windows
-    held: dict[int, int] = {}
-    for who in order:
-        if who not in held:
-            held[who] = 0
-            share.holders += 1
-        while not held[who] or held[who] + share.piece_bytes <= share.allowance(held[who]):
-            piece = share.piece_bytes
-            held[who] += piece
-            share.held_bytes += piece
-    assert share.held_bytes <= share.total_bytes + len(held) * share._smallest
+def test_with_the_usual_segments_bypasses_have_64_mib() -> None:
+    assert MEMORY_SEGMENTS * BufferBudget(8 * 2**20).memory._segment_bytes == 64 * 2**20
 
 
-# The window
+@given(st.lists(st.binary(min_size=1, max_size=40), max_size=10))
+async def test_a_memory_segment_gives_what_was_written_at_its_place(pieces: list[bytes]) -> None:
+    """As a copy: memory that is used again changes under nobody."""
+    segments = MemorySegments(400, 1)
+    for _ in range(2):
+        with ExitStack() as until:
+            segment, at, whole = await segments.take(1000, until), 1000, b"".join(pieces)
+            for piece in pieces:
+                segment.write(at, piece)
+                at += len(piece)
+            got = bytearray(len(whole))
+            segment.read(1000, memoryview(got))
+            segment.write(1000, bytes(400))
+            assert got == whole
 
 
-@given(
-    st.integers(0, 100),
-    st.integers(10, 300),
-    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 120)), max_size=120),
-)
-def test_every_reader_gets_exact_bytes_or_falls_behind(start: int, capacity: int, steps: list[tuple[int, int]]) -> None:
-    """A fetch and three readers in any order; the window never holds more than its capacity, or one piece."""
-    window, positions = MemoryWindow(start), [start, start, start]
-    for who, size in steps:
-        if who == 3:
-            piece = DATA[window.end : window.end + size]
-            if piece and window.room(len(piece), capacity, max(positions)):
-                window.append(piece)
-                assert len(window) <= max(capacity, len(piece))
-            continue
-        try:
-            view = window.read(positions[who])
-        except FellBehind:
-            assert positions[who] < window.start
-            positions[who] = window.end  # it goes on elsewhere
-            continue
-        if view is None:
-            assert positions[who] == window.end
-            continue
-        part = view[:size]
-        assert bytes(part) == DATA[positions[who] : positions[who] + len(part)]
-        positions[who] += len(part)
+async def test_who_finds_none_waits_for_its_turn_and_keeps_nothing_when_it_leaves() -> None:
+    """Cancelled while it waits, or with the segment in its hands."""
+    segments, held, untils = MemorySegments(10, 1), ExitStack(), [ExitStack() for _ in range(3)]
+    await segments.take(0, held)
+    waiting = [asyncio.create_task(segments.take(0, until)) for until in untils]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    held.close()
+    waiting[1].cancel()  # it was given the turn already
+    await waiting[2]
+    assert segments.taken == 1
+    for until in untils:
+        until.close()
+    assert segments.taken == 0
+    await asyncio.wait_for(segments.take(0, held), 60)
+    held.close()
 
 
-def test_only_what_the_fastest_has_passed_is_dropped() -> None:
-    """So a lone reader never falls behind: the fetch waits. An empty window takes a piece of any size."""
-    window = MemoryWindow(0)
-    assert window.room(1000, 10, fastest=0)
-    window.append(b"a" * 10)
-    assert not window.room(10, 15, fastest=9)
-    assert window.room(10, 15, fastest=10)
+async def test_little_unused_memory_is_kept() -> None:
+    segments = MemorySegments(10)
+    with ExitStack() as until:
+        for _ in range(MEMORY_SEGMENTS):
+            await segments.take(0, until)
+    assert (segments.taken, len(segments._unused)) == (0, KEPT_SEGMENTS)

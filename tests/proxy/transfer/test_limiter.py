@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 from support.house import until
 
-from forebay_proxy.cache.fill.fetcher import QueuedNeed
+from forebay_proxy.cache.fetching.fetcher import QueuedNeed
 from forebay_proxy.transfer.limiter import (
     DEMAND,
     MIN_SLOTS,

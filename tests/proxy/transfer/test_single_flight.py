@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from forebay_proxy.core.errors import CacheFull, ForebayError, OriginUnavailable
-from forebay_proxy.transfer.single_flight import SingleFlight, Urgency, UrgentFlight
+from forebay_proxy.transfer.single_flight import SingleFlight, Urgency, UrgentCall
 
 ORIGIN = "https://o"
 
@@ -150,7 +150,7 @@ class UrgentCalls:
 async def test_who_joins_hurries_it(group: asyncio.TaskGroup) -> None:
     """And who needs it later does not slow it down."""
     hurried: list[str] = []
-    flight, calls = UrgentFlight[int](group, hurried.append), UrgentCalls()
+    flight, calls = UrgentCall[int](group, hurried.append), UrgentCalls()
     waiting = [asyncio.create_task(flight.join("k", ORIGIN, Urgency(need), calls.call)) for need in (5000.0, 0.0, 9000.0)]
     await turns()
     (needed,) = calls.needs
@@ -162,7 +162,7 @@ async def test_who_joins_hurries_it(group: asyncio.TaskGroup) -> None:
 
 async def test_who_leaves_waits_no_more(group: asyncio.TaskGroup) -> None:
     """The call goes on, for as long as it takes."""
-    flight, calls = UrgentFlight[int](group, lambda origin: None), UrgentCalls()
+    flight, calls = UrgentCall[int](group, lambda origin: None), UrgentCalls()
     waiting = asyncio.create_task(flight.join("k", ORIGIN, Urgency(0.0), calls.call))
     await turns()
     waiting.cancel()
@@ -175,7 +175,7 @@ async def test_who_leaves_waits_no_more(group: asyncio.TaskGroup) -> None:
 
 async def test_the_next_call_has_an_urgency_of_its_own(group: asyncio.TaskGroup) -> None:
     """Whether the one before was answered or failed."""
-    flight, calls = UrgentFlight[int](group, lambda origin: None), UrgentCalls()
+    flight, calls = UrgentCall[int](group, lambda origin: None), UrgentCalls()
     calls.gate.set()
     calls.error = OriginUnavailable("s", "503")
     with pytest.raises(OriginUnavailable):
@@ -189,7 +189,7 @@ async def test_the_next_call_has_an_urgency_of_its_own(group: asyncio.TaskGroup)
 
 async def test_a_drain_leaves_the_wanted(group: asyncio.TaskGroup) -> None:
     """The others end now."""
-    flight, calls = UrgentFlight[int](group, lambda origin: None), UrgentCalls()
+    flight, calls = UrgentCall[int](group, lambda origin: None), UrgentCalls()
     waiting = {key: asyncio.create_task(flight.join(key, ORIGIN, Urgency(0.0), calls.call)) for key in "ab"}
     await turns()
     flight.drop("a".__eq__)

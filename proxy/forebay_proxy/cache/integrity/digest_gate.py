@@ -22,7 +22,7 @@ from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.core.errors import bare
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.cache import DigestChecked
-from forebay_proxy.transfer.flights import Flight, Flights
+from forebay_proxy.transfer.fetches import Fetch, FetchTable
 
 __all__ = ["DigestGate"]
 
@@ -34,9 +34,9 @@ ASKED_S = 1.0
 class DigestGate:
     """The readers' side of all seals."""
 
-    def __init__(self, *, room: SpaceManager, flights: Flights, events: Events) -> None:
+    def __init__(self, *, room: SpaceManager, table: FetchTable, events: Events) -> None:
         self._room = room
-        self._flights = flights
+        self._table = table
         self._events = events
 
     def release(self, entry: Entry, digest_state: DigestState) -> None:
@@ -93,13 +93,11 @@ class DigestGate:
         """A reader had all of a segment that was hashed before (``VersionTrust.was_hashed``)."""
         self._events.emit(SegmentRefetched(entry, index, checksum))
 
-    async def compared(self, entry: Entry, index: int, flight: Flight) -> None:
-        """Wait until a known segment that ``flight`` brings has landed, and so been compared; or until it will not land."""
+    async def compared(self, entry: Entry, index: int, fetch: Fetch) -> None:
+        """Wait until a known segment that ``fetch`` brings has landed, and so been compared; or until it will not land."""
         digest_state = entry.trust.digest_state
         if digest_state is not None:
-            await self._while(
-                lambda: entry.in_use.fault is None and not (index in flight.on_disk.segments or flight.done or flight.bypass), digest_state
-            )
+            await self._while(lambda: entry.in_use.fault is None and not (index in fetch.stored or fetch.done), digest_state)
 
     @staticmethod
     async def _while(condition: Callable[[], bool], digest_state: DigestState) -> None:
@@ -112,8 +110,8 @@ class DigestGate:
         return all(entry.segments.has(index) or self._comes(entry, index) for index in range(digest_state.next, count))
 
     def _comes(self, entry: Entry, index: int) -> bool:
-        flight = entry.in_use.stream if entry.in_use.streaming else self._flights.find(entry.key, index)
-        return flight is not None and not flight.bypass and not flight.done
+        fetch = self._table.find(entry.key, index)
+        return fetch is not None and not fetch.bypass and not fetch.done
 
     async def verdict(self, entry: Entry) -> None:
         """Wait for what can still be compared of ``entry``; raises ``DigestDiffers``."""

@@ -64,7 +64,7 @@ class DigestQuestions:
         return f"<DigestQuestions {len(self._asks)} in the air, {len(self._silent)} origins silent>"
 
     def begun(self, entry: Entry, shard: Shard) -> None:
-        """A flight for ``entry`` takes off, whose origin is one of ``schemes``: it is asked, once a version."""
+        """A fetch for ``entry`` begins, whose origin is one of ``schemes``: it is asked, once a version."""
         trust = entry.trust
         if trust.digest_state is not None or trust.no_digest or not entry.version.identity:
             return

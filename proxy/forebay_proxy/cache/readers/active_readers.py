@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from forebay_proxy.cache.fill.fill import Fill
 from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.resident.facts import ReaderResumed, ReadersLeft
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.tar_check import TarCheck
+from forebay_proxy.cache.versions.versions import Outdated
 from forebay_proxy.core.errors import ShardChanged, VersionLost
 from forebay_proxy.core.events import Events
 from forebay_proxy.telemetry.waits import READING, Waits
@@ -25,13 +25,13 @@ __all__ = ["ActiveReaders"]
 class ActiveReaders:
     """The readings in progress, by HTTP and by descriptor. Nothing here waits. Not thread-safe: the event loop's only."""
 
-    def __init__(self, *, room: SpaceManager, fill: Fill, tar_check: TarCheck, events: Events, clock: Callable[[], float]) -> None:
+    def __init__(self, *, room: SpaceManager, outdated: Outdated, tar_check: TarCheck, events: Events, clock: Callable[[], float]) -> None:
         """``clock`` in monotonic seconds."""
         self.waits = Waits(events, clock)
         self.resting = 0  # readers whose client is stuck
         self._inside: set[ShardReader] = set()
         self._room = room
-        self._fill = fill
+        self._outdated = outdated
         self._tar_check = tar_check
         self._events = events
 
@@ -51,7 +51,7 @@ class ActiveReaders:
         try:
             yield reading
         except (ShardChanged, VersionLost):  # who comes next, or again, opens it anew
-            self._fill.outdated(reading.entry)
+            self._outdated(reading.entry)
             raise
         finally:
             self.leave(reading)

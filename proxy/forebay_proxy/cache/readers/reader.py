@@ -1,33 +1,35 @@
 """One reader inside one shard: asks for segments a little ahead of its position, and gives their bytes in order.
 
-Each step finds the bytes at the position wherever they are (``SegmentSource`` has the table): stored -> from the file; in the air -> behind
-the flight's watermark, from the file or the memory window; missing -> a flight takes off. A reader that falls out of a bypass window, or
-whose flight met a failing disk, goes on with a fetch of its own.
+Each step finds the bytes at the position wherever they are. Which source it is, is decided without I/O, by the first line that holds:
+
+| source | when | what the reader does |
+|---|---|---|
+| ``ALONE`` | nothing of the version can be kept, or the one body of an origin without Range is over | has a body of its own |
+| ``ALONE`` | the segment on the disk is doubtful: found wrong or not to be read now, and the disk does not let go of it | the same |
+| ``STORE`` | the segment is stored | reads the file |
+| ``FETCH`` | a fetch brings it | follows its watermark |
+| ``ALONE`` | so little of it is wanted that only that is asked for (``SparseRange``) | has a body of its own |
+| ``FETCH`` | it is missing | has a fetch begun |
+
+A reader whose fetch met a failing disk goes on alone to the end of that segment.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from typing import Protocol, cast
 
-from forebay_proxy.cache.readers.chunk_reader import (
-    ChunkReader,
-    RepeatCheck,
-    SegmentSource,
-    foreseen_outcome,
-    source_in_flight,
-    source_of_segment,
-)
-from forebay_proxy.cache.readers.file_stretch import FIRST_BYTES, LEAST_BYTES, MOST_BYTES, FileStretch
-from forebay_proxy.cache.readers.reader_lease import ReaderLease, ReaderPlace, ReaderTally
-from forebay_proxy.cache.readers.reader_parts import ReaderParts
+from forebay_proxy.cache.fetching.fetcher import NAMELESS
+from forebay_proxy.cache.readers.chunk_reader import FIRST_BYTES, LEAST_BYTES, MOST_BYTES, ChunkReader, FileStretch, RepeatCheck
+from forebay_proxy.cache.readers.reader_lease import ReaderLease, ReaderParts, ReaderPlace, ReaderTally, SegmentSource
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.core.errors import CacheError, DigestDiffers, OriginError, ShardChanged, bare
+from forebay_proxy.core.errors import CacheError, DigestDiffers, OriginError, ShardChanged, VersionLost, bare
 from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.segments import read_ahead_breadth
 from forebay_proxy.core.shard import Shard
+from forebay_proxy.transfer.fetches import Fetch
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["REST_S", "ShardReader", "ShardReaderHost"]
@@ -36,7 +38,7 @@ __all__ = ["REST_S", "ShardReader", "ShardReaderHost"]
 # must not keep room from those who train. Nor is the reader cut off: when it goes on, its segments are still here, or fetched anew.
 # Shorter would take the window from readers that are only slow: at 1 MiB a minute there is nothing left to protect.
 REST_S = 60.0
-PRIVATE_ATTEMPTS = 5  # fetches of its own without a byte of progress before a reader gives up
+ATTEMPTS_ALONE = 5  # bodies of its own without a byte of progress before a reader gives up
 
 
 class ReaderWaits(Protocol):
@@ -78,12 +80,14 @@ class ShardReader:
         self.entry = entry
         self.tally = ReaderTally()
         self.position = 0
+        self._first = 0
         self._host = host
         self._end: int | None = 0
         self._place = ReaderPlace()
         self.chunk_reader = ChunkReader(host.parts, entry)
         self._repeats = RepeatCheck(host.parts.gate, entry)
-        self.lease = ReaderLease(host.parts, entry, shard, reader, self, sparse=sparse)
+        self.lease = ReaderLease(host.parts, entry, shard, reader, sparse=sparse)
+        self._alone: Alone | None = None
 
     def __repr__(self) -> str:
         return f"<ShardReader {self.entry.name} at {self.position} of {self._end}, {self.tally.outcome.value}>"
@@ -93,14 +97,14 @@ class ShardReader:
 
         The outcome is as known now; a bypass further on makes it ``BYPASS`` in the end. Raises ``ShardError``.
         """
-        self.position = first
+        self.position = self._first = first
         length = self.entry.shown_version.length
         self._end = length if last is None else last + 1 if length is None else min(length, last + 1)
         if length is not None and first >= length:
             return self.tally.outcome
         index = self._index_of(first)
-        alone = self._opened_here or self.entry.segments.has(index) or self._host.parts.segment_flights.find(self.entry, index) is None
-        self.tally.outcome = foreseen_outcome(self.entry, first, self._end, joins=not alone)
+        alone = self._opened_here or self.entry.segments.has(index) or self._host.parts.segment_fetches.find(self.entry, index) is None
+        self.tally.outcome = _foreseen(self.entry, first, self._end, joins=not alone)
         while True:
             try:
                 await self._reach()
@@ -117,18 +121,22 @@ class ShardReader:
 
         Ends normally only at the range's or the shard's proven end; raises ``ShardError``.
         """
-        return cast(AsyncIterator[bytes | memoryview], self.pieces(lambda: False))
+        return cast(AsyncIterator[bytes | memoryview], self.pieces(None))
 
-    async def pieces(self, stretches: Callable[[], bool]) -> AsyncIterator[bytes | memoryview | FileStretch]:
-        """As ``chunks``. While ``stretches``, what lies in the file may come as one, never first; what was not sent of it comes next."""
-        copied = FIRST_BYTES if stretches() else MOST_BYTES
+    async def pieces(self, stretches: Callable[[], bool] | None) -> AsyncIterator[bytes | memoryview | FileStretch]:
+        """As ``chunks``. What lies in the file may come as a stretch, never first; what was not sent of it comes next.
+
+        What a fetch has just written always does: no buffer of this process has it. What is stored does while ``stretches``; None: nothing.
+        """
+        copied = FIRST_BYTES if stretches is not None else MOST_BYTES
         while self._end is None or self.position < self._end:
             try:
                 if not await self._reach():
                     break
                 data = await self._next(copied)
                 stretch = data if isinstance(data, FileStretch) else None
-                if not isinstance(data, FileStretch) and self._repeats.add(self._place.segment, self.position, data):
+                if self._alone is not None and not isinstance(data, FileStretch):
+                    self._repeats.add(self._place.segment, self.position, data)
                     self.chunk_reader.check()
                 if self._repeats and self._end is not None and self.position + len(data) >= self._end:
                     await self._compared()
@@ -142,69 +150,72 @@ class ShardReader:
             yield data
             self._place.handed_at = None
             copied = stretch.copied if stretch is not None else 0
-            if not copied and not stretches():
+            if not copied and (stretches is None or not (self._place.source is SegmentSource.FETCH or stretches())):
                 copied = MOST_BYTES
         await self._compared()
-        if self.position == self.entry.shown_version.length:  # of a shard whose length was not known only the end itself can be kept back
-            await self._pass_seal(self._index_of(max(0, self.position - 1)))
+
+    async def aclose(self) -> None:
+        """End the body of its own, if it has one."""
+        alone, self._alone = self._alone, None
+        if alone is not None:
+            await alone.aclose()
 
     async def _reach(self) -> bool:
         """Make the byte at the position readable; False at the end of a shard whose length was not known."""
         while True:
             self.chunk_reader.check()
-            if self._settled():  # also when the last bytes came from the store, or end where a segment does
-                return False
             index = self._index_of(self.position)
             await self._enter(index)
             if await self._comes():
                 await self._pass_seal(index)  # last of all: the digest is known no later than the first byte
                 return True
-            if self._settled():
+            if self.entry.version.length is None:
+                self._end = self.position
                 return False
-            self._place.segment = -1  # the flight has landed: look again where the bytes are
-
-    def _settled(self) -> bool:
-        """The shard turned out to end here."""
-        length = self.entry.shown_version.length
-        if length is not None:
-            self._end = length if self._end is None else min(self._end, length)
-        return self._end is not None and self.position >= self._end
+            self._place.segment = -1  # what brought it is over: look again where the bytes are
 
     async def _comes(self) -> bool:
-        """Wait for the byte at the position where it is; False if the flight ended without it."""
-        flight = self.lease.flight
-        if flight is None:
+        """Wait for the byte at the position where it is; False if that ended without it."""
+        if self._alone is not None:
+            if self._alone.ready:
+                return True
+            with self._host.readers.waiting(self):
+                comes = await self._alone.comes()
+            if not comes:
+                await self.aclose()
+            return comes
+        fetch = self.lease.fetch
+        if fetch is None:
             return True
-        if flight.error is not None:
-            raise bare(flight.error)
-        if flight.position > self.position:
+        if fetch.error is not None:
+            raise bare(fetch.error)
+        if fetch.position > self.position:
             return True
         with self._host.readers.waiting(self):
-            return await flight.grown_beyond(self.position)
+            return await fetch.grown_beyond(self.position)
 
     def _moved(self, count: int) -> None:
         """So many bytes are the client's."""
         self.position += count
         if self._place.source is SegmentSource.STORE:
             self.tally.hit_bytes += count
-        self.lease.moved(self.position)
-        self._place.private_attempts = 0
+        self._place.attempts_alone = 0
         self._place.handed_at = time.monotonic()
 
     async def _next(self, copied: int) -> bytes | memoryview | FileStretch:
         """Readable bytes at the position, within one segment: at most one unit, and ``copied`` of a file; 0: they may be a stretch."""
-        index, flight = self._place.segment, self.lease.flight
+        index, fetch = self._place.segment, self.lease.fetch
+        self._repeats.expect(index, fetch, stored=self._place.source is SegmentSource.STORE)
         end = self.chunk_reader.end_of(index, self._end)
-        self._repeats.expect(index, flight)
-        if not copied and not self._repeats:  # what is to be compared, we must see
-            last = end if flight is None else min(end, flight.on_disk.end)
+        if self._alone is not None:
+            return self._alone.take(end - self.position)
+        if not copied and (fetch is None or not fetch.bypass):
+            last = end if fetch is None else min(end, fetch.position)
             if last - self.position >= LEAST_BYTES:
-                return FileStretch(self.chunk_reader, self._place, flight, self.position, last, self._moved, goes_on=flight is None)
-        if flight is None or flight.in_file(self.position):
-            return await self.chunk_reader.from_file(index, self.position, min(end, self.position + (copied or MOST_BYTES)), flight)
-        if flight.bypass:
-            self.tally.passes_by(flight)
-        return self.chunk_reader.from_window(flight, self.position, end)
+                return FileStretch(self.chunk_reader, self._place, fetch, self.position, last, self._moved, goes_on=fetch is None)
+        if fetch is not None and fetch.bypass:
+            self.tally.outcome = RequestOutcome.BYPASS
+        return await self.chunk_reader.read(index, self.position, min(end, self.position + (copied or MOST_BYTES)), fetch)
 
     async def _pass_seal(self, index: int) -> None:
         """The last segment is nobody's before the whole shard has the digest its origin names."""
@@ -226,52 +237,73 @@ class ShardReader:
         """Be in segment ``index``: know where its bytes come from, ask for the ones after it, give back the ones before."""
         if index == self._place.segment:
             return
-        if source_in_flight(self.entry, self.position, self.lease.flight) is not SegmentSource.SAME_FLIGHT:
-            self.lease.leave_flight()
+        goes_on = self._alone is not None and self._alone.goes_on_at(self.position)
+        follows = (
+            self.lease.fetch is not None
+            and self.lease.fetch.error is None
+            and self.lease.fetch.first <= self.position < self.lease.fetch.end
+        )
+        if not goes_on and not follows:
+            await self.aclose()
+            self.lease.leave_fetch()
             self.lease.arrive(index)  # segments behind the reader may leave for the one it needs now
-            source = source_in_flight(self.entry, self.position, None)
-            if source is None:
-                if self.entry.segments.has(index) and not await self._host.parts.segment_reader.trusted(self.entry, index):
-                    self.tally.outcome = RequestOutcome.PARTIAL if self.tally.outcome is RequestOutcome.HIT else self.tally.outcome
-                source = source_of_segment(self.entry, index)
-            self._turn_to(source, index)
+            if self.entry.segments.has(index) and not await self._host.parts.segment_reader.trusted(self.entry, index):
+                self.tally.outcome = RequestOutcome.PARTIAL if self.tally.outcome is RequestOutcome.HIT else self.tally.outcome
+            self._turn_to_source(index)
         self.lease.arrive(index)
         self._place.arrive(index)
         self._ask_ahead(index)
 
-    def _turn_to(self, source: SegmentSource, index: int) -> None:
-        """Take what follows from ``source``."""
-        self._place.source = source
-        if source is SegmentSource.STORE:
-            self._host.read_segment(self.entry, index)
-            return
-        if source is SegmentSource.PRIVATE:
-            flight = self._host.parts.segment_flights.launch_alone(self.entry, self.position, self.shard)
-        elif source is SegmentSource.ONE_BODY:
-            assert self.entry.in_use.stream is not None
-            flight = self.entry.in_use.stream
+    def _turn_to_source(self, index: int) -> None:
+        """Take what follows from where the module's table says."""
+        entry, fetches = self.entry, self._host.parts.segment_fetches
+        if index in entry.segments.unverified:
+            self._read_alone(self._end_of(index))
+        elif entry.segments.has(index):
+            self._place.source = SegmentSource.STORE
+            self._host.read_segment(entry, index)
+        elif (fetch := self.lease.running(index, opened_here=self._opened_here)) is not None:
+            self._follow(fetch)
+        elif entry.passes or not entry.ranged:
+            self._read_alone(self._end)
+        elif self.lease.sparse and fetches.is_sparse(entry, self.position, self._end_of(index)):
+            self._read_alone(self._end_of(index), RequestOutcome.RELAYED)
         else:
-            flight = self.lease.coming(index, self.position, self._end, opened_here=self._opened_here)
-        self.lease.board(flight, self.position)
-        if flight.bypass:
-            self.tally.passes_by(flight)
+            self._follow(fetches.launch(entry, index, self.shard))
+
+    def _end_of(self, index: int) -> int:
+        return self.chunk_reader.end_of(index, self._end)
+
+    def _follow(self, fetch: Fetch) -> None:
+        self._place.source = SegmentSource.FETCH
+        self.lease.follow(fetch)
+        if fetch.bypass:
+            self.tally.outcome = RequestOutcome.BYPASS
+
+    def _read_alone(self, end: int | None, outcome: RequestOutcome = RequestOutcome.BYPASS) -> None:
+        """A body of its own brings what follows, to ``end`` (exclusive; None: to the shard's)."""
+        if self.position > self._first and not self.entry.version.identity:
+            raise VersionLost(self.entry.name, NAMELESS)
+        self._place.source, self.tally.outcome = SegmentSource.ALONE, outcome
+        sparse = outcome is RequestOutcome.RELAYED
+        pieces = self._host.parts.segment_fetches.alone(self.entry, self.position, end, self.shard, sparse=sparse)
+        self._alone = Alone(pieces, self._host.parts.buffers.readers.unit_bytes, end)
 
     def _go_alone(self, error: CacheError) -> None:
-        """The shared flight cannot serve this reader any further: fetch the rest of the segment for it alone."""
-        self._place.private_attempts += 1
-        if self._place.private_attempts > PRIVATE_ATTEMPTS:
-            raise OriginError(self.entry.name, f"no byte beyond {self.position} arrived in {PRIVATE_ATTEMPTS} attempts") from error
-        self.lease.leave_flight()
-        self._turn_to(SegmentSource.PRIVATE, self._index_of(self.position))
-        self.tally.outcome = RequestOutcome.BYPASS
+        """What brings the segment cannot serve this reader any further."""
+        self._place.attempts_alone += 1
+        if self._place.attempts_alone > ATTEMPTS_ALONE:
+            raise OriginError(self.entry.name, f"no byte beyond {self.position} arrived in {ATTEMPTS_ALONE} attempts") from error
+        self.lease.leave_fetch()
+        index = self._index_of(self.position)
+        self._read_alone(self._end_of(index) if self.entry.ranged and not self.entry.passes else self._end)
+        self._place.segment = index
 
     def _ask_ahead(self, index: int) -> None:
-        if not self.entry.ranged or self._end is None:
+        if not self.entry.ranged or self.entry.passes or self._end is None:
             return
-        flight = self.lease.flight
-        breadth = read_ahead_breadth(
-            self.entry.segments, self._place.segments_read, lambda: self._host.breadth(self.entry, flight is not None and flight.bypass)
-        )
+        passes_by = self._place.source is SegmentSource.ALONE or (self.lease.fetch is not None and self.lease.fetch.bypass)
+        breadth = read_ahead_breadth(self.entry.segments, self._place.segments_read, lambda: self._host.breadth(self.entry, passes_by))
         self.lease.ask_ahead(index, min(self._index_of(self._end - 1), index + breadth - 1))
 
     def _index_of(self, position: int) -> int:
@@ -311,7 +343,55 @@ class ShardReader:
         if entry.version.identity != self.entry.version.identity or entry.version.length != self.entry.version.length:
             raise ShardChanged(entry.name, "the origin has another version now")
         self.lease.give_up()
-        self.lease = ReaderLease(self._host.parts, entry, self.shard, self.reader, self, sparse=self.lease.sparse)
+        self.lease = ReaderLease(self._host.parts, entry, self.shard, self.reader, sparse=self.lease.sparse)
         self.entry, self._opened_here = entry, opened_here
         self.chunk_reader, self._repeats = ChunkReader(self._host.parts, entry), RepeatCheck(self._host.parts.gate, entry)
         self._place.segment = -1
+
+
+class Alone:
+    """The bytes of one reader's own body, piece by piece."""
+
+    def __init__(self, pieces: AsyncGenerator[bytes | memoryview], unit_bytes: int, end: int | None) -> None:
+        self._pieces = pieces
+        self._unit_bytes = unit_bytes
+        self._end = end
+        self._piece: bytes | memoryview = b""
+
+    @property
+    def ready(self) -> bool:
+        return len(self._piece) > 0
+
+    def goes_on_at(self, position: int) -> bool:
+        """Whether it brings the byte at ``position``, which comes next."""
+        return self._end is None or position < self._end
+
+    async def comes(self) -> bool:
+        """Wait for the next piece; False at the end. Raises ``ShardError``."""
+        self._piece = await anext(self._pieces, b"")
+        return self.ready
+
+    def take(self, most: int) -> bytes | memoryview:
+        """Of what has come ``most`` bytes, and one unit, at most."""
+        size = min(most, self._unit_bytes)
+        taken, self._piece = self._piece[:size], self._piece[size:]
+        return taken
+
+    async def aclose(self) -> None:
+        await self._pieces.aclose()
+
+
+def _foreseen(entry: Entry, position: int, end: int | None, *, joins: bool) -> RequestOutcome:
+    """What the segments from ``position`` to ``end`` (exclusive; None: not known) say before anything is asked for.
+
+    ``joins``: a fetch that others asked for brings the first of them.
+    """
+    layout = entry.segments.layout
+    first = layout.index_of(position)
+    last = first if end is None else layout.index_of(end - 1)
+    stored = entry.segments.sums.count_within(first, last + 1)
+    if stored == last + 1 - first and end is not None:
+        return RequestOutcome.HIT
+    if stored:
+        return RequestOutcome.PARTIAL
+    return RequestOutcome.COLLAPSED if joins else RequestOutcome.MISS

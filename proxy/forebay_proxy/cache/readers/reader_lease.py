@@ -1,4 +1,4 @@
-"""What one reader holds of a shard version (the segments it leases, the flight it is aboard), where it is, and what is told of it.
+"""What one reader holds of a shard version (the segments it leases, the fetch it follows), where it is, and what is told of it.
 
 Not thread-safe: the event loop's only."""
 
@@ -6,17 +6,42 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from enum import Enum
 
-from forebay_proxy.cache.readers.chunk_reader import SegmentSource
-from forebay_proxy.cache.readers.reader_parts import ReaderParts
+from forebay_proxy.cache.fetching.segment_fetches import SegmentFetches
+from forebay_proxy.cache.integrity.digest_gate import DigestGate
 from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.segment_reader import SegmentReader
+from forebay_proxy.cache.resident.space import SegmentLeases
 from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.telemetry.waits import Wait
-from forebay_proxy.transfer.flights import Flight
+from forebay_proxy.transfer.buffers import BufferBudget
+from forebay_proxy.transfer.fetches import Fetch
+from forebay_proxy.transfer.limiter import Limiters
 from forebay_proxy.wire.protocol.plan import ReaderName
 
-__all__ = ["ReaderLease", "ReaderPlace", "ReaderTally"]
+__all__ = ["ReaderLease", "ReaderParts", "ReaderPlace", "ReaderTally", "SegmentSource"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderParts:
+    """What every reader works with: where bytes are read, the fetches that bring those that are missing, and what it holds meanwhile."""
+
+    segment_reader: SegmentReader
+    segment_fetches: SegmentFetches
+    gate: DigestGate
+    leases: SegmentLeases
+    buffers: BufferBudget
+    limiters: Limiters
+
+
+class SegmentSource(Enum):
+    """Where the bytes of one segment come from, for one reader."""
+
+    STORE = "store"  # the file
+    FETCH = "fetch"  # what a fetch has brought of it, in the file or in memory
+    ALONE = "alone"  # a body of its own, passed through
 
 
 @dataclass(slots=True)
@@ -29,20 +54,16 @@ class ReaderTally:
     wait: Wait | None = None  # for bytes, right now
     epoch: int | None = None  # of its reader's plan, when it opened
 
-    def passes_by(self, flight: Flight) -> None:
-        """Bytes of ``flight``, which are not stored, are this reading's."""
-        self.outcome = RequestOutcome.RELAYED if flight.takeoff.relay else RequestOutcome.BYPASS
-
 
 @dataclass(slots=True)
 class ReaderPlace:
     """Where a reader is in its shard, and how it got there."""
 
     segment: int = -1  # -1: it has yet to look where the bytes are
-    source: SegmentSource = SegmentSource.SHARED
+    source: SegmentSource = SegmentSource.FETCH
     segments_read: int = 0
     began_at: int | None = None  # the first segment it entered
-    private_attempts: int = 0
+    attempts_alone: int = 0
     handed_at: float | None = None  # since when the client has been busy with the last chunk
 
     def arrive(self, segment: int) -> None:
@@ -57,23 +78,20 @@ class ReaderPlace:
 class ReaderLease:
     """A reader's lease: its position, and the window before it."""
 
-    def __init__(
-        self, parts: ReaderParts, entry: Entry, shard: Shard, reader: ReaderName | None, passenger: object, *, sparse: bool = False
-    ) -> None:
-        """``passenger``: as whom it boards flights. ``sparse``: of segments that are not here no more is wanted than is read."""
+    def __init__(self, parts: ReaderParts, entry: Entry, shard: Shard, reader: ReaderName | None, *, sparse: bool = False) -> None:
+        """``sparse``: of segments that are not here no more is wanted than is read."""
         self.sparse = sparse
-        self.flight: Flight | None = None
+        self.fetch: Fetch | None = None
         self.asked_to = -1  # the highest segment asked for
         self._parts = parts
         self._entry = entry
         self._shard = shard
         self._reader = reader
-        self._passenger = passenger
         self._leased: set[int] = set()
-        self._aboard = ExitStack()
+        self._subscribed = ExitStack()
 
     def __repr__(self) -> str:
-        return f"<ReaderLease of {self._entry.name}: segments {sorted(self._leased)}, aboard {self.flight!r}>"
+        return f"<ReaderLease of {self._entry.name}: segments {sorted(self._leased)}, follows {self.fetch!r}>"
 
     def lease(self, index: int) -> None:
         if index not in self._leased:
@@ -90,53 +108,41 @@ class ReaderLease:
         self._leased.discard(index)
         self._parts.leases.release(self._entry, index)
 
-    def board(self, flight: Flight, position: int) -> None:
-        """Follow ``flight`` from ``position``, which is needed now."""
-        self._parts.segment_flights.hurry(self._entry, flight, 0.0)
-        self.flight = flight
-        self._aboard.enter_context(flight.aboard(self._passenger, position))
+    def follow(self, fetch: Fetch) -> None:
+        """Read what ``fetch`` brings, which is needed now."""
+        self._parts.segment_fetches.hurry(self._entry, fetch, 0.0)
+        self.fetch = fetch
+        self._subscribed.enter_context(fetch.subscribed())
 
-    def moved(self, position: int) -> None:
-        """The reader has read up to ``position``."""
-        if self.flight is not None:
-            self.flight.passengers.moved(self._passenger, position)
+    def leave_fetch(self) -> None:
+        self.fetch = None
+        self._subscribed.close()
 
-    def leave_flight(self) -> None:
-        self.flight = None
-        self._aboard.close()
-
-    def coming(self, index: int, position: int, end: int | None, *, opened_here: bool) -> Flight:
-        """The flight that brings segment ``index``, from ``position`` on; ``end`` (exclusive) of what is wanted, None: not known."""
-        flights, flight = self._parts.segment_flights, self.in_the_air(index, opened_here=opened_here)
-        if flight is None and self.sparse and end is not None:
-            first, size = self._entry.segments.span(index)
-            flight = flights.relay(self._entry, position, min(end, first + size), self._shard)
-        return flight or flights.launch(self._entry, index, self._shard, 0.0, self._reader)
-
-    def in_the_air(self, index: int, *, opened_here: bool) -> Flight | None:
-        """The flight that brings segment ``index`` already; counted where another reader asked for it. ``opened_here``: nobody else did."""
-        flight = self._parts.segment_flights.find(self._entry, index)
-        if flight is not None and not opened_here and index > self.asked_to:
-            self._parts.segment_flights.boarded()
-        return flight
+    def running(self, index: int, *, opened_here: bool) -> Fetch | None:
+        """The fetch that brings segment ``index`` already; counted where another reader asked for it. ``opened_here``: nobody else did."""
+        fetch = self._parts.segment_fetches.find(self._entry, index)
+        if fetch is not None and not opened_here and index > self.asked_to:
+            self._parts.segment_fetches.joined()
+        return fetch
 
     def ask_ahead(self, index: int, last: int) -> None:
         """Have the segments behind ``index`` come, up to ``last`` or to where there is no room for them."""
         if self.sparse:
             return
+        fetches = self._parts.segment_fetches
         for ahead in range(index + 1, last + 1):
             if self._entry.segments.has(ahead):
                 self._parts.segment_reader.foresee(self._entry, ahead)
-            elif (flight := self._parts.segment_flights.find(self._entry, ahead)) is not None:
-                self._parts.segment_flights.hurry(self._entry, flight, float(ahead - index))
-            elif not self._parts.segment_flights.launch_ahead(self._entry, ahead, self._shard, float(ahead - index), self._reader):
+            elif (fetch := fetches.find(self._entry, ahead)) is not None:
+                fetches.hurry(self._entry, fetch, float(ahead - index))
+            elif not fetches.launch_ahead(self._entry, ahead, self._shard, float(ahead - index), self._reader):
                 return
             self.lease(ahead)
             self.asked_to = ahead
 
     def give_up(self) -> None:
-        """Everything goes back, the flights fly on; nothing is asked for any more."""
-        self.leave_flight()
+        """Everything goes back, the fetches go on; nothing is asked for any more."""
+        self.leave_fetch()
         self.asked_to = -1
         for index in list(self._leased):
             self._release(index)

@@ -1,4 +1,4 @@
-"""One version of a shard in this process: its stored segments, its readers and flights, its credentials, and how far its bytes are trusted.
+"""One version of a shard in this process: its stored segments, its readers and fetches, its credentials, and how far its bytes are trusted.
 
 An ``Entry`` holds the version's segments, its file on the disk (``VersionFile``), its use now (``VersionUse``), its checks
 (``VersionTrust``), and which credentials may read it (``CredentialAccess``): those the origin has shown it to, or said yes to a moment ago.
@@ -17,7 +17,7 @@ from forebay_proxy.core.segments import SegmentLayout, Segments
 from forebay_proxy.core.shard import Pin, Shard, Version, store_key
 from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.store.index.row import Row
-from forebay_proxy.transfer.flights import Flight
+from forebay_proxy.transfer.fetches import Answer, Fetch
 
 __all__ = ["CredentialAccess", "Entry", "VersionFile", "VersionTrust", "VersionUse"]
 
@@ -112,10 +112,19 @@ class Entry:
         """The index of the last segment; None while the length is unknown, -1 for an empty shard."""
         return None if self.version.length is None else self.segments.layout.count(self.version.length) - 1
 
-    def set_length(self, length: int) -> None:
-        """The length became known with the end of the body."""
-        self.version = replace(self.version, length=length)
-        self.segments.set_length(length)
+    @property
+    def passes(self) -> bool:
+        """Whether nothing of it can be kept: it has no identity or no length, and each reader gets a body of its own."""
+        return not self.version.identity or self.version.length is None
+
+    @property
+    def why_passed(self) -> str:
+        """Why nothing of it can be kept, and what would mend it."""
+        if "*" in self.version.vary:
+            return "its origin sends 'Vary: *' (leave that header out there)"
+        if not self.version.identity:
+            return "its origin names no version (let it send an ETag or Last-Modified)"
+        return "its origin tells no length (let it send Content-Length)"
 
     def dated(self, version: Version) -> bool:
         """Take over the date that the origin gives these bytes now; whether it is another than before (an old row knows none)."""
@@ -139,12 +148,13 @@ def fresh_key(shard: Shard, version: Version, serial: int) -> str:
 class VersionUse:
     """What keeps a shard version here, and what ends it. Not thread-safe: the event loop's only."""
 
-    __slots__ = ("departing", "fault", "flying", "leaving", "readers", "stale", "stream", "stuck_until")
+    __slots__ = ("answer", "departing", "fault", "fetching", "leaving", "readers", "stale", "stuck_until", "whole")
 
     def __init__(self) -> None:
         self.readers = 0
-        self.flying = 0  # flights that have not ended, and preparations that outlast theirs
-        self.stream: Flight | None = None  # the one body of an origin without Range
+        self.fetching = 0  # fetches that have not ended, and preparations that outlast theirs
+        self.whole: Fetch | None = None  # the one body of an origin without Range
+        self.answer: Answer | None = None  # of an opening, for the reader that comes for it
         self.leaving: dict[int, asyncio.Future[None]] = {}  # segments being removed; resolved when that is done, or undone
         self.departing: dict[int, int] = {}  # their checksums, should they stay after all
         self.stuck_until = 0.0  # monotonic seconds: something could not be removed, which is not tried again before
@@ -152,21 +162,21 @@ class VersionUse:
         self.fault: ShardError | None = None  # why nobody may read on
 
     def __repr__(self) -> str:
-        return f"<VersionUse {self.readers} readers, {self.flying} flying, {len(self.leaving)} leaving{', stale' if self.stale else ''}>"
+        return f"<VersionUse {self.readers} readers, {self.fetching} fetches, {len(self.leaving)} leaving{', stale' if self.stale else ''}>"
 
     @property
     def idle(self) -> bool:
-        """No reader is inside, no flight is in the air, no segment is being removed."""
-        return not self.readers and not self.flying and not self.leaving
+        """No reader is inside, no fetch is running, no segment is being removed."""
+        return not self.readers and not self.fetching and not self.leaving
 
     def withdraw(self, index: int) -> None:
-        """A segment that was being written will not be claimed: until ``Reclaimer.abandon`` has freed it, no flight begins it anew."""
+        """A segment that was being written will not be claimed: until ``Reclaimer.abandon`` has freed it, no fetch begins it anew."""
         self.leaving[index] = asyncio.get_running_loop().create_future()
 
     @property
-    def streaming(self) -> bool:
-        """Whether the one body of an origin without Range is in the air."""
-        return self.stream is not None and not self.stream.done
+    def comes_whole(self) -> bool:
+        """Whether the one body of an origin without Range is on its way."""
+        return self.whole is not None and not self.whole.done
 
 
 class VersionTrust:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.events import Fact
-from forebay_proxy.transfer.flights import Flight
+from forebay_proxy.transfer.fetches import Fetch
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = [
     "CacheChanged",
+    "DigestsOffered",
     "EntryLeft",
     "EntryRetired",
     "FileHeld",
@@ -42,11 +44,11 @@ class SegmentGone(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SegmentMissed(Fact):
-    """A flight ended and its segment is not here."""
+    """A fetch ended and its segment is not here."""
 
     entry: Entry
     index: int
-    flight: Flight
+    fetch: Fetch
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,14 @@ class SegmentSpoilt(Fact):
 
     entry: Entry
     index: int
+
+
+@dataclass(frozen=True, slots=True)
+class DigestsOffered(Fact):
+    """An answer of the origin names these digests of the whole shard."""
+
+    entry: Entry
+    digests: tuple[Digest, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +99,7 @@ class VersionRefuted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class EntryLeft(Fact):
-    """A reader or a flight is gone from ``entry``, of which something is to be compared, removed or forgotten now."""
+    """A reader or a fetch is gone from ``entry``, of which something is to be compared, removed or forgotten now."""
 
     entry: Entry
 

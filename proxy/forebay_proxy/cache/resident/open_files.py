@@ -95,13 +95,11 @@ class OpenFiles:
             file = await self.open(entry)
         if entry.segments.has(index):
             raise CacheFull(f"segment {index} could not be removed, and stays")
-        if index in entry.stored.writing:  # we are late: our flight has gone on without us, and another one is here
+        if index in entry.stored.writing:  # we are late: our fetch has gone on without us, and another one is here
             raise CacheFull(f"segment {index} is being written already")
         entry.stored.charged_bytes += grant.bytes
         entry.stored.writing.add(index)
         try:
-            if entry.version.length is None:
-                await file.grow(first + size)
             await file.allocate(first, size)
         except DiskFailed as error:
             if error.errno_name != "ETIMEDOUT":
@@ -146,7 +144,7 @@ def _unused(entry: Entry) -> bool:
 
 
 class Retirement:
-    """Called whenever a reader or a flight leaves an entry, or a segment does. Not thread-safe: the event loop's only."""
+    """Called whenever a reader or a fetch leaves an entry, or a segment does. Not thread-safe: the event loop's only."""
 
     def __init__(self, room: SpaceManager, files: OpenFiles, tasks: BackgroundTasks, events: Events) -> None:
         self._events = events

@@ -77,9 +77,9 @@ class Reclaimer:
             ledger.release(grant)
             raise CacheFull(f"{len(stayed)} segments could not be removed; {promised} bytes are free instead")
 
-    async def abandon(self, entry: Entry | None, index: int | None, grant: Grant[Slice]) -> None:
+    async def abandon(self, entry: Entry, index: int | None, grant: Grant[Slice]) -> None:
         """Free what was allocated for a grant that did not become a segment, and give the grant back."""
-        if entry is None or index is None:
+        if index is None:
             with suppress(CacheFull):
                 await self.clear(grant)
                 self._room.ledger.release(grant)
@@ -91,7 +91,7 @@ class Reclaimer:
         try:
             await self._free_unfinished(entry, index, grant)
         finally:
-            if mine is not None and not mine.done():  # a fault of ours on the way: other flights of the segment must not wait for that
+            if mine is not None and not mine.done():  # a fault of ours on the way: other fetches of the segment must not wait for that
                 entry.in_use.leaving.pop(index).set_result(None)
 
     async def _free_unfinished(self, entry: Entry, index: int, grant: Grant[Slice]) -> None:
@@ -101,10 +101,7 @@ class Reclaimer:
             return
         entry.stored.writing.discard(index)
         self._room.ledger.freeing(grant)
-        size = entry.segments.bytes_of(index)  # less than was granted if the length became known and the file could not be cut
-        self._room.fit(entry, grant, size)
-        if size:
-            entry.in_use.departing[index] = 1  # no checksum of anything: what cannot be removed is found wrong when it is next wanted
+        entry.in_use.departing[index] = 1  # no checksum of anything: what cannot be removed is found wrong when it is next wanted
         if await self._remove((entry, (index,))):
             self._room.ledger.release(grant)
         else:
@@ -191,7 +188,7 @@ class Reclaimer:
         file = await self._files.open(entry)
         unused = not entry.segments.stored_count and not entry.stored.writing and len(entry.in_use.leaving) == len(indices)
         if unused and not (
-            self._store.abilities.punch and (entry.in_use.flying or entry.in_use.readers)
+            self._store.abilities.punch and (entry.in_use.fetching or entry.in_use.readers)
         ):  # who came meanwhile makes a new one
             await self._files.remove(entry)
             return

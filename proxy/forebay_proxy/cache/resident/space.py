@@ -148,10 +148,8 @@ class SpaceManager:
 
     def segment_stored(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice]) -> None:
         """A segment is whole on the disk: the grant's bytes are stored ones."""
-        size = entry.segments.bytes_of(index)
-        entry.stored.charged_bytes -= grant.bytes - size
         entry.stored.writing.discard(index)
-        self.ledger.commit(grant, size)
+        self.ledger.commit(grant)
         entry.segments.land(index, checksum)
         entry.stored.stored_at[index] = self._clock()
         self.claim(entry)
@@ -159,13 +157,8 @@ class SpaceManager:
         if entry.stored.file is not None:
             self.overhead.weigh(entry, entry.stored.file.allocated_bytes())
 
-    def fit(self, entry: Entry, grant: Grant[Slice], size: int) -> None:
-        """A segment turned out smaller than what was allocated for it, and its file has been cut to that."""
-        entry.stored.charged_bytes -= max(0, grant.bytes - size)
-        self.ledger.shrink(grant, size)
-
     def left(self, entry: Entry) -> None:
-        """A reader or a flight is gone from ``entry``; what may follow for the version is ``Fill``'s."""
+        """A reader or a fetch is gone from ``entry``; what may follow for the version is ``SegmentStorage``'s."""
         self.candidates.touch(entry)
         if entry.trust.digest_state is not None or entry.in_use.stale or entry.is_empty:
             self._events.emit(EntryLeft(entry))

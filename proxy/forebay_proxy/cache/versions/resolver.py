@@ -1,8 +1,8 @@
 """Finds the version of a shard: a stored one that is still fresh, or the origin's, by one opening for all readers that ask.
 
 An *opening* is the first ranged GET itself: its headers tell version, length and whether the origin honours Range, its body is the first
-segment. 206: the length is in Content-Range. 200: no Range support, this very body is the single stream. 416 with ``*/0``: an empty shard.
-An origin that gives no identity cannot be asked in pieces (nothing would tell two versions apart): its body is one stream too.
+segment. 206: the length is in Content-Range. 200: no Range support, this body brings all of it. 416 with ``*/0``: an empty shard.
+Where the origin names no version, or tells no length, nothing is kept: each reader gets a body of its own.
 """
 
 from __future__ import annotations
@@ -11,23 +11,22 @@ import asyncio
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext, suppress
 
-from forebay_proxy.cache.fill.fetcher import Fetcher
+from forebay_proxy.cache.fetching.fetcher import Fetcher
+from forebay_proxy.cache.fetching.segment_fetches import SegmentFetches
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.open_files import Retirement
 from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.cache.versions.opening import FirstSegmentSizes, Opening, OpeningFill, OpeningParts
+from forebay_proxy.cache.versions.opening import Opening, OpeningParts
 from forebay_proxy.cache.versions.refusals import RefusalCache, SuspectVersions
 from forebay_proxy.cache.versions.version_checks import VersionChecks
-from forebay_proxy.cache.versions.versions import Freshness, Versions
+from forebay_proxy.cache.versions.versions import Freshness, Outdated, Versions
 from forebay_proxy.core.errors import CacheFull, ShardChanged, ShardError
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.origins import OpeningDone
 from forebay_proxy.core.http_range import RangeRequest
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.transfer.buffers import BufferBudget
-from forebay_proxy.transfer.flights import Flights
 from forebay_proxy.transfer.limiter import DEMAND
-from forebay_proxy.transfer.single_flight import Urgency, UrgentFlight
+from forebay_proxy.transfer.single_flight import Urgency, UrgentCall
 
 __all__ = ["VersionResolver"]
 
@@ -42,11 +41,10 @@ class VersionResolver:
         *,
         room: SpaceManager,
         retirement: Retirement,
-        fill: OpeningFill,
+        fetches: SegmentFetches,
+        outdated: Outdated,
         suspects: SuspectVersions,
-        flights: Flights,
         fetcher: Fetcher,
-        buffers: BufferBudget,
         events: Events,
         group: asyncio.TaskGroup,
         clock: Callable[[], float],
@@ -54,18 +52,16 @@ class VersionResolver:
         revalidate: str | float,
     ) -> None:
         self.suspects = suspects
-        self._fill = fill
         self.freshness = Freshness(revalidate, clock)
         self.versions = Versions(room=room, freshness=self.freshness, suspects=self.suspects, clock=clock, hmac_key=hmac_key)
         self._refusals = RefusalCache(clock)
         self._checks = VersionChecks(
             fetcher=fetcher, versions=self.versions, freshness=self.freshness, refusals=self._refusals, room=room, events=events,
-            outdated=self._outdated, group=group, clock=clock,
+            outdated=outdated, group=group, clock=clock,
         )  # fmt: skip
-        self._resolver: UrgentFlight[Entry] = UrgentFlight(group, fetcher.hurried)
+        self._resolver: UrgentCall[Entry] = UrgentCall(group, fetcher.hurried)
         self._parts = OpeningParts(
-            fetcher=fetcher, buffers=buffers, flights=flights, room=room, versions=self.versions,
-            sizes=FirstSegmentSizes(room.layout.segment_bytes), clock=clock,
+            fetcher=fetcher, fetches=fetches, layout=room.layout, versions=self.versions, outdated=outdated, clock=clock,
         )  # fmt: skip
         self._retirement = retirement
         self._events = events
@@ -128,9 +124,6 @@ class VersionResolver:
         is_meant = bool(shard.meant) and shard.meant == entry.shown_version.etag(entry.shown_key)
         return entry if is_meant or self.freshness.is_fresh(entry, job) else None
 
-    def _outdated(self, entry: Entry) -> None:
-        self._fill.outdated(entry)
-
     def _recalled(self, shard: Shard, *, ahead: bool = False) -> str:
         """The MAC of the credential of ``shard``. Raises the error by which the origin refused it a moment ago."""
         mac = self.versions.mac(shard)
@@ -155,7 +148,7 @@ class VersionResolver:
         self, shard: Shard, mac: str, job: str, want: RangeRequest | None, *, head: bool, needed: Urgency, known: asyncio.Future[Entry]
     ) -> None:
         started = self._clock()
-        opening = Opening(self._parts, self._fill, shard, job, want, head=head, needed=needed, known=known)
+        opening = Opening(self._parts, shard, job, want, head=head, needed=needed, known=known)
         try:
             await opening.run()
         except ShardError as error:

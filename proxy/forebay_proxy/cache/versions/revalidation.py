@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from forebay_proxy.cache.fill.fetcher import Fetcher
+from forebay_proxy.cache.fetching.fetcher import Fetcher
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import OriginRefused, OriginTimeout, OriginUnavailable, RangeNotSatisfiable, ShardChanged, ShardError
 from forebay_proxy.core.shard import ByteRange, Shard, Version

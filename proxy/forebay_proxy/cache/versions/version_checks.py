@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from forebay_proxy.cache.fill.fetcher import Fetcher
+from forebay_proxy.cache.fetching.fetcher import Fetcher
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.refusals import RefusalCache
@@ -19,7 +19,7 @@ from forebay_proxy.core.errors import OriginUnavailable, ShardError
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.origins import Revalidated
 from forebay_proxy.core.shard import Shard
-from forebay_proxy.transfer.single_flight import Urgency, UrgentFlight
+from forebay_proxy.transfer.single_flight import Urgency, UrgentCall
 
 __all__ = ["VersionChecks"]
 
@@ -51,15 +51,15 @@ class VersionChecks:
         self._events = events
         self._clock = clock
         self._question = Revalidation(fetcher, versions.is_same, clock)
-        self._flight: UrgentFlight[bool] = UrgentFlight(group, fetcher.hurried)
+        self._calls: UrgentCall[bool] = UrgentCall(group, fetcher.hurried)
 
     def __len__(self) -> int:
-        return len(self._flight)
+        return len(self._calls)
 
     @property
     def running(self) -> int:
         """Questions whose work has not ended, though those who asked may have their answer."""
-        return self._flight.running
+        return self._calls.running
 
     async def is_same(self, entry: Entry, shard: Shard, job: str, need: float) -> bool:
         """Whether the stored version is still the origin's; waits for the origin, hurrying a question that was asked ahead of need.
@@ -69,12 +69,12 @@ class VersionChecks:
         """
         key = shard.name, self._versions.mac(shard)
         mine = Urgency(need)
-        return await self._flight.join(key, shard.origin, mine, lambda needed, done: self._compare(entry, shard, job, needed, done))
+        return await self._calls.join(key, shard.origin, mine, lambda needed, done: self._compare(entry, shard, job, needed, done))
 
     async def is_shown(self, entry: Entry, shard: Shard) -> bool:
         """Whether the origin shows the stored version to the credential of ``shard`` too; waits for it. Raises ``ShardError``."""
         key = shard.name, self._versions.mac(shard), "proof", entry.key
-        return await self._flight.join(key, shard.origin, Urgency(0.0), lambda needed, done: self._prove(entry, shard, needed, done))
+        return await self._calls.join(key, shard.origin, Urgency(0.0), lambda needed, done: self._prove(entry, shard, needed, done))
 
     async def _compare(self, entry: Entry, shard: Shard, job: str, needed: Urgency, done: asyncio.Future[bool]) -> None:
         """Compare with the origin: the same -> good for this job; another -> outdated; unreachable -> served, and said."""
@@ -119,8 +119,8 @@ class VersionChecks:
 
     def cancel(self) -> None:
         """Shutdown: every question ends now, and each that comes after; the task group waits for them."""
-        self._flight.cancel()
+        self._calls.cancel()
 
     def drop(self) -> None:
         """A drain: every question in the air ends now."""
-        self._flight.drop(lambda key: False)
+        self._calls.drop(lambda key: False)

@@ -123,8 +123,8 @@ class Versions:
         """
         check_length(shard.name, version.length)
         entry = self._entered(shard, version, ranged=ranged)
-        if "*" in version.vary:
-            entry.in_use.stale = True  # serves this reader, and leaves: the next one may be meant to get another
+        if entry.passes:
+            entry.in_use.stale = True  # serves this reader, and leaves: nothing would tell whether the next one may have the same
             return entry
         self._show(entry, shard, outdated)
         # now, not when the opener runs again: whoever looks in between must not ask the origin once more
@@ -186,7 +186,7 @@ class Versions:
 
 def _can_go_on(entry: Entry, ranged: bool) -> bool:
     """Whether what is here of a version can be completed; part of a body that cannot be asked in pieces is of no use for another."""
-    return entry.in_use.fault is None and (entry.segments.complete or entry.in_use.streaming or (entry.ranged and ranged))
+    return entry.in_use.fault is None and (entry.segments.complete or entry.in_use.comes_whole or (entry.ranged and ranged))
 
 
 class Freshness:

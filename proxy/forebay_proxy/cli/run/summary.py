@@ -21,7 +21,7 @@ def summary(before: Table, after: Table, job: str) -> str:
     """One line: hit and origin bytes, reader wait and errors of the command whose readers name ``job``.
 
     A sidecar has other users. Programs that name no reader (curl by GOPEN_REWRITE), which may be the command's own or anybody's, are told
-    apart; other jobs are not told of. A flight serves every reader that waits for it, so origin bytes are the command's only
+    apart; other jobs are not told of. A fetch serves every reader that waits for it, so origin bytes are the command's only
     where no other job read.
     """
     restarted = before.get("instance") != after.get("instance")

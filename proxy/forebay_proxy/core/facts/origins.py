@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 __all__ = [
+    "FetchJoined",
     "FetchRetried",
-    "FlightBoarded",
     "NotStorable",
     "OpeningDone",
     "OriginAnswered",
@@ -97,7 +97,7 @@ class SegmentFetched:
 
 
 @dataclass(frozen=True, slots=True)
-class FlightBoarded:
+class FetchJoined:
     """A reader joined a fetch that was already in the air: one origin request fewer."""
 
 
@@ -118,7 +118,7 @@ class Refetched:
 
 OriginEvent = (
     FetchRetried
-    | FlightBoarded
+    | FetchJoined
     | NotStorable
     | OpeningDone
     | OriginAnswered

@@ -30,7 +30,7 @@ class RequestOutcome(Enum):
     """How a request was served; the value is the ``result`` label."""
 
     HIT = "hit"  # every segment was stored when asked for
-    COLLAPSED = "collapsed"  # nothing fetched for it alone: it boarded flights others had started
+    COLLAPSED = "collapsed"  # nothing fetched for it alone: it joined fetches others had started
     PARTIAL = "partial"  # some stored, some fetched
     MISS = "miss"  # nothing was here
     BYPASS = "bypass"  # at least one segment could not be stored for lack of room or a failing disk

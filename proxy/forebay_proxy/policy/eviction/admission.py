@@ -199,10 +199,25 @@ class AdmissionPolicy(Generic[H]):
     def _reserve(self, size: int, before: NextUse | None) -> Grant[tuple[H, tuple[int, ...]]]:
         return self.ledger.reserve(size, lambda: self.candidates.before(before))
 
+    def check_ahead(self, size: int, need_at: float | None, reader: Hashable) -> None:
+        """Raises ``CacheFull`` where ``reserve_ahead`` would; nothing leaves for it."""
+        has_few = self.read_ahead.has_few(reader)
+        if reader is not None and not has_few:
+            self.check_half(size)
+        if not self.has_spare(size) and not (need_at is not None and has_few and self._has(size, NextUse(Rank.AHEAD, -need_at))):
+            raise CacheFull(f"no {size} bytes are free ahead of need, and nothing may leave for them")
+
+    def has_room(self, size: int) -> bool:
+        """Whether ``size`` bytes are free, or may leave for what is demanded."""
+        return self._has(size, None)
+
     def has_spare(self, size: int) -> bool:
         """Whether ``size`` bytes are free, or taken by what nobody is known to need."""
-        found = self.ledger.free_bytes
-        with closing(self.candidates.before(NextUse(Rank.LATER, float("-inf")))) as victims:  # type: ignore[type-var]  # a generator
+        return self._has(size, NextUse(Rank.LATER, float("-inf")))
+
+    def _has(self, size: int, before: NextUse | None) -> bool:
+        found = self.ledger.capacity_bytes - self.ledger.used_bytes
+        with closing(self.candidates.before(before)) as victims:  # type: ignore[type-var]  # a generator
             while found < size and (victim := next(victims, None)) is not None:
                 found += victim.bytes
         return found >= size

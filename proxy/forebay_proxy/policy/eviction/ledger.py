@@ -48,13 +48,6 @@ class Grant(Generic[S]):
     on_disk: bool = False  # its blocks are allocated
     closed: bool = False
 
-    def join(self, other: Grant[S]) -> None:
-        """What ``other``, whose victims are gone, was promised is this grant's from now on."""
-        assert not other.owed, "a grant ends after its victims"
-        assert not other.closed, "a grant ends once"
-        other.closed = True
-        self.bytes += other.bytes
-
 
 class Ledger(Generic[S]):
     """Four sums and a bound; see the module's text for the rules."""
@@ -153,21 +146,11 @@ class Ledger(Generic[S]):
         grant.bytes -= lost
         self._changed()
 
-    def shrink(self, grant: Grant[S], size: int) -> None:
-        """The grant needs only ``size`` bytes: give the rest back (a shard turned out to be shorter)."""
-        surplus = grant.bytes - size
-        if surplus > 0 and not grant.owed:
-            self.reserved_bytes -= surplus
-            if not grant.on_disk:
-                self.unallocated_bytes -= surplus
-            grant.bytes = size
-            self._changed()
-
-    def commit(self, grant: Grant[S], size: int | None = None) -> None:
-        """The bytes of ``grant`` (or ``size`` of them) are on the disk to stay; what is left over is free again."""
+    def commit(self, grant: Grant[S]) -> None:
+        """The bytes of ``grant`` are on the disk to stay."""
         self._close(grant)
         self.reserved_bytes -= grant.bytes
-        self.stored_bytes += grant.bytes if size is None else size
+        self.stored_bytes += grant.bytes
         self._changed()
 
     def release(self, grant: Grant[S]) -> None:

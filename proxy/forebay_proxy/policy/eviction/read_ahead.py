@@ -54,13 +54,6 @@ class ReadAhead:
         self._sizes.setdefault(reader, {})[key, index] = size
         self.unread_bytes += size
 
-    def move(self, place: tuple[str, int], key: str, index: int, size: int) -> None:
-        """What was noted under ``place`` turned out to be segment ``index`` of ``key``, of ``size`` bytes."""
-        reader = self._reader.get(place)
-        if place in self._reader:
-            self.end(*place)
-            self.note(key, index, reader, size)
-
     def end(self, key: str, index: int) -> None:
         """It was read, or is gone; nothing where it was not noted."""
         if (key, index) not in self._reader:

@@ -181,7 +181,7 @@ class PrefetchScheduler:
             self._lanes.queue_for_room(lane)
 
     def missing(self, name: str) -> None:
-        """Something of the shard may be missing (evicted, its flight failed, another version): the cursors beyond it come back to it."""
+        """Something of the shard may be missing (evicted, its fetch failed, another version): the cursors beyond it come back to it."""
         for lane in self.readers.back_to(name):
             if not lane.tight:
                 self._lanes.requeue(lane)

@@ -15,6 +15,7 @@ import fcntl
 import os
 import stat
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol
@@ -26,12 +27,12 @@ from forebay_proxy.store.files import fallocate
 from forebay_proxy.store.files.fallocate import Abilities
 
 __all__ = [
-    "FileHasher", "InTheWay", "Leased", "allocate", "create", "digest", "grow", "is_plain", "lacking", "punch", "read",
-    "read_now", "release", "reopen", "resize", "sync", "unlink", "write", "write_pieces",
+    "FileHasher", "InTheWay", "Leased", "allocate", "append", "create", "digest", "is_plain", "lacking", "punch", "read",
+    "read_now", "release", "reopen", "sync", "unlink",
 ]  # fmt: skip
 
 _DIGEST_BYTES = 2**20  # read and hash in pieces that stay in the processor's cache
-_IOV_MAX = 1024  # of Linux
+
 _OPEN = os.O_RDWR | os.O_NOFOLLOW
 _ANY = 2**31
 # Our own exclusive locks on one file refuse each other as a client's shared one does, and cannot be told from it: a release beside another
@@ -133,32 +134,21 @@ def release(fd: int, offset: int, length: int) -> None:
         fallocate.punch_from_tail(own, offset, length)
 
 
-def write(fd: int, offset: int, data: bytes | bytearray | memoryview) -> None:
-    """All of ``data``, at ``offset``."""
+def append(fd: int, offset: int, data: bytes | memoryview) -> float:
+    """All of ``data``, at ``offset``; how many seconds the disk took for it."""
+    began = time.monotonic()
     _sound(fd, offset + len(data))
     with memoryview(data) as view:
         done = 0
         while done < len(view):
             done += os.pwrite(fd, view[done:], offset + done)
+    return time.monotonic() - began
 
 
 class FileHasher(Protocol):
     """Something that takes bytes in order, as ``xxhash.xxh3_64`` does."""
 
     def update(self, data: bytes | memoryview, /) -> None: ...
-
-
-def write_pieces(fd: int, offset: int, pieces: list[bytes | memoryview], hasher: FileHasher) -> None:
-    """All of ``pieces``, from ``offset`` on; ``hasher`` gets what was written."""
-    total = sum(map(len, pieces))
-    _sound(fd, offset + total)
-    written = os.pwritev(fd, pieces[:_IOV_MAX], offset)
-    if written != total:  # a signal, a nearly full disk or very many pieces: the slow way says what is wrong, if anything
-        for piece in pieces:
-            write(fd, offset, piece)
-            offset += len(piece)
-    for piece in pieces:
-        hasher.update(piece)
 
 
 def read_now(fd: int, offset: int, buffer: memoryview) -> bool:
@@ -200,19 +190,6 @@ def digest(fd: int, offset: int, length: int, also: FileHasher | None = None, ge
             os.posix_fadvise(fd, offset, count, os.POSIX_FADV_DONTNEED)
         offset += count
     return hasher.intdigest() or 1
-
-
-def grow(fd: int, length: int) -> None:
-    """Make the file at least ``length`` bytes long."""
-    _linked(fd)
-    if os.fstat(fd).st_size < length:
-        os.ftruncate(fd, length)
-
-
-def resize(fd: int, length: int) -> None:
-    """Make the file exactly ``length`` bytes long."""
-    _linked(fd)
-    os.ftruncate(fd, length)
 
 
 def sync(fd: int) -> None:

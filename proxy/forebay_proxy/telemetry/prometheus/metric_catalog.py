@@ -128,13 +128,13 @@ METRICS: tuple[Metric, ...] = (
     _counter("revalidations_total", "Stored versions compared with their origin; unreachable: served all the same.", _NEW,
              result=("same", "changed", "unreachable", OTHER)),
 
-    # Flights
+    # Fetches
     _histogram("segment_fetch_seconds", _SEGMENT_S, "From the first request for a segment to its last byte, retries included.", _NEW),
     _counter("segments_fetched_total", "Segments fetched; stored=no: passed through memory because no room could be granted.", _NEW,
              kind=("demand", "prefetch"), stored=("yes", "no")),
-    _counter("not_storable_total", "Answers with Vary: *, which are passed on and not stored.", _NEW),
+    _counter("not_storable_total", "Openings of shards of which nothing is kept: Vary: *, no version, no length.", _NEW),
     _counter("not_tar_readings_total", "Readings of a shard whose name says tar and whose first bytes do not.", _NEW, job=()),
-    _counter("refetches_total", "Times a slow reader fell out of the memory window and its bytes had to be asked for again.", _NEW),
+    _counter("refetches_total", "Times a reader had to fetch for itself alone: what was to be stored failed it.", _NEW),
     _counter("singleflight_joins_total", "Times a reader joined a fetch already in the air instead of starting one."),
     _gauge("singleflight_waiters", "Readers waiting now, for bytes or for an origin's first answer."),
 

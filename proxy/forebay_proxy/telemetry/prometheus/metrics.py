@@ -31,8 +31,8 @@ from forebay_proxy.core.facts.cache import (
     SegmentVerified,
 )
 from forebay_proxy.core.facts.origins import (
+    FetchJoined,
     FetchRetried,
-    FlightBoarded,
     NotStorable,
     OpeningDone,
     OriginAnswered,
@@ -207,7 +207,7 @@ class Metrics:
             DoorAnswered: lambda fact: count["door_answers_total"](fact.answer),
             Evicted: self._evicted,
             FetchRetried: self._fetch_retried,
-            FlightBoarded: lambda _: count["singleflight_joins_total"](),
+            FetchJoined: lambda _: count["singleflight_joins_total"](),
             IndexDone: lambda fact: count["sample_indexes_total"](fact.result),
             IntegrityFailed: lambda fact: count["cache_integrity_failures_total"](fact.stage),
             LeaseEnded: lambda fact: self._families["descriptor_lease_seconds"].observe(seconds=fact.done.seconds),

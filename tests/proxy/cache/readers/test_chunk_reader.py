@@ -1,38 +1,38 @@
-"""Where a reader's next bytes come from, the chunks of the file or the window, and when they must not be given."""
+"""A reader's next bytes, copied or sent from the file; and when they must not be given."""
 
 from __future__ import annotations
 
 import socket
-import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import xxhash
 from support.house import LAYOUT, SEGMENT, World, building, data_of, shard_of
 
 from forebay_proxy.cache.readers.chunk_reader import (
+    MOST_BYTES,
+    NUDGE_BYTES,
+    TURN_BYTES,
     ChunkReader,
+    FileStretch,
     RepeatCheck,
-    SegmentSource,
-    foreseen_outcome,
-    source_of_segment,
 )
+from forebay_proxy.cache.readers.reader_lease import ReaderPlace
 from forebay_proxy.cache.resident.digest_state import DigestState
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import FellBehind, OriginError, ShardChanged, WrongBytes
-from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.shard import Pin, PinKind, Version
-from forebay_proxy.transfer.buffers import Share
-from forebay_proxy.transfer.flights import Flight
+from forebay_proxy.server.http import body_writer
+from forebay_proxy.transfer.buffers import MemorySegment, Share
+from forebay_proxy.transfer.fetches import Fetch
 
 A = "https://o/set/a.tar"
 DATA = data_of(3 * SEGMENT)
 LENGTH = SEGMENT + 10  # the last segment is ten bytes long
 LAST = bytes(range(10))
-WHOLE = 4 * SEGMENT
 
 
 async def stored(world: World) -> ChunkReader:
@@ -46,22 +46,31 @@ async def test_a_chunk_of_the_file_is_one_unit_at_most(tmp_path: Path) -> None:
     """And ends where it is told to."""
     async with building(tmp_path / "c") as world:
         chunks = await stored(world)
-        world.buffers.readers = Share(1000, 1, smallest_bytes=100, largest_bytes=100)
-        assert bytes(await chunks.from_file(1, SEGMENT, SEGMENT + 7, None)) == DATA[SEGMENT : SEGMENT + 7]
-        assert bytes(await chunks.from_file(0, 0, SEGMENT, None)) == DATA[:100]
+        world.buffers.readers = Share(1000, smallest_bytes=100, largest_bytes=100)
+        assert bytes(await chunks.read(1, SEGMENT, SEGMENT + 7, None)) == DATA[SEGMENT : SEGMENT + 7]
+        assert bytes(await chunks.read(0, 0, SEGMENT, None)) == DATA[:100]
 
 
-async def test_what_has_not_landed_yet_is_read_up_to_the_watermark(tmp_path: Path) -> None:
-    """Behind it the file has a hole; a segment that landed and left has nothing but that."""
+def fetch_of(world: World, index: int, size: int, *stored: int) -> Fetch:
+    """One that has brought so much of a segment into the file."""
+    fetch = Fetch(index * size, (index + 1) * size, 0.0)
+    fetch.place = world.entry(A).stored.file
+    fetch.advanced(fetch.end)
+    fetch.stored.update(stored)
+    return fetch
+
+
+async def test_what_is_not_stored_yet_is_read_up_to_the_watermark(tmp_path: Path) -> None:
+    """Behind it the file has a hole; a segment that was stored and left has nothing but that."""
     async with building(tmp_path / "c") as world:
         chunks = await stored(world)
         await world.reclaimer.discard(world.entry(A), 1)
-        flight = Flight(SEGMENT, 2 * SEGMENT, 0.0)
-        flight.on_disk.end, flight.on_disk.file = SEGMENT + 100, world.entry(A).stored.file
-        assert len(await chunks.from_file(1, SEGMENT, 2 * SEGMENT, flight)) == 100
-        flight.on_disk.segments.add(1)
+        fetch = fetch_of(world, 1, SEGMENT)
+        fetch.advanced(SEGMENT + 100)
+        assert len(await chunks.read(1, SEGMENT, 2 * SEGMENT, fetch)) == 100
+        fetch.stored.add(1)
         with pytest.raises(FellBehind, match="found wrong, and left"):
-            await chunks.from_file(1, SEGMENT, 2 * SEGMENT, flight)
+            await chunks.read(1, SEGMENT, 2 * SEGMENT, fetch)
 
 
 async def test_a_fault_found_while_a_chunk_is_read_withholds_it(tmp_path: Path) -> None:
@@ -70,7 +79,7 @@ async def test_a_fault_found_while_a_chunk_is_read_withholds_it(tmp_path: Path) 
         chunks = await stored(world)
         world.entry(A).in_use.fault = ShardChanged(A, "412")
         with pytest.raises(ShardChanged):
-            await chunks.from_file(0, 0, 100, None)
+            await chunks.read(0, 0, 100, None)
 
 
 LARGE = 2 << 20  # a segment in which no folio of another can lie: what is sent from its file
@@ -99,17 +108,16 @@ async def test_what_is_stored_is_sent_from_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "why", ["faulty", "given wrong bytes", "leaving", "gone", "doubtful", "failed", "another file", "not written", "landed and gone"]
+    "why", ["faulty", "given wrong bytes", "leaving", "gone", "doubtful", "failed", "another file", "not written", "stored and gone"]
 )
 async def test_what_must_not_be_read_is_not_sent(tmp_path: Path, why: str) -> None:
-    """``from_file`` raises for it, or reads what is there."""
+    """``read`` raises for it, or reads what is there."""
     async with large(tmp_path) as (world, chunks, sock):
-        entry, flight = world.entry(A), None
+        entry, fetch = world.entry(A), None
         checksum = entry.segments.sums[1]
-        if why in ("failed", "another file", "not written", "landed and gone"):
-            flight = Flight(LARGE, 2 * LARGE, 0.0)
-            flight.on_disk.end, flight.on_disk.file = 2 * LARGE, entry.stored.file
-        assert chunks.send_now(1, LARGE, LARGE + 1000, flight, sock.fileno()) == 1000
+        if why in ("failed", "another file", "not written", "stored and gone"):
+            fetch = fetch_of(world, 1, LARGE)
+        assert chunks.send_now(1, LARGE, LARGE + 1000, fetch, sock.fileno()) == 1000
         if why == "faulty":
             entry.in_use.fault = OriginError(A, "no")
         elif why == "given wrong bytes":
@@ -121,17 +129,17 @@ async def test_what_must_not_be_read_is_not_sent(tmp_path: Path, why: str) -> No
         elif why == "doubtful":
             entry.segments.unverified.add(1)
         else:
-            assert flight is not None
+            assert fetch is not None
             if why == "failed":
-                flight.error = OriginError(A, "no")
+                fetch.error = OriginError(A, "no")
             elif why == "another file":
-                flight.on_disk.file = object()
+                fetch.place = MemorySegment(bytearray(LARGE), LARGE)
             elif why == "not written":
-                flight.on_disk.end = LARGE + 999
+                fetch.advanced(LARGE + 999)
             else:
-                flight.on_disk.segments.add(1)
+                fetch.stored.add(1)
                 await world.reclaimer.discard(entry, 1)
-        assert chunks.send_now(1, LARGE, LARGE + 1000, flight, sock.fileno()) is None
+        assert chunks.send_now(1, LARGE, LARGE + 1000, fetch, sock.fileno()) is None
         entry.segments.unverified.clear()
         entry.in_use.fault = None
         if why == "leaving":
@@ -144,44 +152,52 @@ async def test_a_segment_that_leaves_meanwhile_is_not_given(tmp_path: Path) -> N
         chunks = await stored(world)
         await world.reclaimer.discard(world.entry(A), 1)
         with pytest.raises(FellBehind, match="found wrong, and left"):
-            await chunks.from_file(1, SEGMENT, SEGMENT + 100, None)
+            await chunks.read(1, SEGMENT, SEGMENT + 100, None)
 
 
-async def test_what_a_failed_flight_wrote_is_not_given(tmp_path: Path) -> None:
+async def test_what_a_failed_fetch_wrote_is_not_given(tmp_path: Path) -> None:
     """Its bytes are being given back."""
     async with building(tmp_path / "c") as world:
         chunks = await stored(world)
-        flight = Flight(0, SEGMENT, 0.0)
-        flight.on_disk.end, flight.on_disk.file = SEGMENT, world.entry(A).stored.file
-        flight.error = OriginError("a", "cut")
+        fetch = fetch_of(world, 0, SEGMENT)
+        fetch.error = OriginError("a", "cut")
         with pytest.raises(OriginError, match="cut"):
-            await chunks.from_file(0, 0, 100, flight)
+            await chunks.read(0, 0, 100, fetch)
 
 
 async def test_a_file_that_was_replaced_is_not_given(tmp_path: Path) -> None:
-    """The flight wrote into the one that is gone."""
+    """The fetch wrote into the one that is gone."""
     async with building(tmp_path / "c") as world:
         chunks = await stored(world)
-        flight = Flight(0, SEGMENT, 0.0)
-        flight.on_disk.end, flight.on_disk.file = SEGMENT, object()
+        fetch = fetch_of(world, 0, SEGMENT)
+        fetch.place = object()
         with pytest.raises(FellBehind, match="directory was removed"):
-            await chunks.from_file(0, 0, 100, flight)
+            await chunks.read(0, 0, 100, fetch)
 
 
-async def test_a_window_is_read_in_place(tmp_path: Path) -> None:
-    """No copy of it is made."""
+async def test_memory_is_read_up_to_the_watermark(tmp_path: Path) -> None:
+    """As a copy, a unit at most; not once the version has a fault."""
     async with building(tmp_path / "c") as world:
         chunks = await stored(world)
-        flight = Flight(0, SEGMENT, 0.0)
-        flight.arrived(DATA[:1000])
-        assert bytes(chunks.from_window(flight, 10, 20)) == DATA[10:20]
+        fetch, memory = fetch_of(world, 1, SEGMENT), MemorySegment(bytearray(SEGMENT), SEGMENT)
+        memory.write(SEGMENT, DATA[:1000])
+        fetch.place = memory
+        fetch.advanced(SEGMENT + 1000)
+        chunk = await chunks.read(1, SEGMENT + 10, 2 * SEGMENT, fetch)
+        memory.write(SEGMENT, bytes(1000))
+        assert chunk == DATA[10:1000]
+        world.buffers.readers = Share(1000, smallest_bytes=100, largest_bytes=100)
+        assert len(await chunks.read(1, SEGMENT + 10, 2 * SEGMENT, fetch)) == 100
+        world.entry(A).in_use.fault = ShardChanged(A, "412")
+        with pytest.raises(ShardChanged):
+            await chunks.read(1, SEGMENT, 2 * SEGMENT, fetch)
 
 
 async def test_wrong_bytes_end_who_was_given_some(tmp_path: Path) -> None:
     """Nobody else: the segment is fetched anew for them."""
     async with building(tmp_path / "c") as world:
         chunks = await stored(world)
-        await chunks.from_file(1, SEGMENT, SEGMENT + 7, None)
+        await chunks.read(1, SEGMENT, SEGMENT + 7, None)
         chunks.found_wrong(0)
         chunks.check()
         chunks.found_wrong(1)
@@ -199,7 +215,7 @@ class Gate:
     def came_again(self, entry: Entry, index: int, value: int) -> None:
         self.heard.append((index, value))
 
-    async def compared(self, entry: Entry, index: int, flight: Flight) -> None:
+    async def compared(self, entry: Entry, index: int, fetch: Fetch) -> None:
         self.awaited.append(index)
 
 
@@ -212,36 +228,39 @@ def made(*, hashed: int = 2) -> tuple[Any, RepeatCheck]:
     return gate, RepeatCheck(gate, entry)
 
 
-def flight(*landed: int) -> Flight:
-    flying = Flight(0, LENGTH, 0.0)
-    flying.on_disk.segments.update(landed)
-    return flying
+def fetching(*stored: int) -> Fetch:
+    fetch = Fetch(0, LENGTH, 0.0)
+    fetch.stored.update(stored)
+    return fetch
 
 
-def test_the_sum_of_a_whole_segment_is_compared() -> None:
-    """However it was cut into chunks."""
+@pytest.mark.parametrize("by", [fetching(), None])
+def test_the_sum_of_a_whole_segment_is_compared(by: Fetch | None) -> None:
+    """However it was cut into chunks; of what is passed through, too."""
     gate, check = made()
-    check.expect(1, flight())
-    assert [check.add(1, SEGMENT, LAST[:4]), check.add(1, SEGMENT + 4, LAST[4:])] == [False, True]
+    check.expect(1, by, stored=False)
+    for position, piece in ((SEGMENT, LAST[:4]), (SEGMENT + 4, LAST[4:])):
+        check.add(1, position, piece)
     assert gate.heard == [(1, xxhash.xxh3_64_intdigest(LAST))]
     assert not check
 
 
-async def test_one_read_from_its_middle_is_waited_for() -> None:
-    """Nobody has its sum before it has landed; the first segment is no exception."""
+@pytest.mark.parametrize(("by", "awaited"), [(fetching(), [0]), (None, [])])
+async def test_one_read_from_its_middle_is_waited_for(by: Fetch | None, awaited: list[int]) -> None:
+    """Nobody has its sum before it is stored; what is passed through nobody else has whole."""
     gate, check = made()
-    check.expect(0, flight())
+    check.expect(0, by, stored=False)
     assert not check.add(0, SEGMENT - 4, LAST[:4])
     assert (bool(check), gate.heard) == (True, [])
     await check.finish()
-    assert (bool(check), gate.awaited) == (False, [0])
+    assert (bool(check), gate.awaited) == (False, awaited)
 
 
-def test_what_has_landed_was_compared() -> None:
-    """And so was what is read from the disk."""
+def test_what_is_stored_was_compared() -> None:
+    """By a fetch that goes on, or earlier."""
     gate, check = made()
-    check.expect(1, flight(1))
-    check.expect(1, None)
+    check.expect(1, fetching(1), stored=False)
+    check.expect(1, None, stored=True)
     assert not check
     assert not check.add(1, SEGMENT, LAST)
     assert gate.heard == []
@@ -249,50 +268,81 @@ def test_what_has_landed_was_compared() -> None:
 
 def test_what_was_never_here_is_not_compared() -> None:
     _, check = made(hashed=1)
-    check.expect(1, flight())
+    check.expect(1, fetching(), stored=False)
     assert not check
 
 
-def entry_of(*, ranged: bool = True, stored: tuple[int, ...] = ()) -> Entry:
-    entry = Entry("k" * 64, shard_of("https://o/a.tar"), Version('etag:"1"', Pin(PinKind.ETAG, '"1"'), WHOLE), LAYOUT, ranged=ranged)
-    for index in stored:
-        entry.segments.land(index, 1)
-    return entry
+# Stretches
 
 
-@pytest.mark.parametrize("stored", [(1,), ()])
-def test_a_doubtful_one_is_not_read(stored: tuple[int, ...]) -> None:
-    """Nor fetched into its place, which the disk does not let go of."""
-    entry = entry_of(stored=stored)
-    entry.segments.unverified.add(1)
-    assert source_of_segment(entry, 1) is SegmentSource.PRIVATE
+class Scripted:
+    """Stands in for a ``ChunkReader``: what each sending comes to."""
+
+    def __init__(self, *taken: int | Exception | None) -> None:
+        self._taken: Iterator[int | Exception | None] = iter(taken)
+        self.asked: list[tuple[int, int, int]] = []
+
+    def send_now(self, index: int, position: int, end: int, fetch: object, sock: int) -> int | None:
+        self.asked.append((index, position, end))
+        taken = next(self._taken)
+        if isinstance(taken, Exception):
+            raise taken
+        return taken
 
 
-@pytest.mark.parametrize(
-    ("stored", "joins", "outcome"),
-    [
-        ((0, 1), False, RequestOutcome.HIT),
-        ((1,), True, RequestOutcome.PARTIAL),
-        ((), True, RequestOutcome.COLLAPSED),
-        ((), False, RequestOutcome.MISS),
-        ((2, 3), False, RequestOutcome.MISS),
-    ],
-)
-def test_what_is_foreseen(stored: tuple[int, ...], joins: bool, outcome: RequestOutcome) -> None:
-    """Of the segments of the range alone."""
-    assert foreseen_outcome(entry_of(stored=stored), 0, 2 * SEGMENT, joins=joins) is outcome
+def stretch_of(chunks: Scripted, moved: list[int], place: ReaderPlace | None = None, size: int = 2 * TURN_BYTES + 5) -> FileStretch:
+    place = place or ReaderPlace(segment=3)
+    return FileStretch(cast(ChunkReader, chunks), place, None, 100, 100 + size, moved.append, goes_on=True)
 
 
-def test_a_shard_without_a_known_end_is_no_hit() -> None:
-    """Nothing says that what is stored is all of it."""
-    assert foreseen_outcome(entry_of(stored=(0,)), 0, None, joins=False) is RequestOutcome.PARTIAL
+def test_a_stretch_is_sent_a_turn_at_a_time() -> None:
+    """The loop's other readers have theirs between."""
+    chunks, moved = Scripted(TURN_BYTES, TURN_BYTES, 5), list[int]()
+    stretch = stretch_of(chunks, moved)
+    while stretch:
+        assert stretch.send(9)
+    assert moved == [TURN_BYTES, TURN_BYTES, 5]
+    assert chunks.asked[1] == (3, 100 + TURN_BYTES, 100 + 2 * TURN_BYTES)
+    assert stretch.copied == 0
 
 
-def test_what_is_foreseen_costs_by_what_is_stored() -> None:
-    """Not by the length of the range: an origin may have made it up, and each request for all of it would hold up the event loop."""
-    entry = entry_of(stored=(0, 1, 2))
-    tracemalloc.start()
-    assert foreseen_outcome(entry, 0, SEGMENT << 20, joins=False) is RequestOutcome.PARTIAL
-    memory = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert memory < 1 << 16
+@pytest.mark.parametrize("taken", [0, 7])
+def test_a_full_socket_is_given_a_small_chunk_next(taken: int) -> None:
+    """With that the transport waits for room. The reader has moved by what was taken."""
+    moved = list[int]()
+    stretch = stretch_of(Scripted(taken), moved)
+    assert not stretch.send(9)
+    assert sum(moved) == taken
+    assert len(stretch) == 2 * TURN_BYTES + 5 - taken
+    assert stretch.copied == NUDGE_BYTES
+
+
+def test_what_cannot_be_sent_is_read() -> None:
+    """A unit of it: the disk is asked."""
+    moved = list[int]()
+    stretch = stretch_of(Scripted(None), moved)
+    assert not stretch.send(9)
+    assert moved == []
+    assert stretch.copied == MOST_BYTES
+
+
+def test_a_reader_that_rested_sends_nothing() -> None:
+    """It has given its lease back: the segment may be a hole by now."""
+    chunks, place = Scripted(), ReaderPlace(segment=3)
+    stretch = stretch_of(chunks, [], place)
+    place.segment = -1
+    assert not stretch.send(9)
+    assert chunks.asked == []
+
+
+def test_a_client_that_left_is_the_writers_matter() -> None:
+    """Nothing was taken."""
+    moved = list[int]()
+    with pytest.raises(ConnectionError):
+        stretch_of(Scripted(BrokenPipeError()), moved).send(9)
+    assert moved == []
+
+
+def test_the_end_of_a_stretch_is_its_last_turn() -> None:
+    """The writer keeps nothing back there: a longer turn would leave its rest corked."""
+    assert body_writer._LAST_BYTES == TURN_BYTES

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 import time
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.house import SEGMENT, building, data_of, reader, shard_of, until
+from support.house import LAYOUT, SEGMENT, building, data_of, reader, shard_of, until
 
-from forebay_proxy.cache.readers.file_stretch import FileStretch
-from forebay_proxy.cache.readers.reader import ShardReader
-from forebay_proxy.core.facts.origins import FlightBoarded
-from forebay_proxy.core.facts.requests import ReaderWaited
+from forebay_proxy.cache.readers import reader as reader_module
+from forebay_proxy.cache.readers.chunk_reader import FileStretch
+from forebay_proxy.cache.readers.reader import REST_S, ShardReader
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.core.errors import FellBehind, OriginError, VersionLost
+from forebay_proxy.core.facts.origins import FetchJoined
+from forebay_proxy.core.facts.requests import ReaderWaited, RequestOutcome
 from forebay_proxy.core.segments import FIRST_BREADTH
-from forebay_proxy.store.files import file_io
+from forebay_proxy.core.shard import Pin, Version
 from forebay_proxy.transfer.bandwidth import MOST_RANGES
 
 A = "https://o/set/a.tar"
@@ -107,15 +110,15 @@ async def test_waiting_is_measured_and_told(tmp_path: Path) -> None:
         assert len(world.of(ReaderWaited)) == told
 
 
-async def test_boarding_somebody_elses_flight_is_counted(tmp_path: Path) -> None:
+async def test_following_somebody_elses_fetch_is_counted(tmp_path: Path) -> None:
     """One origin request fewer each time; what a reader asked for itself is not."""
     async with building(tmp_path / "c") as world:
         gate = world.origin.put(A, data_of(3 * SEGMENT)).hold(10)
         first = asyncio.create_task(world.get(A))
         await gate.reached.wait()
-        assert not world.of(FlightBoarded)
+        assert not world.of(FetchJoined)
         second = asyncio.create_task(world.get(A))
-        await until(lambda: world.of(FlightBoarded))
+        await until(lambda: world.of(FetchJoined))
         gate.open()
         await asyncio.gather(first, second)
 
@@ -129,73 +132,6 @@ async def test_leases_move_with_the_reader_and_end_with_it(tmp_path: Path) -> No
             assert min(reading.entry.segments.leases) == 3
             assert world.cache.leased_segments == len(reading.entry.segments.leases)
         assert world.cache.leased_segments == 0
-
-
-@pytest.mark.parametrize("where", ["opening", "waiting", "bypass", "verifying", "between"])
-async def test_a_cancelled_reader_gives_everything_back(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever it stood."""
-    async with building(tmp_path / "c", segments=0 if where == "bypass" else 50, window_unit=4096) as world:
-        data = data_of(6 * SEGMENT)
-        remote = world.origin.put(A, data)
-        verifying, verified, digest = threading.Event(), threading.Event(), file_io.digest
-
-        def held_digest(*args: Any) -> int:
-            verifying.set()
-            verified.wait(60)
-            return digest(*args)
-
-        if where == "verifying":
-            await world.get(A)
-            await world.quiet()
-            entry = world.entry(A)
-            entry.segments.unverified = set(entry.segments.stored())
-            monkeypatch.setattr(file_io, "digest", held_digest)
-        gate = remote.hold({"opening": None}.get(where, 20_000))
-        reached = asyncio.Event()
-
-        async def read() -> None:
-            async with world.opened(A) as reading:
-                async for _ in reading.chunks():
-                    if where in ("between", "bypass"):
-                        reached.set()
-                        await asyncio.Event().wait()
-
-        task = asyncio.create_task(read())
-        if where in ("opening", "waiting"):
-            await gate.reached.wait()
-        elif where == "verifying":
-            await until(verifying.is_set)
-        else:
-            await reached.wait()
-        task.cancel()
-        verified.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        gate.open()
-        await world.quiet()
-        world.check()
-        assert await world.get(A) == data
-
-
-async def test_readers_cancelled_at_any_step_leave_nothing(tmp_path: Path) -> None:
-    """After one turn of the loop, after two, after three ...: the books agree every time, and the last reader gets all."""
-    async with building(tmp_path / "c", segments=5, window_unit=4096) as world:
-        a, b = data_of(4 * SEGMENT), data_of(4 * SEGMENT, 1)
-        world.origin.put(A, a)
-        world.origin.put(B, b, ranged=False)
-        for turns in range(60):
-            tasks = [asyncio.create_task(world.get(name)) for name in (A, B)]
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await world.quiet()
-            world.check()
-            if turns % 7 == 0:
-                await world.operations.evict(None)
-        assert await world.get(A) == a
-        assert await world.get(B) == b
 
 
 LARGE = 2 << 20  # a segment in which no folio of another can lie: what is sent from its file
@@ -280,21 +216,135 @@ async def test_a_stretch_whose_segment_is_no_longer_the_readers_is_not_sent(tmp_
             assert client.got == data
 
 
-async def test_bytes_in_the_air_are_sent_from_the_file_as_far_as_they_are_written(tmp_path: Path) -> None:
-    """A follower that is behind the disk; the rest comes from memory."""
+async def test_what_is_coming_is_sent_from_the_file_as_far_as_it_is_written(tmp_path: Path) -> None:
+    """A follower that is behind the disk."""
     async with building(tmp_path / "c", segment_bytes=4 * LARGE) as world:
         remote = world.origin.put(A, data := data_of(4 * LARGE))
-        gate = remote.hold(3 * LARGE)
+        remote.hold(3 * LARGE)
         with Client() as client:
             async with world.opened(A) as reading:
-                await gate.reached.wait()
-                flight = reading.lease.flight
-                assert flight is not None
-                await until(lambda: flight.on_disk.end >= LARGE)
+                fetch = reading.lease.fetch
+                assert fetch is not None
+                await until(lambda: fetch.position == 3 * LARGE)
                 async for piece in handed(reading, client):
                     if isinstance(piece, FileStretch):
-                        assert reading.position <= flight.on_disk.end
-                    if len(client.got) >= LARGE:
+                        assert reading.position <= fetch.position
+                    if len(client.got) == 3 * LARGE:
                         assert client.sent_bytes > 0
                         world.origin.release()
             assert client.got == data
+
+
+# Where the bytes come from
+
+
+def entry_of(*stored: int) -> Entry:
+    entry = Entry("k" * 64, shard_of(A), Version("etag:1", Pin(), 4 * SEGMENT), LAYOUT, ranged=True)
+    for index in stored:
+        entry.segments.land(index, 1)
+    return entry
+
+
+@pytest.mark.parametrize(
+    ("stored", "end", "joins", "outcome"),
+    [
+        ((0, 1), 2 * SEGMENT, False, RequestOutcome.HIT),
+        ((1,), 2 * SEGMENT, True, RequestOutcome.PARTIAL),
+        ((), 2 * SEGMENT, True, RequestOutcome.COLLAPSED),
+        ((), 2 * SEGMENT, False, RequestOutcome.MISS),
+        ((2, 3), 2 * SEGMENT, False, RequestOutcome.MISS),
+        ((0,), None, False, RequestOutcome.PARTIAL),  # nothing says that what is stored is all of it
+    ],
+)
+def test_what_is_foreseen(stored: tuple[int, ...], end: int | None, joins: bool, outcome: RequestOutcome) -> None:
+    """Of the segments of the range alone."""
+    assert reader_module._foreseen(entry_of(*stored), 0, end, joins=joins) is outcome
+
+
+def test_what_is_foreseen_costs_by_what_is_stored() -> None:
+    """Not by the length of the range: an origin may have made it up, and each request for all of it would hold up the event loop."""
+    entry = entry_of(0, 1, 2)
+    tracemalloc.start()
+    assert reader_module._foreseen(entry, 0, SEGMENT << 20, joins=False) is RequestOutcome.PARTIAL
+    memory = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert memory < 1 << 16
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_a_doubtful_segment_is_not_read(tmp_path: Path, stored: bool) -> None:
+    """Nor fetched into its place, which the disk does not let go of: a body of the reader's own brings it, and no other segment."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data := data_of(3 * SEGMENT))
+        await world.get(A)
+        await world.quiet()
+        entry = world.entry(A)
+        if not stored:
+            await world.reclaimer.discard(entry, 1)
+
+        async def untrusted(_: Entry, index: int) -> bool:
+            return index != 1
+
+        world.cache.parts.segment_reader.trusted = untrusted  # type: ignore[method-assign]
+        entry.segments.unverified.add(1)
+        asked = len(world.origin.asked(A))
+        async with world.opened(A) as reading:
+            assert b"".join([bytes(chunk) async for chunk in reading.chunks()]) == data
+            assert reading.tally.outcome is RequestOutcome.BYPASS
+        entry.segments.unverified.clear()
+        assert world.origin.asked(A)[asked:] == [(SEGMENT, 2 * SEGMENT - 1)]
+
+
+@pytest.mark.parametrize("kind", [{"identity": False}, {"ranged": False, "length_known": False}], ids=str)
+async def test_a_chunk_of_a_readers_own_body_ends_with_its_segment(tmp_path: Path, kind: dict[str, bool]) -> None:
+    """However large the pieces are that come: what is looked at segment by segment would be passed over."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data := data_of(3 * SEGMENT), chunk_bytes=SEGMENT + SEGMENT // 2, **kind)
+        async with world.opened(A) as reading:
+            chunks = [bytes(chunk) async for chunk in reading.chunks()]
+        assert b"".join(chunks) == data
+        assert [len(chunk) for chunk in chunks] == [SEGMENT, SEGMENT // 2, SEGMENT // 2, SEGMENT]
+
+
+async def test_many_read_parts_of_what_has_no_name(tmp_path: Path) -> None:
+    """Each by one body; who was given bytes of it must not go on with another."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data := data_of(3 * SEGMENT), identity=False)
+        firsts = [SEGMENT + number for number in range(6)]
+        assert await asyncio.gather(*(world.get(A, first=first) for first in firsts)) == [data[first:] for first in firsts]
+        async with world.opened(A, first=5) as reading:
+            await world.taken(reading, 10)
+            await reading.aclose()
+            with pytest.raises(VersionLost):
+                reading._go_alone(FellBehind("gone"))
+
+
+@pytest.mark.parametrize("room", [0, 50])
+async def test_a_reader_that_rests_holds_nothing_and_goes_on(tmp_path: Path, room: int) -> None:
+    """Neither leases nor a segment of memory; what it needs then is asked for again where it is not here."""
+    async with building(tmp_path / "c", segments=room) as world:
+        world.origin.put(A, data := data_of(2 * SEGMENT))
+        async with world.opened(A) as reading:
+            got = b""
+            async for chunk in reading.chunks():
+                got += bytes(chunk)
+                if reading.position < 2 * SEGMENT:
+                    assert not reading.rests(time.monotonic())
+                    await until(lambda: all(fetch.position == fetch.end for fetch in world.fetches.all()))
+                    assert reading.rests(time.monotonic() + REST_S)
+                    await world.quiet()
+                    assert (world.buffers.memory.taken, world.cache.leased_segments) == (0, 0)
+            assert got == data
+
+
+async def test_a_reader_that_gets_no_byte_in_several_bodies_of_its_own_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fails each time it is asked is no reason to ask the origin for ever."""
+    async with building(tmp_path / "c") as world:
+        world.origin.put(A, data_of(2 * SEGMENT))
+        async with world.opened(A) as reading:
+            for _ in range(reader_module.ATTEMPTS_ALONE):
+                await reading.aclose()
+                reading._go_alone(FellBehind("gone"))
+            await reading.aclose()
+            with pytest.raises(OriginError, match="no byte beyond 0 arrived in 5 attempts"):
+                reading._go_alone(FellBehind("gone"))

@@ -1,4 +1,4 @@
-"""What one reader holds of a shard: leases before it, none behind it, and the flight it is aboard."""
+"""What one reader holds of a shard: leases before it, none behind it, and the fetch it follows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from support.house import SEGMENT, World, building, data_of, reader, shard_of
 
 from forebay_proxy.cache.readers.reader_lease import ReaderLease
+from forebay_proxy.core.facts.origins import FetchJoined
 
 A = "https://o/set/a.tar"
 
@@ -17,11 +18,11 @@ async def held(world: World) -> ReaderLease:
     world.origin.put(A, data_of(6 * SEGMENT))
     await world.get(A, reader(0), last=9)
     await world.quiet()
-    return ReaderLease(world.cache.parts, world.entry(A), shard_of(A), reader(1), object())
+    return ReaderLease(world.cache.parts, world.entry(A), shard_of(A), reader(1))
 
 
 async def test_it_asks_for_what_is_missing_and_leases_all_of_it(tmp_path: Path) -> None:
-    """What is in the air is not asked for again."""
+    """What is on its way is not asked for again, and is needed sooner."""
     async with building(tmp_path / "c") as world:
         hold = await held(world)
         hold.arrive(0)
@@ -56,23 +57,33 @@ async def test_where_there_is_no_room_it_stops_asking(tmp_path: Path) -> None:
 
 
 async def test_giving_up_leaves_nothing(tmp_path: Path) -> None:
-    """No lease and no passenger; twice is no error, and it may begin again."""
+    """No lease, and nobody follows the fetch; twice is no error, and it may begin again."""
     async with building(tmp_path / "c") as world:
         hold = await held(world)
         gate = world.origin.remotes[A].hold(SEGMENT + 10)
         hold.ask_ahead(0, 1)
-        flight = world.segment_flights.find(world.entry(A), 1)
-        assert flight is not None
-        hold.board(flight, SEGMENT)
-        hold.moved(SEGMENT + 5)
-        assert (len(flight.passengers), hold.flight) == (1, flight)
+        fetch = hold.running(1, opened_here=False)
+        assert fetch is not None
+        assert (fetch.need, world.of(FetchJoined)) == (1.0, [])  # it asked for it itself
+        hold.follow(fetch)
+        assert (fetch.subscribers, hold.fetch, fetch.need) == (1, fetch, 0.0)
         for _ in range(2):
             hold.give_up()
-            assert (len(flight.passengers), hold.flight, hold.asked_to, world.cache.leased_segments) == (0, None, -1, 0)
+            assert (fetch.subscribers, hold.fetch, hold.asked_to, world.cache.leased_segments) == (0, None, -1, 0)
+        assert hold.running(1, opened_here=False) is fetch
+        assert len(world.of(FetchJoined)) == 1
         gate.open()
         hold.arrive(2)
         assert world.cache.leased_segments == 1
         hold.give_up()
+
+
+async def test_of_a_sparse_reader_nothing_is_asked_ahead(tmp_path: Path) -> None:
+    async with building(tmp_path / "c") as world:
+        hold = await held(world)
+        hold.sparse = True
+        hold.ask_ahead(0, 3)
+        assert (hold.asked_to, len(world.fetches)) == (-1, 0)
 
 
 async def test_what_was_refused_is_asked_for_again_when_there_is_room(tmp_path: Path) -> None:

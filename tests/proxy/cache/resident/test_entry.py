@@ -20,7 +20,7 @@ from forebay_proxy.core.checksums import Checksums
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
 from forebay_proxy.core.shard import Pin, PinKind, Version, store_key
 from forebay_proxy.store.index.row import Row
-from forebay_proxy.transfer.flights import Flight
+from forebay_proxy.transfer.fetches import Fetch
 
 NAME = "https://o/a.tar"
 SHARD = shard_of(NAME)
@@ -117,15 +117,7 @@ async def test_a_segment_in_doubt_makes_the_row_one_to_verify() -> None:
     assert Entry.of_row(SHARD, entry.row("boot"), "boot", DEFAULT_LAYOUT).segments.unverified == {0, 1}
 
 
-async def test_a_length_that_became_known_changes_only_the_length() -> None:
-    """The version stays what it was."""
-    entry = entry_of(version_of(length=None))
-    assert entry.last_index is None
-    entry.set_length(SEGMENT_BYTES + 1)
-    assert (entry.version, entry.last_index) == (version_of(length=SEGMENT_BYTES + 1), 1)
-
-
-@pytest.mark.parametrize("what", ["readers", "flying"])
+@pytest.mark.parametrize("what", ["readers", "fetching"])
 def test_whoever_is_inside_keeps_it_from_being_idle(what: str) -> None:
     """A reader, or a flight."""
     use = VersionUse()
@@ -141,15 +133,15 @@ async def test_a_segment_that_is_leaving_keeps_it_from_being_idle() -> None:
     assert not use.idle
 
 
-async def test_a_body_streams_until_its_flight_ends() -> None:
-    """What one flight brought can still be found afterwards."""
+async def test_a_shard_comes_whole_until_its_fetch_ends() -> None:
+    """What one fetch brought can still be found afterwards."""
     use = VersionUse()
-    assert not use.streaming
-    use.stream = Flight(0, 10, 0.0, 0.0)
-    assert use.streaming
-    use.stream.ended()
-    assert not use.streaming
-    assert use.stream is not None
+    assert not use.comes_whole
+    use.whole = Fetch(0, 10, 0.0)
+    assert use.comes_whole
+    use.whole.ended()
+    assert not use.comes_whole
+    assert use.whole is not None
 
 
 def test_the_end_waits_for_the_digest_while_one_is_expected() -> None:

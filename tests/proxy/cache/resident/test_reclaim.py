@@ -216,7 +216,7 @@ async def test_a_flight_cancelled_while_it_prepares_gives_all_back(tmp_path: Pat
         monkeypatch.setattr(target, step, held)
         reading = asyncio.create_task(world.get(B))
         await reached.wait()
-        world.flights.cancel()
+        world.fetches.cancel()
         world.resolver.cancel()
         await asyncio.sleep(0)
         gate.set()
@@ -231,9 +231,9 @@ async def test_a_flight_cancelled_while_it_waits_for_a_segment_to_leave(tmp_path
         grant = world.room.reserve(SEGMENT)
         entry = world.entry(A)
         reading = asyncio.create_task(world.get(A, first=2 * SEGMENT, last=3 * SEGMENT - 1))
-        await until(lambda: world.flights.find(entry.key, 2))
+        await until(lambda: world.fetches.find(entry.key, 2))
         await asyncio.sleep(0)
-        world.flights.cancel()
+        world.fetches.cancel()
         with pytest.raises(Exception, match="shutting down"):
             await reading
         await world.reclaimer.clear(grant)
@@ -262,7 +262,7 @@ async def test_a_segment_put_back_and_taken_again_is_waited_for_again(tmp_path: 
         await until(lambda: 1 in entry.in_use.leaving)
         entry.in_use.leaving[1].add_done_callback(lambda _: taken_again.append(asyncio.create_task(world.reclaimer.discard(entry, 1))))
         grant = world.room.reserve(SEGMENT)
-        preparing = asyncio.create_task(world.fill.prepare(entry, 1, grant))
+        preparing = asyncio.create_task(world.storage.prepare(entry, 1, grant))
         await asyncio.sleep(0.01)
         refuse.set()
         await first
@@ -275,28 +275,6 @@ async def test_a_segment_put_back_and_taken_again_is_waited_for_again(tmp_path: 
         if preparing.result() is not None:
             entry.in_use.withdraw(1)
             await world.reclaimer.abandon(entry, 1, grant)
-
-
-async def test_a_file_that_can_be_neither_cut_nor_freed_is_counted_as_what_it_keeps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The body ended short of its grant: no byte beyond the segment stays in the books."""
-    async with building(tmp_path / "c", segments=8) as world:
-        gate = world.origin.put(A, data_of(10), ranged=False, length_known=False).hold(5)
-        reading = asyncio.create_task(world.get(A))
-        await gate.reached.wait()
-        with monkeypatch.context() as patch:
-            for leaf in ("resize", "punch", "unlink"):
-                patch.setattr(file_io, leaf, failing(errno.EIO))
-            gate.open()
-            assert await reading == data_of(10)
-            await world.quiet()
-            assert world.ledger.stored_bytes
-            kept = sum(entry.segments.bytes_of(index) for entry in world.room.entries.values() for index in entry.segments.stored())
-            assert (world.ledger.stored_bytes, world.ledger.reserved_bytes) == (kept, 0)
-        await world.operations.evict(None)
-        await world.quiet()
-        assert (world.ledger.stored_bytes, world.allocated()) == (0, 0)
 
 
 async def test_nothing_is_put_back_where_nothing_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ async def test_a_displacement_that_fails_is_not_counted_for_ever(tmp_path: Path)
         entry, _ = await world.resolver.entry(shard_of(B), "job", need=2000.0)
         await world.quiet()
         world.origin.remotes[B].fail(times=10)
-        assert world.segment_flights.ensure(entry, 1, shard_of(B), need=2000.0, need_at=world.clock(), reader=reader(2)) is not None
+        assert world.segment_fetches.ensure(entry, 1, shard_of(B), need=2000.0, need_at=world.clock(), reader=reader(2)) is not None
         assert len(world.room.read_ahead) == 1
         await world.quiet()
         assert not len(world.room.read_ahead)

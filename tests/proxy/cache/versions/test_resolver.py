@@ -13,8 +13,7 @@ import pytest
 from support.fake_origin import reset
 from support.house import SEGMENT, building, data_of, reader, shard_of, until
 
-from forebay_proxy.cache.fill.fetcher import UNWANTED_BUDGET_S
-from forebay_proxy.cache.resident.space import Slice
+from forebay_proxy.cache.fetching.fetcher import UNWANTED_BUDGET_S
 from forebay_proxy.cache.versions.refusals import REMEMBERED_S
 from forebay_proxy.cache.versions.versions import NO_JOB_S
 from forebay_proxy.core.errors import (
@@ -28,7 +27,6 @@ from forebay_proxy.core.errors import (
 from forebay_proxy.core.facts.origins import Revalidated
 from forebay_proxy.core.segments import MOST_BYTES
 from forebay_proxy.core.shard import ByteRange
-from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.policy.plans.live_jobs import PAUSE_S
 from forebay_proxy.store.files import file_io
 from forebay_proxy.transfer.limiter import DEMAND
@@ -199,15 +197,12 @@ async def test_an_opening_ahead_that_finds_no_room_is_nobodys_answer(tmp_path: P
     async with building(tmp_path / "c") as world:
         world.origin.put(A, DATA)
         comers: list[asyncio.Task[bytes]] = []
-        grant = world.fill.grants.opening
 
-        async def no_room(needed: Urgency, size: int) -> Grant[Slice] | None:
-            if needed.need < DEMAND:
-                return await grant(needed, size)
+        def no_room(size: int, needed: Urgency) -> None:
             comers.append(asyncio.create_task(world.get(A, reader(2))))  # it runs before anybody hears of the failure
-            return None
+            raise CacheFull("no room")
 
-        monkeypatch.setattr(world.fill.grants, "opening", no_room)
+        monkeypatch.setattr(world.segment_fetches, "check_ahead", no_room)
         with pytest.raises(CacheFull):
             await world.resolver.entry(shard_of(A), "job", need=DEMAND + 1)
         assert await comers[0] == DATA
@@ -323,9 +318,8 @@ async def test_nothing_is_noted_of_an_opening_whose_room_was_not_made(tmp_path: 
 
         with monkeypatch.context() as patch:
             patch.setattr(file_io, "punch", punch)
-            with pytest.raises(CacheFull):
-                await world.resolver.entry(shard_of(A), "job", need=DEMAND + 1, need_at=world.clock.now, reader=reader())
-        assert world.origin.asked(A) == []
+            await world.resolver.entry(shard_of(A), "job", need=DEMAND + 1, need_at=world.clock.now, reader=reader())
+            await world.quiet()
         assert world.room.read_ahead.unread_bytes == 0
 
 
@@ -372,14 +366,6 @@ async def test_a_nameless_origin_is_one_stream(tmp_path: Path) -> None:
         assert world.origin.asked(A)[-1] is None
     async with building(tmp_path / "c") as world:
         assert not world.room.entries
-
-
-async def test_a_small_nameless_shard_needs_no_second_request(tmp_path: Path) -> None:
-    """One range holds all of it."""
-    async with building(tmp_path / "c") as world:
-        world.origin.put(A, data_of(100), identity=False)
-        assert await world.get(A) == data_of(100)
-        assert world.origin.asked(A) == [(0, SEGMENT - 1)]
 
 
 async def test_a_prefetchs_opening_becomes_its_readers(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ class Model:
         self.open.append(grant)
 
     def end(self, number: int) -> None:
-        """The ``number`` also says how: who stays, how much of it is needed, stored or released."""
+        """The ``number`` also says how: who stays, stored or released."""
         if not self.open:
             return
         grant = self.open.pop(number % len(self.open))
@@ -119,13 +119,11 @@ class Model:
             self.ledger.stayed(grant, victim)
             self.stored[victim.subject] = victim.bytes
         self.ledger.vacated(grant)
-        self.ledger.shrink(grant, number)
         if number % 2 or stayed:
             self.ledger.release(grant)
             return
-        size = min(number, grant.bytes)
-        self.ledger.commit(grant, size)
-        self.stored[next(self.serial)] = size
+        self.ledger.commit(grant)
+        self.stored[next(self.serial)] = grant.bytes
 
     def remove(self, number: int) -> None:
         for key, size in list(self.stored.items())[:1]:
@@ -167,13 +165,11 @@ def test_what_is_promised_is_not_on_the_disk_until_it_is_allocated() -> None:
     assert ledger.held_bytes == 80 - 15
     ledger.vacated(displaced)
     assert ledger.held_bytes == 80 - 15
-    ledger.shrink(displaced, 5)
-    ledger.shrink(kept, 12)
     ledger.commit(kept)
     ledger.release(given_back)
     ledger.release(displaced)
     assert ledger.unallocated_bytes == 0
-    assert ledger.held_bytes == ledger.used_bytes == 57
+    assert ledger.held_bytes == ledger.used_bytes == 65
 
 
 def test_what_the_disk_holds_at_least_while_it_is_watched() -> None:

@@ -8,10 +8,10 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import xxhash
 from support.house import until
 from support.stores import held_by_a_child, make_row, ramp, sum_of
 
@@ -20,7 +20,7 @@ from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
 from forebay_proxy.store import file_table
 from forebay_proxy.store.files import fallocate, file_io, shard_file
 from forebay_proxy.store.files.file_io import Leased
-from forebay_proxy.store.files.shard_file import ShardFile
+from forebay_proxy.store.files.shard_file import QUICK_FOR_S, QUICK_S, SLOW_FOR_S, ShardFile
 from forebay_proxy.store.store import Store
 
 LENGTH = 2 * SEGMENT_BYTES + 5000  # the tail ends inside a block
@@ -45,7 +45,7 @@ async def fill(file: ShardFile) -> None:
     for index in range(3):
         data = ramp(KEY, index, LENGTH)
         await file.allocate(index * SEGMENT_BYTES, len(data))
-        await file.write(index * SEGMENT_BYTES, data)
+        await file.append(index * SEGMENT_BYTES, data, probe=True)
 
 
 class Held:
@@ -182,7 +182,7 @@ async def test_a_long_file_is_punched_by_what_is_in_it(
     for index in {*written, *allocated}:
         await long.allocate(index * SEGMENT_BYTES, 5000)
     for index in written:
-        await long.write(index * SEGMENT_BYTES, bytes([1]) * 5000)
+        await long.append(index * SEGMENT_BYTES, bytes([1]) * 5000, probe=True)
     monkeypatch.setattr(fallocate, "punch", noted)
     if not tells:
         monkeypatch.setattr(os, "lseek", untold)
@@ -218,21 +218,6 @@ async def test_a_file_put_in_its_place_is_not_punched(file: ShardFile, tmp_path:
     assert path.read_bytes() == b"other"
 
 
-async def test_a_file_of_unknown_length_grows_and_settles(store: Store) -> None:
-    """It grows before each allocation, never shrinks by growing, and is cut to the length once that is known."""
-    file = await store.files.create(KEY, None)
-    await file.grow(SEGMENT_BYTES)
-    await file.grow(100)
-    await file.allocate(0, SEGMENT_BYTES)
-    await file.write(0, b"x" * 1000)
-    await file.set_length(1000)
-    assert await file.read(0, 1000) == b"x" * 1000
-    with pytest.raises(DiskFailed, match="ENODATA"):
-        await file.read(0, 1001)
-    if store.abilities.punch:
-        assert file.allocated_bytes() < SEGMENT_BYTES
-
-
 async def test_remove_unlinks_and_closes(file: ShardFile, tmp_path: Path) -> None:
     """Blocks and descriptor are gone, later calls fail."""
     await fill(file)
@@ -247,18 +232,100 @@ async def test_writing_to_a_deleted_file_fails_and_reading_goes_on(file: ShardFi
     """Bytes nobody can see must not fill the disk; those that are there are still the shard's."""
     await fill(file)
     (tmp_path / "shards" / KEY).unlink()
-    for attempt in (file.write(0, b"x"), file.allocate(0, 10), file.grow(2 * LENGTH), file.sync(), file.punch(0, 10)):
+    for attempt in (file.append(0, b"x", probe=True), file.allocate(0, 10), file.sync(), file.punch(0, 10)):
         with pytest.raises(DiskFailed, match="ENOENT"):
             await attempt
     assert await file.read(0, 100) == ramp(KEY, 0, LENGTH)[:100]
 
 
-async def test_a_short_write_is_continued(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("probe", [True, False])
+async def test_a_short_write_is_continued(file: ShardFile, monkeypatch: pytest.MonkeyPatch, probe: bool) -> None:
     """pwrite may take less than it is given."""
+    await file.append(0, b"quick", probe=True)
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: real(fd, bytes(data[:3]), offset))
-    await file.write(5, b"0123456789")
-    assert await file.read(5, 10) == b"0123456789"
+    await file.append(5, memoryview(b"0123456789"), probe=probe)
+    assert await file.read(0, 15) == b"quick0123456789"
+
+
+class Disk:
+    """Says what each write takes, and notes who made it, on a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.takes_s, self.writers = 1000.0, 0.0, list[str]()
+        monkeypatch.setattr(shard_file, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self._real = file_io.append
+        monkeypatch.setattr(file_io, "append", self._append)
+
+    def _append(self, fd: int, offset: int, data: bytes) -> float:
+        self.writers.append("loop" if threading.current_thread() is threading.main_thread() else "thread")
+        self._real(fd, offset, data)
+        return self.takes_s
+
+
+@pytest.fixture
+def disk(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+async def written(file: ShardFile, disk: Disk, takes_s: float = 0.0, *, probe: bool = False) -> str:
+    """Who made a write that takes so long."""
+    disk.takes_s = takes_s
+    await file.append(5, b"0123456789", probe=probe)
+    return disk.writers[-1]
+
+
+async def test_the_loop_writes_while_the_disk_is_quick(file: ShardFile, disk: Disk) -> None:
+    """Once a thread found it so, and that is not long ago; a new segment is tried by a thread."""
+    assert [await written(file, disk, probe=probe) for probe in (False, False, True, False)] == ["thread", "loop", "thread", "loop"]
+    disk.now += QUICK_FOR_S
+    assert [await written(file, disk) for _ in range(2)] == ["thread", "loop"]
+
+
+async def test_after_a_slow_write_threads_write(file: ShardFile, disk: Disk) -> None:
+    """Until one of them was quick, where it was a thread that was slow."""
+    await written(file, disk, QUICK_S)
+    assert [await written(file, disk) for _ in range(2)] == ["thread", "loop"]
+
+
+async def test_after_a_slow_write_of_the_loop_threads_write_for_a_while(file: ShardFile, disk: Disk) -> None:
+    """Whatever they find."""
+    await written(file, disk)
+    assert await written(file, disk, QUICK_S) == "loop"
+    assert [await written(file, disk) for _ in range(3)] == ["thread"] * 3
+    disk.now += SLOW_FOR_S
+    assert [await written(file, disk) for _ in range(2)] == ["thread", "loop"]
+
+
+@pytest.mark.parametrize("probe", [True, False])
+async def test_a_write_that_fails_is_a_disk_failure(file: ShardFile, monkeypatch: pytest.MonkeyPatch, probe: bool) -> None:
+    """Whoever makes it."""
+    await file.append(0, b"quick", probe=True)
+    monkeypatch.setattr(os, "pwrite", raising(errno.ENOSPC))
+    with pytest.raises(DiskFailed, match="ENOSPC"):
+        await file.append(5, b"x", probe=probe)
+
+
+@pytest.mark.parametrize("probe", [True, False])
+@pytest.mark.parametrize("closed", [True, False])
+async def test_a_file_that_is_closed_or_closing_takes_nothing(
+    file: ShardFile, monkeypatch: pytest.MonkeyPatch, probe: bool, closed: bool
+) -> None:
+    """Its descriptor may be another file's by then."""
+    await file.append(0, b"quick", probe=True)
+    slow = Held(os.fdatasync)
+    monkeypatch.setattr(os, "fdatasync", slow)
+    syncing = asyncio.create_task(file.sync())
+    await slow.reached()
+    closing = asyncio.create_task(file.aclose())
+    await asyncio.sleep(0)
+    if closed:
+        slow.leave.set()
+        await closing
+    with pytest.raises(DiskFailed, match="EBADF"):
+        await file.append(5, b"x", probe=probe)
+    slow.leave.set()
+    await asyncio.gather(syncing, closing)
 
 
 async def test_a_cancelled_allocation_is_given_back(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,22 +341,11 @@ async def test_a_cancelled_allocation_is_given_back(file: ShardFile, monkeypatch
     assert file.allocated_bytes() == 0
 
 
-@pytest.mark.parametrize("count", [1, 3, 2000])
-async def test_pieces_are_written_and_hashed_in_order(file: ShardFile, count: int) -> None:
-    """One call for many pieces, also for more than the kernel takes at once."""
-    pieces: list[bytes | memoryview] = [bytes([number % 256]) * 7 for number in range(count)]
-    hasher = xxhash.xxh3_64()
-    await file.write_pieces(5, pieces, hasher)
-    whole = b"".join(pieces)
-    assert await file.read(5, len(whole)) == whole
-    assert hasher.intdigest() == xxhash.xxh3_64_intdigest(whole)
-
-
 async def test_closing_waits_for_calls_in_flight(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread finds its descriptor closed, or used again for another file."""
     slow = Held(os.pwrite)
     monkeypatch.setattr(os, "pwrite", slow)
-    writing = asyncio.create_task(file.write(0, b"x"))
+    writing = asyncio.create_task(file.append(0, b"x", probe=True))
     await slow.reached()
     closing = asyncio.create_task(file.aclose())
     await asyncio.sleep(0)
@@ -339,22 +395,22 @@ async def test_a_failed_allocation_gives_back_what_it_got(file: ShardFile, monke
 async def test_a_call_that_hangs_is_not_waited_for(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """ETIMEDOUT; its descriptor stays until it has come back, and nothing is freed under it."""
     monkeypatch.setattr(shard_file, "PATIENCE_S", 0.1)
-    gate, order, real_write, real_punch = threading.Event(), list[str](), file_io.write, file_io.punch
+    gate, order, real_append, real_punch = threading.Event(), list[str](), file_io.append, file_io.punch
 
-    def hangs(fd: int, offset: int, data: bytes) -> None:
+    def hangs(fd: int, offset: int, data: bytes) -> float:
         assert gate.wait(60)
-        real_write(fd, offset, data)
         order.append("written")
+        return real_append(fd, offset, data)
 
     def punch(*args: Any) -> None:
         order.append("punched")
         real_punch(*args)
 
-    monkeypatch.setattr(file_io, "write", hangs)
+    monkeypatch.setattr(file_io, "append", hangs)
     monkeypatch.setattr(file_io, "punch", punch)
     await file.allocate(0, SEGMENT_BYTES)
     with pytest.raises(DiskFailed, match="no answer within") as raised:
-        await file.write(0, bytes(range(256)) * 256)
+        await file.append(0, bytes(range(256)) * 256, probe=True)
     assert raised.value.errno_name == "ETIMEDOUT"
     freeing = asyncio.create_task(file.punch(0, SEGMENT_BYTES))
     closing = asyncio.create_task(file.aclose())
@@ -387,7 +443,7 @@ async def test_a_file_that_is_made_late_is_nobodys(store: Store, tmp_path: Path,
         while KEY in store.files.open:
             await asyncio.sleep(0.01)
     made = await store.files.create(KEY, LENGTH)
-    await made.write(0, b"mine")
+    await made.append(0, b"mine", probe=True)
     assert await made.read(0, 4) == b"mine"
 
 
@@ -396,11 +452,7 @@ async def test_writing_beyond_a_cut_is_refused(file: ShardFile, tmp_path: Path) 
     path = next((tmp_path / "shards").iterdir())
     size = path.stat().st_size
     os.truncate(path, size // 2)
-    for attempt in (
-        file.write(size - 10, b"x" * 10),
-        file.allocate(size // 2, 4096),
-        file.write_pieces(size - 1, [b"x"], xxhash.xxh3_64()),
-    ):
+    for attempt in (file.append(size - 10, b"x" * 10, probe=True), file.allocate(size // 2, 4096)):
         with pytest.raises(DiskFailed, match="ENODATA"):
             await attempt
     assert path.stat().st_size == size // 2
@@ -412,7 +464,7 @@ async def test_what_lacks_is_told_at_opening(store: Store) -> None:
     key = make_row(length=length).key
     file = await store.files.create(key, length)
     for index in (0, 2, 3):
-        await file.write(index * SEGMENT_BYTES, b"\0" * DEFAULT_LAYOUT.span(index, length)[1])
+        await file.append(index * SEGMENT_BYTES, b"\0" * DEFAULT_LAYOUT.span(index, length)[1], probe=True)
     await file.punch(2 * SEGMENT_BYTES + 8192, 4096)
     await file.aclose()
     file = await store.files.reopen(key, length, range(4))
@@ -425,7 +477,7 @@ async def test_what_lacks_is_told_at_opening(store: Store) -> None:
 async def test_removing_a_file_with_a_second_name(file: ShardFile, tmp_path: Path, store: Store) -> None:
     """It loses the name we gave it, its bytes stay for whoever gave it the other; it is closed, and the name is free."""
     path = next((tmp_path / "shards").iterdir())
-    await file.write(0, b"x" * 4096)
+    await file.append(0, b"x" * 4096, probe=True)
     (tmp_path / "copy").hardlink_to(path)
     await file.remove()
     assert not path.exists()

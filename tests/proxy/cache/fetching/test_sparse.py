@@ -1,4 +1,4 @@
-"""Parts of segments that are fetched alone and not stored; and from when on the whole segment is."""
+"""Parts of segments that are passed through and not stored; and from when on the whole segment is fetched."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import pytest
 from support.fake_origin import reset
 from support.house import LAYOUT, SEGMENT, World, building, data_of, reader, shard_of
 
-from forebay_proxy.cache.fill import relays
-from forebay_proxy.cache.fill.relays import Relays
-from forebay_proxy.core.errors import ShardChanged
+from forebay_proxy.cache.fetching import sparse
+from forebay_proxy.cache.fetching.sparse import SparseParts
+from forebay_proxy.core.facts.origins import FetchRetried
 from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.shard import ByteRange, SparseRange
-from forebay_proxy.transfer import passengers
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 A = "https://origin.example/a/a.mp4"
@@ -74,12 +73,12 @@ async def test_what_is_in_the_air_is_waited_for(world: World) -> None:
 
 
 async def test_across_a_border_each_segment_is_asked_for_its_part(world: World) -> None:
-    """What is stored or relayed is decided segment by segment."""
+    """What is stored or passed through is decided segment by segment."""
     assert await part(world, SEGMENT - 10, 30) is RequestOutcome.RELAYED
     assert ranges(world) == [(SEGMENT - 10, SEGMENT - 1), (SEGMENT, SEGMENT + 19)]
 
 
-async def test_a_segment_of_which_half_was_relayed_is_fetched(world: World) -> None:
+async def test_a_segment_of_which_half_was_passed_through_is_fetched(world: World) -> None:
     """Whoever asks; from then on it is here. Its neighbours have their own count."""
     quarter = SEGMENT // 4
     outcomes = [await part(world, SEGMENT + at, quarter, reader(at)) for at in (0, quarter, 2 * quarter)]
@@ -112,13 +111,17 @@ async def test_an_object_that_turns_out_to_be_short_is_fetched(world: World) -> 
     assert world.entry(A).segments.complete
 
 
-@pytest.mark.parametrize("lacks", ["identity", "ranged"])
-async def test_where_two_parts_could_not_be_told_to_be_of_one_version_it_is_stored(world: World, lacks: str) -> None:
-    """As any other request of such a shard."""
-    world.origin.put(A, DATA[:SEGMENT], **{lacks: False})
+async def test_where_the_origin_honours_no_range_all_of_it_is_stored(world: World) -> None:
+    world.origin.put(A, DATA[:SEGMENT], ranged=False)
     assert await part(world, 5) is RequestOutcome.MISS
-    await world.quiet()
     assert world.entry(A).segments.complete
+
+
+async def test_where_two_parts_could_not_be_told_to_be_of_one_version_nothing_is(world: World) -> None:
+    """As of any other request of such a shard."""
+    world.origin.put(A, DATA[:SEGMENT], identity=False)
+    assert await part(world, 5) is RequestOutcome.BYPASS
+    assert world.allocated() == 0
 
 
 async def test_what_a_plan_names_is_fetched_whole(world: World) -> None:
@@ -141,26 +144,6 @@ async def test_a_broken_part_is_gone_on_with(world: World, known: bool) -> None:
     assert (asked.range, asked.pin) == ((SEGMENT + 300, SEGMENT + PART - 1), '"v1"')
 
 
-async def test_a_part_of_another_version_is_never_mixed_in(world: World) -> None:
-    """The origin changed it between the first half of a part and the second."""
-    world.origin.remotes[A].chunk_bytes = 100
-    world.origin.remotes[A].fail(reset, after=300)
-    got = b""
-
-    async def read() -> None:
-        nonlocal got
-        async with world.cache.open(shard_of(A), None, SparseRange(0, PART - 1)) as reading:
-            await reading.begin(0, PART - 1)
-            async for chunk in reading.chunks():
-                got += bytes(chunk)
-                world.origin.put(A, data_of(len(DATA), 3), etag='"v2"')
-
-    with pytest.raises(ShardChanged):
-        await read()
-    assert got == DATA[: len(got)]
-    assert len(got) < PART
-
-
 async def test_the_begin_of_a_tar_is_not_judged_by_a_part(world: World) -> None:
     """A tar is told by its first 512 bytes."""
     name = "https://origin.example/a/a.tar"
@@ -171,20 +154,41 @@ async def test_the_begin_of_a_tar_is_not_judged_by_a_part(world: World) -> None:
     assert reading.entry.trust.no_tar is None
 
 
-async def test_a_part_that_nobody_comes_for_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_part_that_nobody_comes_for_is_given_up(world: World) -> None:
     """A client whose version is another has its answer before the first byte; nothing stays behind."""
-    monkeypatch.setattr(passengers, "BOARDING_S", 0.01)
     async with world.cache.open(shard_of(A), None, SparseRange(5, 99)):
-        pass
+        assert world.origin.open == 1
     await world.quiet()
-    assert len(world.room.entries) == 0
-    assert "0 begun" in repr(world.fill.relays)
+    assert (len(world.room.entries), world.origin.open) == (0, 0)
+
+
+async def read(world: World, first: int, last: int) -> bytes:
+    async with world.cache.open(shard_of(A), None, SparseRange(first, last)) as reading:
+        await reading.begin(first, last)
+        return b"".join([bytes(chunk) async for chunk in reading.chunks()])
+
+
+@pytest.mark.parametrize(("other", "leaves"), [((5, 50), False), ((20, 99), False), ((100, 200), False), ((20, 50), True)])
+async def test_a_part_that_comes_is_the_first_readers_whom_it_covers(world: World, other: tuple[int, int], leaves: bool) -> None:
+    """Of those who wait for the opening, whoever asked for it; the others ask for their own. Nothing is asked for twice."""
+    gate = world.origin.remotes[A].hold()
+    first = asyncio.create_task(read(world, 5, 99))
+    await gate.reached.wait()
+    second = asyncio.create_task(read(world, *other))
+    await asyncio.sleep(0)
+    if leaves:
+        first.cancel()
+    gate.open()
+    assert await second == DATA[other[0] : other[1] + 1]
+    assert leaves or await first == DATA[5:100]
+    assert ranges(world) == ([(5, 99)] if leaves else [(5, 99), other])
+    assert not world.of(FetchRetried)
 
 
 def test_the_count_has_a_bound() -> None:
     """The segment that was asked for longest ago is forgotten."""
-    found = Relays()
-    names = [str(number) for number in range(relays.MOST_SEGMENTS + 1)]
+    found = SparseParts()
+    names = [str(number) for number in range(sparse.MOST_SEGMENTS + 1)]
     assert all(found.take(name, 0, 50, 100) for name in names)
     assert (found.take(names[0], 0, 50, 100), found.take(names[-1], 0, 50, 100)) == (True, False)
 
@@ -192,4 +196,4 @@ def test_the_count_has_a_bound() -> None:
 @pytest.mark.parametrize("want", [None, ByteRange(5, 9), SparseRange(0, SEGMENT)])
 def test_what_is_no_part(want: ByteRange | None) -> None:
     """A reader that does not say so wants the segment around it; so does one that asks for more than half of it."""
-    assert Relays().part(A, want, LAYOUT) is None
+    assert SparseParts().asked_at_opening(A, want, LAYOUT) is None

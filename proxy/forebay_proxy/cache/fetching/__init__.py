@@ -1,0 +1,1 @@
+"""How segments come into the cache: room, fetches, sinks."""

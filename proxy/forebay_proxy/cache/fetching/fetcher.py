@@ -1,0 +1,387 @@
+"""The way to the origin: ask, check, resume; the bytes of one version, in order.
+
+The version is pinned: every request carries the pin, every answer's version is compared before any of its bytes is given out, so bytes of
+two versions never meet. A broken body is asked again from its next missing byte (Range + pin) within the retry budget; who takes the bytes
+does not notice.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.facts import DigestsOffered
+from forebay_proxy.core.digests import Digest, first_usable, hasher_of
+from forebay_proxy.core.errors import (
+    DigestDiffers,
+    OriginLied,
+    OriginTimeout,
+    OriginUnavailable,
+    RangeNotSatisfiable,
+    ShardChanged,
+    ShardError,
+    ShardForbidden,
+    ShardNotFound,
+    TruncatedShard,
+    VersionLost,
+)
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.cache import DigestChecked
+from forebay_proxy.core.facts.origins import FetchRetried, OriginBytes, OriginOddity
+from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
+from forebay_proxy.origins.base import OriginBody, TellsDigests
+from forebay_proxy.origins.registry import Origins
+from forebay_proxy.transfer.buffers import Share
+from forebay_proxy.transfer.fetches import Answer
+from forebay_proxy.transfer.limiter import DEMAND, WAITED, Limiters, Slot, SlotNeed
+from forebay_proxy.transfer.retry import RetryBudget
+from forebay_proxy.wire.tar.end_marker import EndMarker
+
+__all__ = ["DENIALS", "NAMELESS", "UNWANTED_BUDGET_S", "Fetcher", "QueuedNeed", "check", "reason_of"]
+
+log = logging.getLogger("forebay")
+
+# An origin that has not answered once since the start is more likely a wrong name than one in trouble: say so soon.
+UNANSWERED_BUDGET_S = 10.0
+MOST_ANSWERED = 4096  # origins: a client may name any number of hosts; one that is forgotten is given up sooner, until its next answer
+# No reader waits for it: a reader who left, or a prefetch. A later reader asks with a budget of its own.
+UNWANTED_BUDGET_S = 15.0
+# Denials in a row before a replaced version is believed to be gone: several servers behind one name may give a shard ETags of their own,
+# and the next one asked may have this version. Two that answer by chance hide it once in 10^12 reads of a segment, four once in 100,000,
+# eight once in 200. A real replacement is told 3.5 s later than it could be.
+DENIALS = 40
+DENIED_S = 0.01  # the n-th question comes after n of these, up to
+LONGEST_DENIED_S = 0.1
+ALONE_BYTES = 128 * 1024  # that wait in this process for the one reader of a body, who may be slow
+NAMELESS = "the origin names no version: nothing would tell another one's bytes from these"
+
+
+class QueuedNeed:
+    """The need of a question whose answer a reader waits for at the end of its shard."""
+
+    need = WAITED / 2  # behind readers that wait for bytes, but not held back with the prefetch
+
+
+class Fetcher:
+    """Brings bytes from origins; the only room that asks them for bodies."""
+
+    def __init__(
+        self,
+        origins: Origins,
+        limiters: Limiters,
+        bodies: Share,
+        events: Events,
+        *,
+        origin_digests: bool = True,
+        retry_budget_s: float,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]],
+        chance: random.Random,
+    ) -> None:
+        self._origins = origins.by_scheme
+        self._limiters = limiters
+        self._bodies = bodies
+        self._events = events
+        self._origin_digests = origin_digests
+        self._retry_budget_s = retry_budget_s
+        self._clock = clock
+        self.sleep = sleep
+        self._chance = chance
+        self.asked_schemes = origins.asked_schemes
+        self._answered: OrderedDict[str, None] = OrderedDict()  # origins, the longest silent first
+        self._advised: set[str] = set()  # origins whose servers contradict each other
+
+    def retry_budget(self, origin: str) -> RetryBudget:
+        """A fresh retry budget for one fetch from ``origin``; it grows with the host's first answer to anybody."""
+        return RetryBudget(lambda: self._budget_s(origin), self._clock, self.sleep, self._chance)
+
+    def _budget_s(self, origin: str) -> float:
+        return self._retry_budget_s if origin in self._answered else min(UNANSWERED_BUDGET_S, self._retry_budget_s)
+
+    @asynccontextmanager
+    async def ask(
+        self, shard: Shard, want: ByteRange | None, pin: Pin, need: SlotNeed, retry_budget: RetryBudget | None = None
+    ) -> AsyncIterator[tuple[OriginBody, Slot]]:
+        """One request, in its turn; the origin's limiter learns how it went."""
+        async with self._turn(shard, need, retry_budget) as slot:
+            slot.brings_bytes(self._clock)
+            async with self._origins[shard.url.scheme].read(shard, want, pin) as body:
+                self._answers(shard, slot)
+                yield body, slot
+
+    async def version(self, shard: Shard, needed: SlotNeed) -> Version:
+        """The version the origin holds now; waits for its turn like any request, and asks again where the answer is nonsense."""
+        retry_budget = self.retry_budget(shard.origin)
+        while True:
+            try:
+                async with self._turn(shard, needed, retry_budget) as slot:
+                    version = await self._origins[shard.url.scheme].head(shard)
+                    self._answers(shard, slot)
+                    return version
+            except OriginLied as error:
+                await self.again(shard, error, retry_budget)
+
+    @asynccontextmanager
+    async def _turn(self, shard: Shard, need: SlotNeed, retry_budget: RetryBudget | None) -> AsyncIterator[Slot]:
+        """A place at the origin; whatever goes wrong while it is held is told to the limiter."""
+        came = self._clock()
+        async with self._limiters.of(shard.origin).slot(need) as slot:
+            if retry_budget is not None:
+                retry_budget.queued(self._clock() - came)
+            try:
+                yield slot
+            except ShardError as error:
+                if _is_answer(error):
+                    self._heard(shard.origin)
+                if isinstance(error, OriginTimeout) or (isinstance(error, OriginUnavailable) and error.throttled):
+                    slot.pushed_back()
+                raise
+
+    def _answers(self, shard: Shard, slot: Slot) -> None:
+        self._heard(shard.origin)
+        slot.went_well()
+
+    def _heard(self, origin: str) -> None:
+        """The host is there."""
+        self._answered[origin] = None
+        self._answered.move_to_end(origin)
+        if len(self._answered) > MOST_ANSWERED:
+            self._answered.popitem(last=False)
+
+    async def digests(self, shard: Shard, entry: Entry) -> tuple[Digest, ...]:
+        """The digests the origin names for this version, asked for once, in its turn: behind those who wait for bytes, before prefetch."""
+        origin = self._origins[shard.url.scheme]
+        if not isinstance(origin, TellsDigests):
+            return ()
+        async with self._turn(shard, QueuedNeed(), None):
+            return await origin.digests(shard, entry.version.pin)
+
+    def ahead(self, origin: str) -> int:
+        """How many requests ahead of need are worth having at this origin at once."""
+        return self._limiters.of(origin).ahead
+
+    def hurried(self, origin: str) -> None:
+        """Something that waits for its turn is needed sooner now."""
+        self._limiters.of(origin).wake()
+
+    async def stream(
+        self,
+        entry: Entry,
+        shard: Shard,
+        first: int,
+        end: int | None,
+        need: SlotNeed,
+        *,
+        wanted: Callable[[], object],
+        answer: Answer | None = None,
+        retry_budget: RetryBudget | None = None,
+        alone: bool = False,
+    ) -> AsyncGenerator[bytes | memoryview]:
+        """Bytes ``first`` to ``end`` (exclusive; None: to where the origin's body ends) of this very version, however often a body breaks.
+
+        ``answer``: one that has begun, of which the first bytes are taken. ``wanted``: whether a reader waits for them. ``alone``: they go
+        at the pace of one reader, and hold no place of the origin's. The taker has done with a piece when it asks for the next.
+
+        Of a version without identity it is one body, whatever it is of: who was given bytes before must not go on with it.
+
+        Raises what cannot be mended; ``TruncatedShard`` for a body whose end cannot be told from a cut.
+        """
+        budget = retry_budget or self.retry_budget(shard.origin)
+        position = first
+        while end is None or position < end:
+            before, framed = position, True
+            try:
+                want = ByteRange(position, None if end is None else end - 1) if entry.ranged else None
+                asking = self.ask(shard, want, entry.version.pin, need, budget) if answer is None else answer.taken()
+                answer = None
+                async with asking as (body, slot):
+                    self._judge(entry, body, want)
+                    framed = body.framed
+                    if alone:
+                        slot.leave()
+                    body.narrow(ALONE_BYTES if alone else self._bodies.unit_bytes)
+                    pieces = self._needed(entry, shard, body, position, end, need)
+                    if position == 0 and end in (None, entry.version.length):
+                        pieces = self._whole(entry, body, pieces)
+                    async with aclosing(pieces):
+                        async for piece in pieces:
+                            yield piece
+                            position += len(piece)
+                if end is None or entry.version.length is None:
+                    return
+                if position < end:
+                    raise TruncatedShard(entry.name, f"the body ended at byte {position} of {end}")
+            except RangeNotSatisfiable as error:
+                cause = f"the origin says that byte {before} lies beyond its end, this version has {entry.version.length} bytes"
+                raise ShardChanged(entry.name, cause) from error
+            except DigestDiffers:
+                raise
+            except ShardError as error:
+                if position == end:
+                    return  # all of it came before the end of the body went wrong
+                if position > before:
+                    budget.progress()
+                elif not framed and isinstance(error, TruncatedShard):
+                    raise  # the same end twice: it is the origin's, and asking again brings it again
+                await self._resume(entry, shard, position, error, budget, wanted)
+
+    def _judge(self, entry: Entry, body: OriginBody, want: ByteRange | None) -> None:
+        """As ``check``; and what an answer of the right version says besides."""
+        check(entry, body, want)
+        if entry.trust.denials:
+            self._shown_again(entry)
+        if body.digests and not entry.passes:
+            self._events.emit(DigestsOffered(entry, body.digests))
+
+    async def _needed(
+        self, entry: Entry, shard: Shard, body: OriginBody, position: int, end: int | None, need: SlotNeed
+    ) -> AsyncGenerator[bytes | memoryview]:
+        """Of one body the bytes from ``position`` to ``end``. Raises ``OriginLied`` where it begins too late, or goes on too long."""
+        limiter, kind = self._limiters.of(shard.origin), "demand" if need.need < DEMAND else "prefetch"
+        began, company, received = self._clock(), limiter.in_flight, 0
+        # A whole body where a part is needed, or what another reader asked for: what came before is passed over, what lies beyond is left.
+        whole = not body.ranged and (entry.ranged or end != entry.version.length)
+        longer = whole or (end is not None and body.ranged and body.length is not None and body.first + body.length > end)
+        skip, tail = position - body.first, EndMarker() if entry.version.length is None and not body.framed else None
+        if skip < 0:
+            raise OriginLied(entry.name, f"the body starts at {body.first}, {position} is needed")
+        if whole and entry.ranged:
+            self._events.emit(OriginOddity(shard.origin, "whole-for-range"))
+        async for piece in body.chunks:
+            received += len(piece)
+            limiter.bandwidth.came(len(piece), self._clock())
+            self._events.emit(OriginBytes(shard.origin, len(piece), kind))
+            if tail is not None:
+                tail.feed(piece)
+            passed = min(skip, len(piece))
+            skip -= passed
+            needed = piece[passed:] if end is None else piece[passed : passed + end - position]
+            if len(needed) < len(piece) - passed and not longer:
+                raise OriginLied(entry.name, f"more bytes came than the {end} promised")
+            position += len(needed)
+            if position == end:
+                limiter.connection_rate.measured(received, self._clock() - began, max(company, limiter.in_flight))
+            if needed:
+                yield needed
+            if longer and position == end:
+                return
+        if tail is not None and not tail.seen:
+            raise TruncatedShard(
+                entry.name,
+                f"the connection closed after {position} bytes, with neither a length nor a tar end marker: that may be a cut",
+                next_step="serve the shard with a Content-Length",
+            )
+
+    def _whole(self, entry: Entry, body: OriginBody, pieces: AsyncGenerator[bytes | memoryview]) -> AsyncGenerator[bytes | memoryview]:
+        """``pieces``, all of a body of which nothing is kept; the last one comes once all have the digest that the answer names."""
+        digest = first_usable(body.digests) if entry.passes and self._origin_digests else None
+        return pieces if digest is None else self._compared(entry, pieces, digest)
+
+    async def _compared(
+        self, entry: Entry, pieces: AsyncGenerator[bytes | memoryview], digest: Digest
+    ) -> AsyncGenerator[bytes | memoryview]:
+        hasher, last = hasher_of(digest.algorithm), memoryview(b"")
+        async with aclosing(pieces):
+            async for piece in pieces:
+                hasher.update(piece)
+                if last:
+                    yield last
+                last = memoryview(piece)
+        computed = Digest(digest.algorithm, hasher.digest())
+        self._events.emit(DigestChecked(digest.algorithm, "agrees" if computed == digest else "differs"))
+        if computed != digest:
+            raise DigestDiffers(entry.name, f"the origin's digest is {digest}, its bytes have {computed}", again=True)
+        if last:
+            yield last
+
+    async def _resume(
+        self, entry: Entry, shard: Shard, position: int, error: ShardError, budget: RetryBudget, wanted: Callable[[], object]
+    ) -> None:
+        """Pause before asking for the rest, or raise ``error`` if asking cannot help."""
+        resumed = position > 0
+        if resumed and not entry.version.identity:
+            raise VersionLost(entry.name, f"{error.cause}, and {NAMELESS}", next_step=error.next_step) from error
+        if isinstance(error, ShardChanged):
+            entry.trust.denials += 1
+            if not entry.version.identity or entry.in_use.stale or entry.trust.denials > DENIALS:
+                raise error
+            await self.sleep(min(LONGEST_DENIED_S, DENIED_S * entry.trust.denials))
+            self._events.emit(FetchRetried(shard.origin, reason_of(error), resumed))
+            return
+        if wanted():
+            budget.wanted()
+        else:
+            budget.shorten(UNWANTED_BUDGET_S)
+        await self.again(shard, error, budget, resumed=resumed)
+
+    def _shown_again(self, entry: Entry) -> None:
+        """The origin shows a version that it had denied: several servers behind one name made up their ETags from inodes or copy times."""
+        entry.trust.denials = 0
+        self._events.emit(OriginOddity(entry.origin, "version-returned"))
+        if entry.origin not in self._advised and len(self._advised) < MOST_ANSWERED:
+            self._advised.add(entry.origin)
+            log.warning(
+                "origin %s names a shard by one ETag (or date), then by another, then by the first, as several servers behind one name do: "
+                "each part is asked for until the right one answers, which costs requests. Let all of them say the same: files copied with "
+                "their times (rsync -t), then Apache 'FileETag MTime Size', nginx as it is",
+                entry.origin,
+            )
+
+    async def again(self, shard: Shard, error: ShardError, retry_budget: RetryBudget, *, resumed: bool = False) -> None:
+        """Pause before the same question is asked again, or raise: ``error``, or what it means in the end, if asking cannot help."""
+        hopeless = isinstance(error, OriginUnavailable) and error.hopeless and shard.origin not in self._answered
+        if hopeless or not (error.retryable or isinstance(error, (OriginLied, OriginUnavailable))):
+            raise error
+        try:
+            await retry_budget.pause(error)
+        except OriginLied as lie:
+            if lie.of_version:
+                raise ShardChanged(shard.name, lie.cause) from lie  # the origin insists: our version is not the one it has
+            raise
+        self._events.emit(FetchRetried(shard.origin, reason_of(error), resumed))
+
+
+def check(entry: Entry, body: OriginBody, want: ByteRange | None) -> None:
+    """The answer is about the version being fetched, and its bytes can be told apart. Raises ``ShardChanged``, or ``OriginLied``.
+
+    Where the origin names its versions, the same name with another length or encoding is a lie. Where it does not, they are all there is
+    to tell two versions apart.
+    """
+    mine, theirs = entry.version, body.version
+    if mine.encoding != theirs.encoding and mine.identity:
+        was, now = mine.encoding or "identity", theirs.encoding or "identity"
+        raise OriginLied(entry.name, f"the origin now sends it encoded as {now}, it was {was}", of_version=True)
+    if mine.identity and not theirs.identity:
+        raise OriginLied(entry.name, f"the origin does not say of which version this is, it was {mine.identity}", of_version=True)
+    if mine.identity != theirs.identity:
+        raise ShardChanged(entry.name, f"the origin now has version {theirs.identity or 'without identity'}, this one is {mine.identity}")
+    if mine.length is not None and theirs.length is not None and mine.length != theirs.length:
+        cause = f"the origin now says that it has {theirs.length} bytes, it said {mine.length}"
+        raise OriginLied(entry.name, cause, of_version=True) if mine.identity else ShardChanged(entry.name, cause)
+    if mine.encoding != theirs.encoding:
+        raise ShardChanged(entry.name, "the origin now sends it in another encoding")
+    # It honoured Range once, or an earlier process had its body as one stream. Same version and length: what is needed is taken of it.
+    if want is not None and not body.ranged and theirs.length is None:
+        raise OriginLied(entry.name, f"asked for {want.header()}, the origin answered with a body of unknown length", of_version=True)
+
+
+def _is_answer(error: ShardError) -> bool:
+    """Whether the host said this: it is there."""
+    if isinstance(error, OriginUnavailable):
+        return error.answered
+    return isinstance(error, (ShardForbidden, ShardNotFound, RangeNotSatisfiable, ShardChanged, OriginLied))
+
+
+def reason_of(error: ShardError) -> str:
+    """A short word for metrics: why an origin request was in vain."""
+    if isinstance(error, OriginTimeout):
+        return "timeout"
+    if isinstance(error, OriginUnavailable):
+        return "throttled" if error.throttled else "unavailable"
+    if isinstance(error, TruncatedShard):
+        return "short"
+    return "changed" if isinstance(error, ShardChanged) else "status" if error.status in (401, 403, 404, 416) else "wrong"

@@ -1,0 +1,305 @@
+"""The fetches of segments: finds the one that brings a segment, and begins one where there is none.
+
+Four parts ask for bytes: a reader that needs a segment now (its bytes always come, into memory if need be), a reader that will need it
+next, the prefetcher, and an opening, whose first body is there already. What is only ahead of need is refused where no room is granted.
+
+Nothing here waits; a fetch runs by itself: room for its segment is made ready, then the bytes are asked for, and land in its sink.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Hashable
+from contextlib import aclosing
+
+from forebay_proxy.cache.fetching.fetcher import Fetcher
+from forebay_proxy.cache.fetching.segment_storage import SegmentStorage
+from forebay_proxy.cache.fetching.sink import Sink
+from forebay_proxy.cache.fetching.sparse import SparseParts
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.facts import SegmentMissed
+from forebay_proxy.cache.resident.segment_reader import SegmentReader
+from forebay_proxy.cache.resident.space import Slice, SpaceManager
+from forebay_proxy.core.errors import CacheFull, DiskFailed, ShardChanged, bare
+from forebay_proxy.core.events import Events
+from forebay_proxy.core.facts.origins import FetchJoined, NotStorable, Refetched
+from forebay_proxy.core.segments import allocated
+from forebay_proxy.core.shard import Shard
+from forebay_proxy.policy.eviction.ledger import Grant
+from forebay_proxy.policy.plans.registry import PlanRegistry
+from forebay_proxy.store.health import DiskHealth
+from forebay_proxy.transfer.buffers import BufferBudget
+from forebay_proxy.transfer.fetches import WHOLE, Answer, Fetch, FetchTable, error_for_subscribers
+from forebay_proxy.transfer.limiter import DEMAND
+from forebay_proxy.transfer.retry import RetryBudget
+from forebay_proxy.transfer.single_flight import Urgency
+from forebay_proxy.wire.protocol.plan import ReaderName
+
+__all__ = ["SegmentFetches"]
+
+log = logging.getLogger("forebay")
+MOST_TOLD = 256  # origins that are named in the log; all are counted
+
+
+class SegmentFetches:
+    """Positions are in bytes of the shard; ``need`` is an urgency, the lower the sooner. Not thread-safe: the event loop's only."""
+
+    def __init__(
+        self,
+        *,
+        room: SpaceManager,
+        disk: DiskHealth,
+        plans: PlanRegistry,
+        table: FetchTable,
+        storage: SegmentStorage,
+        segment_reader: SegmentReader,
+        fetcher: Fetcher,
+        buffers: BufferBudget,
+        events: Events,
+        clock: Callable[[], float],
+    ) -> None:
+        self.sparse = SparseParts()
+        self._told: set[str] = set()  # origins of which it was said that nothing can be kept
+        self._room = room
+        self._disk = disk
+        self._plans = plans
+        self._table = table
+        self._storage = storage
+        self._segment_reader = segment_reader
+        self._fetcher = fetcher
+        self._buffers = buffers
+        self._events = events
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"<SegmentFetches {len(self._table)} running>"
+
+    def find(self, entry: Entry, index: int) -> Fetch | None:
+        """The fetch that brings the segment; None: nothing does."""
+        fetch = self._table.find(entry.key, index)
+        if fetch is not None and index in fetch.stored and not entry.segments.has(index):
+            return None  # what it brought has left already (it may be waiting for the end of its body): there are holes below its watermark
+        return fetch
+
+    def ensure(self, entry: Entry, index: int, shard: Shard, *, need: float, need_at: float | None, reader: Hashable) -> Fetch | None:
+        """Prefetch's door: a fetch for segment ``index``, None if it is here or on its way. Raises ``CacheFull``.
+
+        ``need_at`` is in monotonic seconds, None: not known.
+        """
+        if entry.segments.has(index):
+            self._segment_reader.foresee(entry, index)
+            return None
+        if self.find(entry, index) is not None:
+            return None
+        if not entry.ranged or self._room.entries.setdefault(entry.key, entry) is not entry:
+            raise CacheFull("this version cannot be completed any more")
+        grant = self._ahead(entry, index, need_at, reader)
+        return self._begin(entry, index, shard, need, [grant])
+
+    def launch(self, entry: Entry, index: int, shard: Shard) -> Fetch:
+        """A fetch for a missing segment that a reader needs now; into memory when no room can be granted."""
+        grant = self._demand(entry, index)
+        return self._begin(entry, index, shard, 0.0, [] if grant is None else [grant])
+
+    def launch_ahead(self, entry: Entry, index: int, shard: Shard, need: float, reader: ReaderName | None) -> bool:
+        """The same for a segment beyond the reader's position; False where there is no room for it.
+
+        For a ``reader`` whose future is known what is still needed leaves for two segments of it, and for no more.
+        """
+        if self.announced(reader) is None:
+            grant = self._demand(entry, index)
+        elif not self._disk.usable:
+            return False
+        else:
+            try:
+                grant = self._room.reserve_ahead(entry.segments.bytes_of(index), self._clock(), reader, (entry.key, index), inside=True)
+            except CacheFull:
+                return False
+        if grant is None:
+            return False
+        self._begin(entry, index, shard, need, [grant])
+        return True
+
+    def opened(self, entry: Entry, index: int, needed: Urgency) -> tuple[Fetch, Sink] | None:
+        """The fetch and the sink of a first body, which has segment ``index`` (``WHOLE``: all of them); for ``run``.
+
+        None where a body that comes whole or not at all finds no room for all of it. Raises ``CacheFull`` for a segment that is only ahead
+        of need and finds none.
+        """
+        fetch = Fetch(*self._span(entry, index), needed.need, self._clock())
+        if index == WHOLE:
+            grants = self._whole(entry, needed)
+            if grants is None:
+                self._events.emit(SegmentMissed(entry, 0, fetch))
+                return None
+            entry.in_use.whole = fetch
+        else:
+            grant = self._ahead(entry, index, needed.need_at, needed.reader) if fetch.prefetch else self._demand(entry, index)
+            grants = [] if grant is None else [grant]
+        self._table.add(entry.key, index, fetch)
+        entry.in_use.fetching += 1
+        return fetch, Sink(self._storage, self._buffers.memory, entry, fetch, grants)
+
+    def _whole(self, entry: Entry, needed: Urgency) -> list[Grant[Slice]] | None:
+        """Room for all segments; None where there is not so much, and then nothing has left for it."""
+        ahead, admission = needed.need >= DEMAND, self._room.admission
+        total = allocated(entry.version.length or 0)  # not summed up: an origin may name any length
+        grants: list[Grant[Slice]] = []
+        try:
+            if ahead:
+                self.check_ahead(total, needed)
+            elif not (self._disk.usable and admission.has_room(total)):
+                self._storage.refused("no-room" if self._disk.usable else "disk")
+                return None
+            for index in range(entry.segments.count):
+                size, place = entry.segments.bytes_of(index), (entry.key, index)
+                grants.append(self._room.reserve_ahead(size, needed.need_at, needed.reader, place) if ahead else self._room.reserve(size))
+        except CacheFull:
+            for grant in grants:
+                self._storage.give_back(entry, None, grant)
+            return None
+        return grants
+
+    def _begin(self, entry: Entry, index: int, shard: Shard, need: float, grants: list[Grant[Slice]]) -> Fetch:
+        fetch = Fetch(*self._span(entry, index), need, self._clock())
+        entry.in_use.fetching += 1
+        sink = Sink(self._storage, self._buffers.memory, entry, fetch, grants)
+        self._table.start(entry.key, index, fetch, self.run(entry, index, shard, fetch, sink))
+        return fetch
+
+    @staticmethod
+    def _span(entry: Entry, index: int) -> tuple[int, int]:
+        if index == WHOLE:
+            return 0, entry.version.length or 0
+        first, size = entry.segments.span(index)
+        return first, first + size
+
+    async def run(
+        self,
+        entry: Entry,
+        index: int,
+        shard: Shard,
+        fetch: Fetch,
+        sink: Sink,
+        answer: Answer | None = None,
+        retry_budget: RetryBudget | None = None,
+    ) -> None:
+        """Bring everything of ``fetch``; whatever happens, nothing of it stays behind. Raises what ends it."""
+        self._storage.begun(entry, shard)
+        error: BaseException | None = None
+        try:
+            if answer is not None and fetch.bypass:
+                answer.leave_place()  # stuck readers may have all memory for a minute
+            await sink.ready()
+            pieces = self._fetcher.stream(
+                entry, shard, fetch.first, fetch.end, fetch, wanted=lambda: fetch.subscribers, answer=answer, retry_budget=retry_budget
+            )
+            answer = None
+            with self._buffers.bodies.held():
+                async with aclosing(pieces):
+                    async for piece in pieces:
+                        await sink.put(piece)
+            if fetch.bypass and not fetch.followed:
+                await fetch.first_subscriber()
+        except BaseException as failed:
+            # Before its bytes are given back: no reader may read them from now on.
+            error = fetch.error = bare(error_for_subscribers(failed))
+            if isinstance(failed, ShardChanged):
+                self._storage.outdated(entry)
+            if isinstance(failed, DiskFailed):
+                self._storage.failed(entry, failed)
+            raise
+        finally:
+            sink.close()
+            self._ended(entry, index, fetch)
+            self._table.remove(entry.key, index, fetch, error)
+            if answer is not None:
+                await answer.drop()
+
+    def _ended(self, entry: Entry, index: int, fetch: Fetch) -> None:
+        entry.in_use.fetching -= 1
+        missing = [each for each in (range(entry.segments.count) if index == WHOLE else (index,)) if not entry.segments.has(each)]
+        for each in missing:
+            self._room.read_ahead.end(entry.key, each)
+        if missing:
+            self._events.emit(SegmentMissed(entry, max(0, index), fetch))
+        if missing and index == WHOLE:
+            self._storage.outdated(entry)  # part of a body that cannot be asked in pieces is of no use to later readers
+        self._room.left(entry)
+
+    def not_kept(self, entry: Entry) -> None:
+        """An opening found a version of which nothing can be kept: counted, and of each origin said once."""
+        self._events.emit(NotStorable(entry.origin))
+        if entry.origin not in self._told and len(self._told) < MOST_TOLD:
+            self._told.add(entry.origin)
+            log.warning(
+                "%s: shards are passed through to each reader, and not stored: of %s, %s", entry.origin, entry.name, entry.why_passed
+            )
+
+    async def alone(
+        self, entry: Entry, position: int, end: int | None, shard: Shard, *, sparse: bool
+    ) -> AsyncGenerator[bytes | memoryview]:
+        """Bytes ``position`` to ``end`` (exclusive; None: to the shard's end) for one reader, passed through to it and not stored.
+
+        An opening's answer that has them is gone on with. ``sparse``: no more of the segment than that is wanted; else it is fetched anew,
+        beside what was to be stored.
+        """
+        answer = entry.in_use.answer
+        if answer is not None and answer.claim(position, end):
+            entry.in_use.answer = None
+        else:
+            answer = None
+            if not sparse and not entry.passes:
+                self._events.emit(Refetched(entry.origin, (end or position) - position))
+        self._storage.passes_by(entry)
+        stream = self._fetcher.stream(entry, shard, position, end, Urgency(0.0), wanted=lambda: True, answer=answer, alone=True)
+        async with aclosing(stream) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    def is_sparse(self, entry: Entry, position: int, end: int) -> bool:
+        """Whether ``position`` to ``end`` (exclusive, in one segment) is better passed through than all of the segment fetched; then they
+        count. Without an identity nothing would tell that two parts are of one version.
+        """
+        index = entry.segments.layout.index_of(position)
+        can = entry.ranged and bool(entry.version.identity)
+        return can and self.sparse.take(entry.name, index, end - position, entry.segments.span(index)[1])
+
+    def announced(self, reader: ReaderName | None) -> ReaderName | None:
+        """``reader`` if its future is known."""
+        return reader if reader is not None and self._plans.get(reader) is not None else None
+
+    def hurry(self, entry: Entry, fetch: Fetch, need: float) -> None:
+        """A fetch is needed as soon as ``need`` says, or sooner."""
+        if need < fetch.need:
+            fetch.need = need
+            self._fetcher.hurried(entry.origin)
+
+    def joined(self) -> None:
+        """A reader follows a fetch that others asked for."""
+        self._events.emit(FetchJoined())
+
+    # Room
+
+    def _demand(self, entry: Entry, index: int) -> Grant[Slice] | None:
+        """Room for a segment that is needed now, its victims still to be removed; None: bypass."""
+        if not self._disk.usable:
+            self._storage.refused("disk")
+            return None
+        try:
+            return self._room.reserve(entry.segments.bytes_of(index))
+        except CacheFull:
+            self._storage.refused("no-room")
+            return None
+
+    def _ahead(self, entry: Entry, index: int, need_at: float | None, reader: Hashable) -> Grant[Slice]:
+        """Room for a segment ahead of need. Raises ``CacheFull``."""
+        if not self._disk.usable:
+            raise CacheFull("the cache disk is failing")
+        return self._room.reserve_ahead(entry.segments.bytes_of(index), need_at, reader, (entry.key, index))
+
+    def check_ahead(self, size: int, needed: Urgency) -> None:
+        """Raises ``CacheFull`` where ``size`` bytes would find no room ahead of need now: then their origin need not be asked."""
+        if not self._disk.usable:
+            raise CacheFull("the cache disk is failing")
+        self._room.admission.check_ahead(size, needed.need_at, needed.reader)

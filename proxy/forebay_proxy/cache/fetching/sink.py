@@ -1,0 +1,145 @@
+"""Where a fetch's bytes go: segment by segment into the shard's file, or into a segment of memory when no room can be granted.
+
+Room is asked for before the bytes are (``ready``). What arrives is written at once, and is readable then; a segment is stored only when
+all of it is on the disk with its checksum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import xxhash
+
+from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.space import Slice
+from forebay_proxy.core.errors import CacheFull, DiskFailed
+from forebay_proxy.policy.eviction.ledger import Grant
+from forebay_proxy.store.files.shard_file import ShardFile
+from forebay_proxy.transfer.buffers import MemorySegment, MemorySegments
+from forebay_proxy.transfer.fetches import Fetch
+from forebay_proxy.transfer.limiter import WAITED
+from forebay_proxy.wire.tar.first_bytes import LOOK_BYTES, is_named_tar, why_no_tar
+
+__all__ = ["Sink", "SinkStorage"]
+
+
+class SinkStorage(Protocol):
+    """What a sink needs of the cache."""
+
+    async def prepare(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile | None:
+        """Empty what the grant's victims hold and allocate the segment; None (grant given back): bypass."""
+        ...
+
+    def segment_stored(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], fetch: Fetch) -> None: ...
+
+    def segment_passed(self, entry: Entry, index: int, checksum: int, fetch: Fetch) -> None:
+        """All of a segment has come into memory."""
+        ...
+
+    def passes_by(self, entry: Entry) -> None:
+        """Bytes of the shard are not stored."""
+        ...
+
+    def give_back(self, entry: Entry, index: int | None, grant: Grant[Slice]) -> None:
+        """A grant that did not become a segment; ``index`` None: nothing of it was ever allocated."""
+        ...
+
+
+@dataclass(slots=True)
+class OpenSegment:
+    """The segment that is being written: its room, and its place in the file."""
+
+    index: int
+    first: int
+    end: int
+    grant: Grant[Slice]
+    file: ShardFile
+    hasher: xxhash.xxh3_64 = field(default_factory=xxhash.xxh3_64)
+
+
+class Sink:
+    """Takes one fetch's bytes in order; ``close`` gives back what did not become a segment. Not thread-safe: the event loop's only."""
+
+    def __init__(self, storage: SinkStorage, memory: MemorySegments, entry: Entry, fetch: Fetch, grants: list[Grant[Slice]]) -> None:
+        """``grants``: one for each segment of the fetch, in order; none: it goes into memory."""
+        self._storage = storage
+        self._memory_segments = memory
+        self._entry = entry
+        self._fetch = fetch
+        self._grants = grants
+        self._segment: OpenSegment | None = None
+        self._memory: MemorySegment | None = None
+        self._hasher = xxhash.xxh3_64()  # of what is in memory
+        looks = fetch.first == 0 and entry.trust.no_tar is None and is_named_tar(entry.name) and not entry.version.encoding
+        self._beginning: bytes | None = b"" if looks else None  # what came of the bytes that tell a tar; None: nobody wants to know
+        fetch.bypass = not grants
+
+    def __repr__(self) -> str:
+        return f"<Sink of {self._fetch!r}{', in memory' if self._fetch.bypass else ''}>"
+
+    async def ready(self) -> None:
+        """Have a place for the next byte before it is asked for. Raises ``CacheFull``, ``DiskFailed``."""
+        if self._segment is None and self._memory is None and self._fetch.position < self._fetch.end:
+            await self._open(self._entry.segments.layout.index_of(self._fetch.position))
+
+    async def _open(self, index: int) -> None:
+        fetch, (first, size) = self._fetch, self._entry.segments.span(index)
+        if not fetch.bypass:
+            grant = self._grants.pop(0)
+            file = await self._storage.prepare(self._entry, index, grant)
+            if file is not None:
+                self._segment = OpenSegment(index, first, first + size, grant, file)
+                fetch.place = file
+                return
+            if (fetch.need >= WAITED and not fetch.subscribers) or fetch.end > first + size:
+                raise CacheFull("no place on the disk for what nobody waits for, or what only a whole shard is of use for")
+            fetch.bypass = True
+        self._storage.passes_by(self._entry)
+        fetch.place = self._memory = await self._memory_segments.take(first, fetch.kept)
+
+    async def put(self, piece: bytes | memoryview) -> None:
+        """Take the next bytes; waits for the disk. Raises ``CacheFull``, ``DiskFailed``."""
+        if self._beginning is not None:
+            self._look(self._beginning + bytes(piece[: LOOK_BYTES - len(self._beginning)]))
+        while piece:
+            await self.ready()
+            piece = await self._write(piece)
+
+    async def _write(self, piece: bytes | memoryview) -> bytes | memoryview:
+        """Write what is of the segment that is open; the rest."""
+        fetch, segment, at = self._fetch, self._segment, self._fetch.position
+        if segment is None:
+            assert self._memory is not None, "a place is ready"
+            self._memory.write(at, piece)
+            self._hasher.update(piece)
+            if at + len(piece) == fetch.end:
+                index = self._entry.segments.layout.index_of(fetch.first)
+                self._storage.segment_passed(self._entry, index, self._hasher.intdigest(), fetch)
+            fetch.advanced(at + len(piece))
+            return b""
+        here, rest = (piece, b"") if len(piece) <= segment.end - at else (piece[: segment.end - at], piece[segment.end - at :])
+        await segment.file.append(at, here, probe=at == segment.first)
+        if self._entry.stored.file is not segment.file:
+            raise DiskFailed("write", "ENOENT", f"the file of shard {self._entry.name} was given up meanwhile")
+        segment.hasher.update(here)
+        if at + len(here) == segment.end:  # before its readers go on: a segment that is read to its end is stored
+            self._segment = None
+            fetch.stored.add(segment.index)
+            self._storage.segment_stored(self._entry, segment.index, segment.hasher.intdigest(), segment.grant, fetch)
+        fetch.advanced(at + len(here))
+        return rest
+
+    def _look(self, beginning: bytes) -> None:
+        """Judge the first bytes before a reader is given the last of them: a reader of a short page may be gone at its end."""
+        self._beginning = beginning
+        if len(beginning) == LOOK_BYTES or len(beginning) >= self._fetch.end:
+            self._entry.trust.no_tar, self._beginning = why_no_tar(beginning), None
+
+    def close(self) -> None:
+        """Give back the room of bytes that became no segment. Those written already lie below the watermark of a fetch that failed."""
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            self._storage.give_back(self._entry, segment.index, segment.grant)
+        while self._grants:
+            self._storage.give_back(self._entry, None, self._grants.pop())

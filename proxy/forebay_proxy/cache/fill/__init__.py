@@ -1,1 +1,0 @@
-"""How segments come into the cache: room, flights, writing."""
