@@ -318,6 +318,13 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture
+def place() -> Generator[Path]:
+    """A directory of gigabytes, gone when the test ends; pytest keeps its own for three runs."""
+    with tempfile.TemporaryDirectory(prefix="forebay-place-") as made:
+        yield Path(made)
+
+
+@pytest.fixture
 def open_folder() -> Generator[Path]:
     """One that every user may walk to, and into: pytest's own folder is shut again by each run of pytest that begins beside this one."""
     with tempfile.TemporaryDirectory(prefix="forebay-open-") as made:

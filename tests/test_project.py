@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from support.pool import APART, HEAVY
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*(ROOT / "proxy").rglob("*.py"), *(ROOT / "loader").rglob("*.py")])
@@ -185,6 +186,12 @@ def test_what_depends_on_webdataset_is_run_with_both() -> None:
         if path.name not in WITH_ONE and path != Path(__file__)
     }
     assert not unmarked
+
+
+@pytest.mark.parametrize("names", [HEAVY, APART], ids=["heavy", "apart"])
+def test_files_that_the_pool_names_are_there(names: frozenset[str]) -> None:
+    """One that was renamed would be run beside another."""
+    assert all((Path(__file__).parent / name).exists() for name in names)
 
 
 def test_names_of_tests_are_short(request: pytest.FixtureRequest) -> None:

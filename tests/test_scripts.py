@@ -85,22 +85,15 @@ def test_leaves():
 needs_pool = pytest.mark.skipif(importlib.util.find_spec("xdist") is None, reason="needs pytest-xdist: scripts/test installs it")
 
 
-@pytest.mark.parametrize("pool", [(), pytest.param(("-n", "1"), marks=needs_pool)], ids=["alone", "in a worker"])
-def test_what_a_test_leaves_running_is_told_and_ended(tmp_path: Path, pool: tuple[str, ...]) -> None:
-    """Even in a session of its own and without a parent; it is named and killed, and the run ends."""
-    done = pool_of(tmp_path, LEAVING, *pool)
-    assert done.returncode == 0, done.stdout
-    left = int((tmp_path / "left").read_text())
-    assert f"processes left behind, now killed: {left} (sleep 600)" in done.stderr
-    wait_until(lambda: process_start_time(left) is None)
+DYING = LEAVING + "    os.kill(os.getpid(), signal.SIGKILL)\n"
 
 
-@needs_pool
-def test_what_a_worker_that_died_leaves_running_is_ended(tmp_path: Path) -> None:
-    """The test is named, and by whoever began the pool what it had started."""
-    done = pool_of(tmp_path, LEAVING + "    os.kill(os.getpid(), signal.SIGKILL)\n", "-n", "2")
-    assert done.returncode == 1, done.stdout
-    assert "crashed while running 'test_it.py::test_leaves" in done.stdout
+@pytest.mark.parametrize(("test", "pool"), [(LEAVING, ()), pytest.param(DYING, ("-n", "2"), marks=needs_pool)], ids=["alone", "died"])
+def test_what_a_test_leaves_running_is_told_and_ended(tmp_path: Path, test: str, pool: tuple[str, ...]) -> None:
+    """Even in a session of its own and without a parent; it is named and killed, and the run ends. So it is where a worker of it died."""
+    done = pool_of(tmp_path, test, *pool)
+    assert done.returncode == len(pool) // 2, done.stdout
+    assert not pool or "crashed while running 'test_it.py::test_leaves" in done.stdout
     left = int((tmp_path / "left").read_text())
     assert f"processes left behind, now killed: {left} (sleep 600)" in done.stderr
     wait_until(lambda: process_start_time(left) is None)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.sidecar import Sidecar, environment, running, start
+from support.sidecar import Sidecar, environment, running
 from support.verbs import verb
 from support.warm_python import python_program, warm_workers
 from support.zygote import zygote
@@ -63,17 +63,6 @@ def test_the_kernel_sees_no_difference(tmp_path: Path) -> None:
     assert said[0] == said[1]
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGKILL, -signal.SIGKILL)], ids=["term", "int", "kill"]
-)
-def test_it_ends_as_a_program_does(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    """By each signal with the code of a program, and then it is gone."""
-    sidecar = start(tmp_path, "--cache-size", "100MB")
-    assert is_forked(sidecar)
-    assert sidecar._end(number) == code
-    assert not Path(f"/proc/{sidecar.process.pid}").exists()
-
-
 def test_each_has_its_own_environment(tmp_path: Path) -> None:
     """What an earlier one was given is not there any more."""
     for environ, host in (({"FOREBAY_CACHE_SIZE": "70MB", "FOREBAY_HOST": "127.0.0.2"}, "127.0.0.2"), ({}, "127.0.0.1")):
@@ -89,14 +78,7 @@ def test_what_imports_and_libraries_read_takes_a_start(tmp_path: Path, name: str
     usual = environment(tmp_path)
     assert zygote(usual) is not None
     assert zygote({**usual, name: "another"}) is None
-
-
-def test_another_environment_starts_the_program(tmp_path: Path) -> None:
-    """As ``start`` is used: nobody has to think of it. And the next one is forked again."""
-    with running(tmp_path, "--cache-size", "100MB", environ={"PYTHONHASHSEED": "1"}) as sidecar:
-        assert not is_forked(sidecar)
-    with running(tmp_path, "--cache-size", "100MB") as sidecar:
-        assert is_forked(sidecar)
+    assert zygote(usual) is not None, "the next one is forked again"
 
 
 @pytest.mark.parametrize(
@@ -171,7 +153,7 @@ def test_what_cannot_be_imported_fails_a_pool(tmp_path: Path) -> None:
     broken = tmp_path / "test_broken.py"
     broken.write_text("import nowhere\n\ndef test_nothing() -> None: ...\n")
     root = Path(__file__).resolve().parents[1]
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "tests/test_pool.py", str(broken)]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "tests/test_wiring.py", str(broken)]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 1, done.stdout
     assert "No module named 'nowhere'" in done.stdout

@@ -1,11 +1,9 @@
-"""What the end-to-end tests share: an origin, a place on disk that is emptied again, and the real S3."""
+"""What the end-to-end tests share: an origin, and the real S3."""
 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 from support.s3_servers import rados_gateway  # noqa: F401
@@ -38,13 +36,6 @@ def fresh_loader(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fetches: a test of bad input after which an origin may have been asked all the same")
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory of gigabytes, gone when the test ends; pytest keeps its own for three runs."""
-    with tempfile.TemporaryDirectory(prefix="forebay-e2e-") as directory:
-        yield Path(directory)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -76,16 +75,6 @@ async def test_a_shard_of_a_hub(place: Path, hub: Hub) -> None:
         assert secret not in everything
 
 
-async def test_a_commit_is_not_asked_about_again(place: Path, hub: Hub) -> None:
-    """Its name cannot mean other bytes: after a restart it is served without a word to the hub."""
-    commit = hub.put(REPO, "b.tar", make_shard(place / "b", SEGMENT_BYTES + 5, 2).read_bytes())
-    url = f"hf://{REPO}@{commit}/b.tar"
-    for asked in (1, 1):
-        with running(place, *CACHE, allow=[hub.base, hub.cdn.base], environ=hub_environ(hub)) as sidecar:
-            assert await got(sidecar, url) == (200, True, (place / "b").read_bytes())
-        assert len(hub.requests) == asked
-
-
 async def test_a_shard_of_google_storage(place: Path, gcs: Gcs) -> None:
     """Every byte, though all tokens are refused in the middle; one token a time, no secret anywhere."""
     data = (place / "a").read_bytes()
@@ -99,15 +88,3 @@ async def test_a_shard_of_google_storage(place: Path, gcs: Gcs) -> None:
         everything = await asyncio.to_thread(written, sidecar)
     assert gcs.token_requests == 2
     assert b"canary" not in everything
-
-
-async def test_a_compressed_object_comes_as_stored(place: Path, gcs: Gcs) -> None:
-    """With its encoding said; unpacked it is the shard."""
-    data = (place / "a").read_bytes()[: 2 * SEGMENT_BYTES]
-    packed = gzip.compress(data, compresslevel=1, mtime=0)
-    gcs.put("bucket/z.tar", packed, encoding="gzip", public=True)
-    flags = (*CACHE, "--gs-endpoint", gcs.base, "--gs-anonymous")
-    with running(place, *flags, allow=[gcs.base]) as sidecar:
-        answer = await asyncio.to_thread(read, sidecar.proxied("gs://bucket/z.tar"))
-    assert (answer.whole, answer.headers["content-encoding"]) == (True, "gzip")
-    assert answer.body == packed

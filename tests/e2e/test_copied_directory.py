@@ -1,4 +1,5 @@
-"""A cache directory that was copied or put back on the same machine, under the same boot: rows and files may be of different moments.
+"""A cache directory that was copied or put back on the same machine, under the same boot: rows and files may be of different moments;
+and files in it that are nobody's.
 
 Whatever is wrong in it is found before a byte of it leaves; what is right is used.
 """
@@ -118,3 +119,17 @@ async def test_where_it_was_it_is_trusted(tmp_path: Path, origin: ScriptedOrigin
             assert await got(sidecar, origin, name) == body
         verified = [sidecar.metric("forebay_segments_verified_total", why="recovery", result=result) for result in ("right", "wrong")]
         assert (sidecar.status()["bytes"]["origin"], verified) == (0, [0, 0])
+
+
+async def test_what_is_not_ours_stays(tmp_path: Path, origin: ScriptedOrigin) -> None:
+    """Files nobody knows are named at the start and outlive eviction of everything; they count against the limit."""
+    await filled(tmp_path, origin)
+    strangers = [tmp_path / "cache" / "thesis.txt", tmp_path / "cache" / "shards" / "notes"]
+    for stranger in strangers:
+        stranger.write_text("precious")
+    with running(tmp_path, "--cache-size", "300MB", allow=[origin.base], program=PROGRAM) as sidecar:
+        notices = " ".join(sidecar.status()["notices"])
+        sidecar.ask("/v1/evict", b'{"all": true}')
+        assert sidecar.shards() == {}
+    assert [stranger.read_text() for stranger in strangers] == ["precious"] * 2
+    assert all(stranger.name in notices for stranger in strangers), notices

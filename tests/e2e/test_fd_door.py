@@ -9,7 +9,7 @@ import socket
 import subprocess
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from support.sidecar import FOREBAY, Sidecar, environment, running, start, wait_
 from support.warm_python import python_program
 
 import forebay_loader as fb
-from forebay_loader.base.counters import COUNTS, counters
+from forebay_loader.base.counters import COUNTS
 from forebay_loader.stream.descriptor_request import open_descriptor
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.transport.fd_endpoint import DOORS
@@ -142,22 +142,6 @@ def test_a_killed_sidecar_takes_nothing_away(place: Path, shards: Path, monkeypa
             assert second.ask(f"/file{shards}/{number}.tar") == (shards / f"{number}.tar").read_bytes()
         assert held.at(0, held.size) == content
         held.close()
-
-
-def test_leased_shards_stay_under_pressure(place: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of the cache at most goes out by descriptor; the rest turns over beside it, and what is open is not touched."""
-    monkeypatch.setenv("FOREBAY_SOCKET", str(place / "s"))
-    with running(place, *flags(place, "80MB")) as sidecar, ExitStack() as stack:
-        fetched(sidecar, shards, 0, 1, 2)
-        held = [stack.enter_context(by_descriptor(shards, number)) for number in (0, 1)]
-        assert open_descriptor(source(shards, 2), READER) is None
-        assert sidecar.metric("forebay_door_answers_total", answer="half") == 1
-        for number in (3, 4, 5, 2):
-            assert sidecar.ask(f"/file{shards}/{number}.tar") == (shards / f"{number}.tar").read_bytes()
-        for number, found in enumerate(held):
-            assert found.at(0, found.size) == (shards / f"{number}.tar").read_bytes()
-            assert sidecar.shards()[f"file://{shards}/{number}.tar"]["complete"]
-    assert counters()["door_failed"] == 0
 
 
 def test_another_user_is_refused(place: Path, shards: Path) -> None:

@@ -13,11 +13,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from support import nginx as servers
-from support.clients import needs_clients, told
+from support.clients import Read, needs_clients, reads_of, told
 from support.fsspec_programs import PROGRAMS, TARS
 from support.s3_servers import S3Server, moto  # noqa: F401
 from support.sidecar import Sidecar, environment, running
@@ -38,16 +37,7 @@ class Place:
 
     def read(self, *rounds: tuple[str, Sequence[str]]) -> list[dict[str, Read]]:
         """What the programs of each round read, with its prefix before their URLs."""
-        each = told("fsspec_programs.py", self.origin.base(), json.dumps(rounds), environ=self.environ)
-        return [{name: Read(*read) for name, read in found.items()} for found in each]
-
-
-class Read(NamedTuple):
-    """What a program read, and the bytes that the sidecar fetched and sent meanwhile."""
-
-    found: object
-    fetched: int
-    sent: int
+        return reads_of("fsspec_programs.py", self.origin.base(), json.dumps(rounds), environ=self.environ)
 
 
 def write_tars(directory: Path) -> None:
@@ -140,5 +130,5 @@ def test_without_a_sidecar_the_target_reads(place: Path, placed: Place, reads: l
     unnamed = {name: value for name, value in placed.environ.items() if name != "FOREBAY_URL"}
     (place / "none").mkdir(mode=0o700)
     for environ in ({**unnamed, "XDG_RUNTIME_DIR": str(place / "none")}, {**unnamed, "FOREBAY_URL": "http://127.0.0.1:9"}):
-        (found,) = told("fsspec_programs.py", placed.origin.base(), json.dumps([("forebay::", ["reading"])]), environ=environ)
-        assert found["reading"][0] == direct
+        (found,) = reads_of("fsspec_programs.py", placed.origin.base(), json.dumps([("forebay::", ["reading"])]), environ=environ)
+        assert found["reading"].found == direct

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import json
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -16,7 +14,6 @@ from support.lengths import ordinarily
 from support.s3_servers import S3Server
 from support.sidecar import Sidecar, environment, running, wait_until
 from support.tars import expected, tar_shard
-from support.training import popen
 
 import forebay_loader as fb
 
@@ -30,14 +27,6 @@ POSITIONS = [
     "pipe:aws s3 cp --quiet s3://{path} - --endpoint-url {endpoint} || true",
 ]
 COMPARED = POSITIONS[: ordinarily(1, of=3, what="positions of an endpoint that the aws tool is run with")]  # a second of a processor each
-STOCK = """
-import hashlib, json, sys
-sys.modules["torch"] = None  # webdataset imports it, in seconds, where it is there
-from webdataset.gopen import gopen
-for url in sys.argv[1:]:
-    with gopen(url) as stream:
-        print(json.dumps([url, hashlib.md5(stream.read()).hexdigest()]))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -88,22 +77,6 @@ def test_the_endpoint_in_three_positions(
         requests, counted = sidecar.status()["requests"], sidecar.status()["bytes"]
     assert requests["hit"] == requests["miss"] == len(KEYS)
     assert counted["sent"] == 2 * counted["origin"]
-
-
-@pytest.mark.once  # how both versions rewrite a command is told by test_ways_in.py
-def test_the_environment_alone(place: Path, rados_gateway: S3Server, bucket: str) -> None:
-    """eval "$(forebay env)" and stock WebDataset: all three positions are rewritten, and arrive."""
-    urls = [position.format(endpoint=rados_gateway.url, path=f"{bucket}/{key}") for position in POSITIONS for key in KEYS]
-    script = place / "read.py"
-    script.write_text(STOCK)
-    with running(place, "--cache-size", "100MB", allow=[rados_gateway.url], environ=credentials(rados_gateway)) as sidecar:
-        process = popen(place, ["sh", "-c", 'eval "$(forebay env)" && exec python "$@"', "sh", str(script), *urls])
-        output, errors = process.communicate(timeout=240)
-        assert process.returncode == 0, errors
-        sent = sidecar.status()["requests"]
-    wanted = [hashlib.md5(tar_shard(shard, SAMPLES, SIZE)).hexdigest() for shard in range(3)] * 3
-    assert [json.loads(line)[1] for line in output.splitlines()] == wanted
-    assert (sent["miss"], sent["hit"] + sent["collapsed"]) == (3, 6), "one shard, however its command is written"
 
 
 @pytest.mark.once

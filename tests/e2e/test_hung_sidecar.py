@@ -71,9 +71,29 @@ def origin() -> Iterator[Nginx]:
 
 
 def train(
-    place: Path, sidecar: Sidecar, urls: list[str], stop_at: int, workers: int = 0, *, stopped_s: float | None = None, **environ: str
+    place: Path, origin: Nginx, url: str, stop_at: int, workers: int, *, door: bool, stopped_s: float | None = None
 ) -> tuple[list[Any], str]:
-    """Stops the sidecar before sample ``stop_at``, lets it go on before the seventh shard, or ``stopped_s`` later."""
+    """What it read, every sample once, and said. The sidecar is stopped before sample ``stop_at``, and goes on before the seventh shard, or
+    ``stopped_s`` later. ``door``: shards are here when it begins, and come by descriptor."""
+    urls = [url.format(shard) for shard in range(SHARDS)]
+    sidecar = start(place, "--cache-size", "400MB", "--socket", str(place / "s"), allow=[origin.base()])
+    try:
+        for each in urls if door else ():
+            sidecar.ask(sidecar.proxied(each).removeprefix(sidecar.url))
+        environ = {"FOREBAY_SOCKET": str(place / "s")} if door else {"FOREBAY_URL": sidecar.url, "FOREBAY_FD": "0"}
+        seen, said = _trained(place, sidecar, urls, stop_at, workers, stopped_s, environ)
+    finally:
+        sidecar.process.send_signal(signal.SIGCONT)
+        sidecar.terminate()
+    keys = [(url, key, size) for url, key, size, *_ in seen]
+    assert len(keys) == len(set(keys)) == SHARDS * SAMPLES
+    assert {size for *_, size in keys} == {SIZE}
+    return seen, said
+
+
+def _trained(
+    place: Path, sidecar: Sidecar, urls: list[str], stop_at: int, workers: int, stopped_s: float | None, environ: dict[str, str]
+) -> tuple[list[Any], str]:
     arguments = ["-c", _TRAINING, str(stop_at), str(workers), *urls]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with python_program(arguments, environment(place, **environ), place, text=True, **pipes) as training:
@@ -108,20 +128,7 @@ def train(
 )
 def test_one_silence_and_no_more(stop_at: int, workers: int, door: bool, place: Path, origin: Nginx) -> None:
     """Every sample once; the first shard waits for one silence, none of those behind it for more than 5 s; later it serves again."""
-    sidecar = start(place, "--cache-size", "400MB", "--socket", str(place / "s"), allow=[origin.base()])
-    try:
-        urls = [origin.url(f"{shard:03d}.tar") for shard in range(SHARDS)]
-        if door:
-            for url in urls:
-                sidecar.ask(sidecar.proxied(url).removeprefix(sidecar.url))
-        environ = {"FOREBAY_SOCKET": str(place / "s")} if door else {"FOREBAY_URL": sidecar.url, "FOREBAY_FD": "0"}
-        seen, said = train(place, sidecar, urls, stop_at, workers, **environ)
-    finally:
-        sidecar.process.send_signal(signal.SIGCONT)
-        sidecar.terminate()
-    keys = [(url, key, size) for url, key, size, *_ in seen]
-    assert len(keys) == len(set(keys)) == SHARDS * SAMPLES
-    assert {size for *_, size in keys} == {SIZE}
+    seen, said = train(place, origin, origin.url("{:03d}.tar"), stop_at, workers, door=door)
     waits = sorted((wait for *_, wait in seen), reverse=True)
     assert waits[1] < max(5, waits[0] / 2), waits[:4]  # beside the one silence, which is as long as the machine is busy
     assert waits[0] < 60, waits[:4]
@@ -146,20 +153,8 @@ def test_one_that_goes_on_is_waited_for_where_no_other_way_leads_to_the_shard(
     stop_at: int, workers: int, door: bool, place: Path, origin: Nginx
 ) -> None:
     """s3, which neither webdataset nor this machine can open: every sample once, and one warning, however many wait."""
-    sidecar = start(place, "--cache-size", "400MB", "--socket", str(place / "s"), allow=[origin.base()])
-    try:
-        urls = [f"s3://bucket/{shard:03d}.tar?endpoint={origin.base()}&unsigned=1" for shard in range(SHARDS)]
-        if door:
-            for url in urls:
-                sidecar.ask(sidecar.proxied(url).removeprefix(sidecar.url))
-        environ = {"FOREBAY_SOCKET": str(place / "s")} if door else {"FOREBAY_URL": sidecar.url, "FOREBAY_FD": "0"}
-        seen, said = train(place, sidecar, urls, stop_at, workers, stopped_s=STOPPED_S, **environ)
-    finally:
-        sidecar.process.send_signal(signal.SIGCONT)
-        sidecar.terminate()
-    keys = [(url, key, size) for url, key, size, *_ in seen]
-    assert len(keys) == len(set(keys)) == SHARDS * SAMPLES
-    assert {size for *_, size in keys} == {SIZE}
+    url = f"s3://bucket/{{:03d}}.tar?endpoint={origin.base()}&unsigned=1"
+    seen, said = train(place, origin, url, stop_at, workers, door=door, stopped_s=STOPPED_S)
     assert all(counts["fallback_total"] == counts["failed"] == 0 for *_, counts, _ in seen)
     assert said.count("runs but does not answer") == 1, said
     assert "no other way leads to it: waiting" in said

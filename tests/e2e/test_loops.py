@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
 import urllib.request
 from pathlib import Path
@@ -11,21 +10,12 @@ from pathlib import Path
 import pytest
 from support.netns import lonely_network
 from support.nginx import nginx
+from support.ports import free_ports
 from support.sidecar import running
 from support.tinyproxy import tinyproxy
 
 SIZE = ("--cache-size", "100MB")
 AT_ONCE_S = 8.0  # of a busy machine; silence would end it after 15 s at the earliest
-
-
-def free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 def problem(url: str, **headers: str) -> dict[str, object]:

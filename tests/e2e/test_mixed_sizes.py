@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 import trustme
 from support import nginx as servers
+from support.ports import free_ports
 from support.readers import Got, make_shard, many, read, shard_sizes
 from support.sidecar import Sidecar, forebay, running
 
@@ -32,9 +32,7 @@ def origin(request: pytest.FixtureRequest, tmp_path: Path, files: list[Path]) ->
     authority, certificate, bundle = trustme.CA(), tmp_path / "server.pem", tmp_path / "authority.pem"
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
     authority.cert_pem.write_to_path(bundle)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     over_tls = f"listen 127.0.0.1:{port} ssl; ssl_certificate {certificate}; ssl_certificate_key {certificate};"
     with servers.nginx(tmp_path / "nginx", files[0].parent, plain=over_tls) as served:
         yield f"https://127.0.0.1:{port}" if request.param == "https" else served.base(), {"SSL_CERT_FILE": str(bundle)}

@@ -147,6 +147,15 @@ async def test_a_sidecar_killed_while_sets_are_removed(tmp_path: Path, origin: S
         assert sidecar.metric("forebay_origin_bytes_total") == 0
 
 
+async def test_a_declared_set_opens_no_origin(tmp_path: Path, origin: ScriptedOrigin, files: list[Path]) -> None:
+    """By FOREBAY_SET: one that may not be reached is not, whoever declares its shards; the sidecar serves on."""
+    environ = {"FOREBAY_SET": f"{patterns(origin)[0]} http://169.254.169.254/{{0..9}}.tar"}
+    with running(tmp_path, "--cache-size", "64MB", "--strict-origins", environ=environ) as sidecar:
+        await asyncio.to_thread(wait_until, lambda: "declared set" in sidecar.log_text() and "could not be fetched" in sidecar.log_text())
+        assert sidecar.status()["cache"]["stored_bytes"] == 0
+        assert origin.requests == []
+
+
 async def test_origins_are_allowed_all_or_none(tmp_path: Path, origin: ScriptedOrigin, files: list[Path]) -> None:
     """Who leaves inside the request has allowed nothing; one wrong entry among right ones takes none; then all of them count."""
     with running(tmp_path, "--cache-size", "64MB", program=small_segments(SEGMENT)) as sidecar:

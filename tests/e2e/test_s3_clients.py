@@ -8,28 +8,18 @@ import os
 import random
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
-from support.clients import needs_clients, told
+from support.clients import Read, needs_clients, reads_of, told
 from support.raw import line
 from support.s3_programs import KEY, PROGRAMS, TABLE, bucket
 from support.s3_servers import S3Server, moto  # noqa: F401
 from support.scripted_origin import ScriptedOrigin
-from support.sidecar import Sidecar, running
+from support.sidecar import running
 
 MEMBERS, MEMBER_BYTES = 60, 50_000
-
-
-class Read(NamedTuple):
-    """What a program read, and the bytes that the sidecar fetched and sent meanwhile."""
-
-    found: Any
-    fetched: int
-    sent: int
 
 
 @dataclass(frozen=True)
@@ -52,13 +42,6 @@ def tar_of_members() -> bytes:
     return buffer.getvalue()
 
 
-def read_by(rounds: Sequence[tuple[str, Sequence[str]]], sidecar: Sidecar) -> Iterator[dict[str, Read]]:
-    """What the programs of each round read from its endpoint."""
-    keys = {"AWS_ACCESS_KEY_ID": "AKIACLIENT", "AWS_SECRET_ACCESS_KEY": "client-secret"}  # the sidecar has others
-    for found in told("s3_programs.py", json.dumps(rounds), environ={**os.environ, **keys, "FOREBAY_URL": sidecar.url}):
-        yield {name: Read(*read) for name, read in found.items()}
-
-
 SAME = [name for name in PROGRAMS if name != "refused"]
 
 
@@ -79,7 +62,10 @@ def reads(tmp_path_factory: pytest.TempPathFactory, moto: S3Server) -> Reads:  #
         running(Path(place), "--cache-size", "100MB", allow=[moto.url], environ=moto.environ) as sidecar,
     ):
         endpoint = f"{sidecar.url}/s3"
-        direct, first, again = read_by([(moto.url, SAME), (endpoint, [*PROGRAMS]), (endpoint, SAME)], sidecar)
+        rounds = [(moto.url, SAME), (endpoint, [*PROGRAMS]), (endpoint, SAME)]
+        keys = {"AWS_ACCESS_KEY_ID": "AKIACLIENT", "AWS_SECRET_ACCESS_KEY": "client-secret"}  # the sidecar has others
+        environ = {**os.environ, **keys, "FOREBAY_URL": sidecar.url}
+        direct, first, again = reads_of("s3_programs.py", json.dumps(rounds), environ=environ)
         return Reads(direct, first, again, sum(map(len, shards.values())))
 
 

@@ -173,23 +173,6 @@ def test_only_wanted_ranges_of_a_cold_shard(sidecar: Sidecar, shards: Path) -> N
     assert 0 < here["stored_bytes"] <= 2 * SEGMENT
 
 
-@pytest.mark.webdataset
-def test_selected_samples_are_webdatasets(sidecar: Sidecar, shards: Path) -> None:
-    """By ranges: the same files, samples of which nothing is wanted left out."""
-    fetched(sidecar, shards, 0, 1, 2)
-    tariterators = pytest.importorskip("webdataset.tariterators")
-
-    def wanted(name: str) -> bool:
-        return name.endswith((".txt", ".seg.png")) and "5" not in name
-
-    for url in urls(shards, 0, 1, 2):
-        with open(url.removeprefix("file://"), "rb") as stream:
-            files = tariterators.tar_file_expander([{"url": url, "stream": stream}], select_files=wanted)
-            expected = [sample for sample in tariterators.group_by_keys(files) if sample]
-        with IndexedShard(url, select_files=wanted) as shard:
-            assert list(shard.samples()) == expected
-
-
 def test_a_range_of_a_shard_that_changed_is_refused(sidecar: Sidecar, shards: Path) -> None:
     """Ranges name the version of the index."""
     fetched(sidecar, shards, 0)
@@ -215,26 +198,6 @@ def test_a_shard_that_changed_is_refused_when_it_is_opened_again(sidecar: Sideca
         stream.read()
     with pytest.raises(ShardChanged, match="replaced since"):
         sequence[0]
-
-
-def test_a_forked_child_reads_by_ranges(sidecar: Sidecar, shards: Path) -> None:
-    """The map was its parent's."""
-    fetched(sidecar, shards, 0)
-    (url,) = urls(shards, 0)
-    expected = by_webdataset(url)
-    with IndexedShard(url) as shard:
-        told, say = os.pipe()
-        child = os.fork()
-        if not child:
-            try:
-                os.write(say, b"right" if (not shard.mapped and shard[3] == expected[3]) else b"wrong")
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
-        os.close(say)
-        assert os.read(told, 10) == b"right"
-        os.close(told)
-        assert shard[3] == expected[3]
 
 
 def test_a_part_of_an_open_shard_is_found_by_its_index(sidecar: Sidecar, shards: Path) -> None:
@@ -310,16 +273,3 @@ def test_the_verb_names_what_has_none(sidecar: Sidecar, shards: Path, place: Pat
         done = forebay(place, "index", *urls(shards, 0), "--url", sidecar.url, "--sizes", str(sizes))
         assert (done.returncode, done.stdout) == (2, "")
         assert cause in done.stderr
-
-
-def test_sizes_are_written_part_by_part(sidecar: Sidecar, shards: Path, place: Path) -> None:
-    """What the file says of other shards stays; where it says otherwise of these, it is left alone, and the exit code says so."""
-    sizes = place / "sizes.json"
-    sizes.write_text(json.dumps({"9.tar": "17", "0.tar": str(SAMPLES)}))
-    done = forebay(place, "index", *urls(shards, 0, 1), "--url", sidecar.url)
-    assert (done.returncode, "told of 1 other shards" in done.stderr) == (0, True), done.stderr
-    assert json.loads(sizes.read_text()) == {"9.tar": "17", "0.tar": str(SAMPLES), "1.tar": SAMPLES + 1}
-    sizes.write_text(json.dumps({"0.tar": 5, "9.tar": 17}))
-    done = forebay(place, "index", *urls(shards, 0, 1), "--url", sidecar.url)
-    assert (done.returncode, json.loads(sizes.read_text())) == (1, {"0.tar": 5, "9.tar": 17})
-    assert f"it says 5 samples for 0.tar, and its index has {SAMPLES}; is it of another set" in done.stderr

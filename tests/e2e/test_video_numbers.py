@@ -7,15 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.lengths import ordinarily
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-from video import Compared
-from video_clips import long_clip
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ordinarily(0, of=4, what="parts of benchmarks/video.py")
@@ -34,26 +31,3 @@ def test_no_limit_is_broken(tmp_path: Path) -> None:
     told = json.loads(done.stdout)
     assert (done.returncode, [figure for figure in told["figures"] if not figure["ok"]]) == (0, [])
     assert {figure["what"].partition(":")[0].partition(",")[0].split()[0] for figure in told["figures"]} >= {"cold"}
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
-    return long_clip(tmp_path_factory.mktemp("long") / "a.mp4", 20_000, gop=5, width=128, height=96).pictures
-
-
-def broken(compared: Compared, pictures: tuple[Any, ...]) -> list[str]:
-    return [figure.what for figure in compared.judged("k", pictures) if not figure.ok]
-
-
-def test_another_keyframe_is_seen(pictures: tuple[Any, ...]) -> None:
-    """Ours, OpenCV's, and that the two differ."""
-    one, two = pictures[:2]
-    found = broken(Compared([two], [one], [one]), pictures)
-    assert found == ["k: frames that are not those of the file, bit for bit", "k: mean difference to OpenCV's, where it is largest"]
-    assert "k: OpenCV's frames that are others" in broken(Compared([one], [two], [one]), pictures)
-
-
-def test_one_wrong_pixel_is_seen(pictures: tuple[Any, ...]) -> None:
-    one = pictures[0].copy()
-    one[3, 4, 1] ^= 1
-    assert broken(Compared([one], [pictures[0]], [pictures[0]]), pictures) == ["k: frames that are not those of the file, bit for bit"]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
-from threading import Event, Thread
-from typing import ClassVar
 
 import pytest
+from support.scripted_answers import Answer, Call, Fault
+from support.scripted_origin import ScriptedOrigin
 from support.sidecar import Sidecar, environment, running
 from support.tars import tar_shard
 from support.warm_python import python_program
@@ -28,46 +27,19 @@ print(json.dumps([sample["__key__"] for sample in fb.WebDataset(sys.argv[1:], sh
 """
 
 
-class _Origin(BaseHTTPRequestHandler):
-    """One tar under any name; 503 until ``up``, or no answer until then."""
+class Down(Fault):
+    """503 to every request until it is ``up``, or no answer to any that came before."""
 
-    protocol_version = "HTTP/1.1"
-    up: ClassVar[Event]
-    mute: ClassVar[bool]
+    def __init__(self, mute: bool) -> None:
+        self.mute, self.gate, self.up = mute, asyncio.Event(), False
 
-    def log_message(self, *_: object) -> None: ...
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        if self.mute:
-            self.up.wait()
-        status = 200 if self.up.is_set() else 503
-        self.send_response(status)
-        self.send_header("ETag", '"v1"')
-        self.send_header("Content-Length", str(len(BODY) if status == 200 else 0))
-        self.end_headers()
-        if status == 200 and self.command == "GET":
-            self.wfile.write(BODY)
+    def answer(self, call: Call) -> Answer:
+        if self.up:
+            return call.honest()
+        return call.honest(gate=self.gate) if self.mute else call.honest(status=503, body=b"")
 
 
-@contextmanager
-def origin(*, mute: bool = False) -> Iterator[tuple[str, Event]]:
-    """Its address, and what makes it work."""
-    up = Event()
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Origin", (_Origin,), {"up": up, "mute": mute})) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}", up
-        finally:
-            up.set()
-            server.shutdown()
-            thread.join()
-
-
-def trained(place: Path, sidecar: Sidecar, up: Event, urls: list[str]) -> tuple[list[str], list[str]]:
+def trained(place: Path, sidecar: Sidecar, mend: Callable[[], object], urls: list[str]) -> tuple[list[str], list[str]]:
     """The keys it read, and what it said; the origin works from its first word about the wait on."""
     environ = environment(place, FOREBAY_URL=sidecar.url)
     said = []
@@ -78,7 +50,7 @@ def trained(place: Path, sidecar: Sidecar, up: Event, urls: list[str]) -> tuple[
         for line in training.stderr:
             said.append(line)
             if "waiting for" in line:
-                up.set()
+                mend()
         return json.loads(training.stdout.read()), said
 
 
@@ -87,11 +59,19 @@ def trained(place: Path, sidecar: Sidecar, up: Event, urls: list[str]) -> tuple[
     [(False, "{base}: the origin answered 503; it is asked again"), (True, "{base} has not answered yet")],
     ids=["503", "mute"],
 )
-def test_a_wait_is_told_with_its_cause(mute: bool, cause: str, place: Path) -> None:
+async def test_a_wait_is_told_with_its_cause(mute: bool, cause: str, place: Path, origin: ScriptedOrigin) -> None:
     """Once, though each shard waits, in the sidecar's words; afterwards every sample is read."""
-    with origin(mute=mute) as (base, up), running(place, "--cache-size", "100MB", allow=[base]) as sidecar:
-        urls = [f"{base}/{number}.tar" for number in range(SHARDS)]
-        keys, said = trained(place, sidecar, up, urls)
+    down, loop, base = Down(mute), asyncio.get_running_loop(), origin.base
+
+    def mend() -> None:
+        down.up = True
+        loop.call_soon_threadsafe(down.gate.set)
+
+    urls = [f"{base}/{number}.tar" for number in range(SHARDS)]
+    for number in range(SHARDS):
+        origin.put(f"/{number}.tar", BODY, always=down)
+    with running(place, "--cache-size", "100MB", allow=[base]) as sidecar:
+        keys, said = await asyncio.to_thread(trained, place, sidecar, mend, urls)
     assert len(keys) == SHARDS * SAMPLES
     [line] = [line for line in said if "waiting for" in line]
     assert line.startswith(f"shard {base}/0.tar: waiting for ")

@@ -129,24 +129,25 @@ LIMITS = "limits=fb.Limits(resume_s=0.5)"
 
 
 @pytest.mark.parametrize(
-    ("dataset", "prelude"),
+    ("dataset", "prelude", "written"),
     [
-        pytest.param(DATASET[:-1] + f", {LIMITS})", IMPORT, id="WebDataset", marks=pytest.mark.once),
+        pytest.param(DATASET[:-1] + f", {LIMITS})", IMPORT, "pipe:curl -s {}", id="WebDataset", marks=pytest.mark.once),
         pytest.param(
             STAGES.replace("fb.ahead(), wds.tarfile_to_samples()", f"fb.tarfile_to_samples({LIMITS})"),
             IMPORT,
+            "{}",
             id="tarfile_to_samples",
             marks=pytest.mark.once,
         ),
-        pytest.param(STOCK, f"{IMPORT}\nfb.enable({LIMITS})", id="enable"),
+        pytest.param(STOCK, f"{IMPORT}\nfb.enable({LIMITS})", "{}", id="enable"),
     ],
 )
-def test_killed_for_good_under_a_data_loader(place: Path, origin: Nginx, dataset: str, prelude: str) -> None:
+def test_killed_for_good_under_a_data_loader(place: Path, origin: Nginx, dataset: str, prelude: str, written: str) -> None:
     """kill -9 while two workers read, and nobody starts another: the same samples from the origin, and one warning of both workers."""
     script = write_script(place, dataset, prelude)
     sidecar = start(place, "--cache-size", "200MB", allow=[origin.base()])
     try:
-        process = begin_training(place, script, origin.url(PATTERN), "2", FOREBAY_URL=sidecar.url)
+        process = begin_training(place, script, written.format(origin.url(PATTERN)), "2", FOREBAY_URL=sidecar.url)
         assert process.stdout is not None
         assert process.stderr is not None
         with process.stdout, process.stderr:

@@ -45,25 +45,6 @@ async def test_range(origin: Origin, http: aiohttp.ClientSession, asked: str, fi
         assert await answer.read() == CONTENT[first:stop]
 
 
-async def test_range_outside(origin: Origin, http: aiohttp.ClientSession) -> None:
-    """A Range beyond the end is 416 and says how long the file is."""
-    async with http.get(origin.url("a.tar"), headers={"Range": "bytes=2000000-"}) as answer:
-        assert (answer.status, answer.headers["Content-Range"]) == (416, f"bytes */{len(CONTENT)}")
-
-
-async def test_if_match(origin: Origin, http: aiohttp.ClientSession) -> None:
-    """If-Match with another ETag is refused."""
-    async with http.get(origin.url("a.tar"), headers={"If-Match": '"other"'}) as answer:
-        assert answer.status == 412
-
-
-async def test_head_sends_no_body(origin: Origin, http: aiohttp.ClientSession) -> None:
-    """HEAD answers like GET, without a byte of the file, and is counted apart."""
-    async with http.head(origin.url("a.tar")) as answer:
-        assert answer.headers["Content-Length"] == str(len(CONTENT))
-    assert (origin.counts.heads, origin.counts.bytes) == (1, 0)
-
-
 @pytest.mark.parametrize("path", ["b.tar", "../secret", "%2e%2e/secret", ""])
 async def test_only_files_below_the_root(origin: Origin, http: aiohttp.ClientSession, directory: Path, path: str) -> None:
     """Absent files, directories and ways out of the root are 404."""
@@ -94,14 +75,6 @@ async def test_cut_happens_once(origin: Origin, http: aiohttp.ClientSession) -> 
     assert (got, origin.counts.cuts) == (CONTENT[:5000], 1)
 
 
-async def test_body_that_starts_at_the_cut_is_whole(origin: Origin, http: aiohttp.ClientSession) -> None:
-    """Who resumes at the cut gets the rest."""
-    origin.cut_once("a.tar", 5000)
-    async with http.get(origin.url("a.tar"), headers={"Range": "bytes=5000-"}) as answer:
-        assert await answer.read() == CONTENT[5000:]
-    assert origin.counts.cuts == 0
-
-
 async def test_latency_and_rate(directory: Path, http: aiohttp.ClientSession) -> None:
     """An answer takes its latency, and a body no less than its size over the rate."""
     async with Origin(directory, latency_s=0.05, rate_bytes_s=5e6) as slow:
@@ -112,14 +85,3 @@ async def test_latency_and_rate(directory: Path, http: aiohttp.ClientSession) ->
         whole_s = time.perf_counter() - asked
     assert headers_s >= 0.05
     assert whole_s >= 0.05 + (len(CONTENT) - 256 * 1024) / 5e6
-
-
-@pytest.mark.parametrize("framing", ["chunked", "close"])
-async def test_framings_without_a_length(directory: Path, http: aiohttp.ClientSession, framing: str) -> None:
-    """An origin may keep the length to itself; the bytes are the same."""
-    async with (
-        Origin(directory, latency_s=0, rate_bytes_s=None, ranges=False, framing=framing) as shy,  # type: ignore[arg-type]
-        http.get(shy.url("a.tar"), headers={"Range": "bytes=5-9"}) as answer,
-    ):
-        assert (answer.status, answer.content_length) == (200, None)
-        assert await answer.read() == CONTENT

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.fake_proxy import FakeServer, free_port
+from support.fake_proxy import FakeServer
 from support.lengths import LEFT, LONG
 from support.other_python import clean_environment
+from support.ports import free_ports
 from support.sidecar import Sidecar, environment, forebay, running
 from support.training import popen
 from support.warm_python import python_program
@@ -78,7 +79,7 @@ def begun(arguments: list[str], sidecar: Sidecar, **variables: str) -> subproces
 def trained(tmp_path_factory: pytest.TempPathFactory, shards: str) -> dict[str, list[str]]:
     """What each rank of the examples with a process group printed. Both examples in one program: a first step imports torch for seconds."""
     pytest.importorskip("accelerate")
-    groups = {"ddp": str(free_port()), "accelerate_train": str(free_port())}
+    groups = dict(zip(("ddp", "accelerate_train"), map(str, free_ports(2)), strict=True))
     where = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(RANKS), "ACCELERATE_USE_CPU": "true"}
     folder = str(Path(shards).parent)
     with running(tmp_path_factory.mktemp("trained"), "--cache-size", "200MB", "--file-root", folder) as sidecar:
@@ -218,7 +219,7 @@ def test_taken_over(example: str, sidecar: Sidecar, shards: str, origin: FakeSer
         f"if __name__ == '__main__': runpy.run_path({str(EXAMPLES / f'{example}.py')!r}, run_name='__main__')\n"
     )
     what = [f"pipe:cat {shards}"] if example == "open_clip_data" else [origin.url, Path(shards).name]
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "1", "RANK": "0"}
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0]), "WORLD_SIZE": "1", "RANK": "0"}
     environ = clean_environment(tmp_path / "run", FOREBAY_URL=sidecar.url, **where)
     command = [sys.executable, "-P", "-m", "forebay_proxy", "run", "--", str(OTHERS), str(script), *what, str(SHARDS * SAMPLES)]
     done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=PROGRAM_S, check=False)

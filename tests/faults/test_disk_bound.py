@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import nginx as servers
@@ -44,7 +45,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def origin(place: Path, shards: Path) -> Iterator[Nginx]:
-    options = {"plain": "", "without_length": servers.NO_LENGTH}
+    options = {"plain": "", "without_range": servers.NO_RANGE}
     with servers.nginx(place / "nginx", shards, **options) as made:
         yield made
 
@@ -64,21 +65,21 @@ def held_bytes(sidecar: Sidecar) -> int:
     return sum(int(cache[f"{state}_bytes"]) for state in ("stored", "reserved", "doomed", "overhead"))
 
 
+HERE = "the directory of the test"
 # ext4 allocates and punches, ext2 can do neither, ramfs has no blocks to count; the next two tests pour over tmpfs.
-KINDS = ["ext4", "ext2", "ramfs", "xfs", "tmpfs", "overlay"]
+KINDS = [HERE, *(pytest.param(kind, marks=needs_mounts) for kind in ("ext4", "ext2", "ramfs", "xfs", "tmpfs", "overlay"))]
 SMALL = ["tmpfs", "ext4"]
 
 
-@needs_mounts
-@pytest.mark.parametrize("kind", KINDS[: ordinarily(3, of=6, what="file systems under a cache at its bound")])
+@pytest.mark.parametrize("kind", KINDS[: ordinarily(4, of=7, what="file systems under a cache at its bound")])
 def test_the_limit_holds_on_every_file_system(place: Path, origin: Nginx, shards: Path, kind: str) -> None:
-    """Whether it can allocate and punch or not, and whatever it allocates unasked."""
-    disk = file_system(place, kind, "320m" if kind == "xfs" else "128m")
-    allow = [origin.base(name) for name in ("plain", "without_length")]
+    """Whether it can allocate and punch or not, and whatever it allocates unasked; also where a shard comes whole or not at all."""
+    disk: dict[str, Any] = {} if kind == HERE else file_system(place, kind, "320m" if kind == "xfs" else "128m")
+    allow = [origin.base(name) for name in ("plain", "without_range")]
     with running(place, "--cache-size", str(LIMIT), allow=allow, program=PROGRAM, **disk) as sidecar:
         with sampling(inside(sidecar), sidecar.process.pid) as seen:
             pour(sidecar, origin, shards, times=AGAIN)
-            pour(sidecar, origin, shards, "without_length", times=1)
+            pour(sidecar, origin, shards, "without_range", times=1)
         status = sidecar.status()["cache"]
     print(f"{kind}: {vars(seen)}, {status}")
     assert seen.peak_bytes <= LIMIT
@@ -104,6 +105,18 @@ def test_a_file_system_smaller_than_what_was_asked(place: Path, origin: Nginx, s
     assert bound // 2 < seen.peak_bytes <= bound
     assert seen.least_free_bytes >= floor
     assert errors == 0
+
+
+@needs_mounts
+def test_a_disk_that_is_full_at_the_start(place: Path, origin: Nginx, shards: Path) -> None:
+    """It starts, says that it stores nothing, and serves."""
+    disk = file_system(place, "tmpfs", "16m", 'head -c 100m /dev/zero > "$0/filler" 2>/dev/null')
+    with running(place, "--cache-size", "200MB", allow=[origin.base()], program=PROGRAM, **disk) as sidecar:
+        notices = " ".join(sidecar.status()["notices"])
+        pour(sidecar, origin, shards)
+        requests = sidecar.status()["requests"]
+    assert "full" in notices, notices
+    assert requests["bypass"] == 2 * len(list(shards.iterdir())), requests
 
 
 @needs_mounts

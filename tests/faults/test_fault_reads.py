@@ -25,14 +25,8 @@ PATIENCE = ("--connect-timeout-s", "2", "--idle-timeout-s", "1.5", "--retry-budg
 @contextmanager
 def sidecar_of(directory: Path, origin: ScriptedOrigin) -> Iterator[Sidecar]:
     """A cache far smaller than what is read, so that segments leave and some reads pass by the disk."""
-    with running(
-        directory,
-        "--cache-size",
-        "24MiB",
-        *PATIENCE,
-        allow=[origin.base, f"http://localhost:{origin.port}"],
-        program=small_segments(SEGMENT),
-    ) as sidecar:
+    allow = [origin.base, f"http://localhost:{origin.port}"]
+    with running(directory, "--cache-size", "24MiB", *PATIENCE, allow=allow, program=small_segments(SEGMENT)) as sidecar:
         yield sidecar
 
 

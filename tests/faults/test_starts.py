@@ -18,7 +18,7 @@ import pytest
 from support.crashing import DAMAGES, copy_tree
 from support.fake_origin import FakeOrigin
 from support.house import LAYOUT, SEGMENT, building, data_of
-from support.kills import checksums, claims
+from support.kills import claimed
 from support.lengths import ordinarily
 from support.readers import make_shard, read
 from support.scripted_origin import ScriptedOrigin
@@ -233,12 +233,6 @@ def under_boot(place: Path, name: str) -> tuple[str, ...]:
     return wrapper
 
 
-def claimed(place: Path) -> int:
-    """Segments the index claims now."""
-    rows = claims(place / "cache", place / "index-copy")
-    return sum(len(checksums(row)) for _, row in rows)
-
-
 def all_read(sidecar: Sidecar, origin: ScriptedOrigin, place: Path) -> int:
     """Every shard, every byte compared; how many bytes the origin was asked for."""
     before = sidecar.status()["bytes"]["origin"]
@@ -269,19 +263,6 @@ async def test_power_cuts(place: Path, origin: ScriptedOrigin) -> None:
             assert await asyncio.to_thread(all_read, sidecar, origin, place) == 0
             await asyncio.to_thread(wait_until, lambda: claimed(place) == 6 * 6 - 1)
             sidecar.kill()
-
-
-async def test_a_file_cut_while_it_is_served(place: Path, origin: ScriptedOrigin) -> None:
-    """Same boot, same process: a short read is a fault of the disk; the bytes come from the origin, and no zero in their place."""
-    with running(place, "--cache-size", "200MB", allow=[origin.base], program=program_of(SMALL)) as sidecar:
-        await asyncio.to_thread(all_read, sidecar, origin, place)
-        for file in (place / "cache" / "shards").iterdir():
-            os.truncate(file, 2 * SMALL + 77)
-        for _ in range(3):
-            assert await asyncio.to_thread(all_read, sidecar, origin, place) > 0
-        sidecar.kill()
-    with running(place, "--cache-size", "200MB", allow=[origin.base], program=program_of(SMALL)) as sidecar:
-        await asyncio.to_thread(all_read, sidecar, origin, place)
 
 
 async def test_it_serves_at_once(place: Path, origin: ScriptedOrigin, tmp_path: Path) -> None:

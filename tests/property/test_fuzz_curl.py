@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote_to_bytes
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.lengths import examples
+from support.scripted_answers import Change
+from support.scripted_origin import ScriptedOrigin, in_a_thread
 
 from forebay_proxy.server.http.framing import credential_headers
 from forebay_proxy.wire.commands.sources import Source, parse_source
@@ -23,31 +23,11 @@ MALFORMED = 3  # curl's exit code for a URL it cannot read
 pytestmark = pytest.mark.needs("curl", "sh")
 
 
-class Witness(BaseHTTPRequestHandler):
-    """Writes down what it is asked."""
-
-    asked: list[tuple[str, list[tuple[str, str]]]] = []  # noqa: RUF012 -- the class is made anew by nobody
-
-    def do_GET(self) -> None:
-        self.asked.append((self.requestline.split(" ")[1], self.headers.items()))  # ``path`` has its first slashes folded
-        self.send_response(200)
-        self.send_header("Content-Length", "1")
-        self.end_headers()
-        self.wfile.write(b"x")
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
-def witness() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Witness)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield f"127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+def witness() -> Iterator[ScriptedOrigin]:
+    """Writes down what it is asked."""
+    with in_a_thread(ScriptedOrigin(anything=Change(status=200, body=b"x"))) as origin:
+        yield origin
 
 
 PATH = st.text("ab./%20-~_:@,+=&?!*()'{}[]#\\ é", min_size=1, max_size=16)
@@ -68,9 +48,11 @@ QUOTE = st.sampled_from(["'{}'", '"{}"', "{}"])
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
 )
 @given(FLAGS, PATH, QUOTE, st.sampled_from(["", "u:p@", "u%40x:p@"]), st.sampled_from(["", " 2>/dev/null", " < /dev/null"]))
-def test_curl_asks_for_what_we_understood(witness: str, flags: list[str], path: str, quote: str, userinfo: str, tail: str) -> None:
+def test_curl_asks_for_what_we_understood(
+    witness: ScriptedOrigin, flags: list[str], path: str, quote: str, userinfo: str, tail: str
+) -> None:
     """Wherever we understand the command at all: same target, same credential headers."""
-    url = f"http://{userinfo}{witness}/{path}"
+    url = f"http://{userinfo}127.0.0.1:{witness.port}/{path}"
     command = f"curl {' '.join(flags)} {quote.format(url)}{tail}"
     try:
         source = parse_source(f"pipe:{command}")
@@ -78,7 +60,7 @@ def test_curl_asks_for_what_we_understood(witness: str, flags: list[str], path: 
         return
     if not isinstance(source, Source):
         return
-    Witness.asked.clear()
+    witness.requests.clear()
     done = subprocess.run(
         ["sh", "-c", f"{command} --max-time 10 >/dev/null" if not tail else command],
         capture_output=True,
@@ -86,14 +68,13 @@ def test_curl_asks_for_what_we_understood(witness: str, flags: list[str], path: 
         timeout=30,
         cwd="/tmp",
     )
-    if done.returncode == MALFORMED and not Witness.asked:
+    if done.returncode == MALFORMED and not witness.requests:
         return  # curl itself refuses it, and so fails everywhere
-    assert len(Witness.asked) == 1, (command, done.stderr)
-    target, headers = Witness.asked[0]
+    assert len(witness.requests) == 1, (command, done.stderr)
+    (seen,) = witness.requests
     meant = source.url.path + (f"?{source.url.query}" if source.url.query else "")
-    # http.server reads a request line as Latin-1, whatever its bytes are.
-    assert unescaped(target.encode("latin-1")) == unescaped(meant.encode()), command
-    sent = {name.lower(): value for name, value in credential_headers(headers)}
+    assert unescaped(seen.target.encode("latin-1")) == unescaped(meant.encode()), command
+    sent = {name.lower(): value for name, value in credential_headers(seen.headers.items())}
     assert sent == {name.lower(): value for name, value in source.headers}, command
 
 

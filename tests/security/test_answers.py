@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
-import socket
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.refusals import refused
+from support.scripted_origin import ScriptedOrigin, in_a_thread
 from support.sidecar import Sidecar, running
 
 from forebay_proxy.core.shard import Pin, PinKind, Version, store_key
@@ -28,43 +25,13 @@ ALLOWED = {
 BODY = b"shard" * 100
 
 
-@contextmanager
-def raw_origin() -> Iterator[str]:
-    """An origin that answers ``/<number>.tar`` with the very bytes of the case of that number."""
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            with connection:
-                _answer_raw(connection)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
-
-
-def _answer_raw(connection: socket.socket) -> None:
-    asked = b""
-    while b"\r\n\r\n" not in asked and (part := connection.recv(65536)):
-        asked += part
-    number = int(re.findall(rb"/(\d+)\.tar", asked)[0])
-    with suppress(OSError):
-        connection.sendall(HEAD + list(HOSTILE.values())[number] + b"\r\n\r\n" + (b"" if asked.startswith(b"HEAD") else BODY))
-
-
 @pytest.fixture(scope="module")
 def hostile() -> Iterator[str]:
-    with raw_origin() as url:
-        yield url
+    """An origin that answers ``/<number>.tar`` with the very bytes of the case of that number."""
+    with in_a_thread(ScriptedOrigin()) as origin:
+        for number, headers in enumerate(HOSTILE.values()):
+            origin.put(f"/{number}.tar", before=HEAD + headers + b"\r\n\r\n" + BODY, cut_after=-1)
+        yield origin.base
 
 
 @pytest.fixture(scope="module")

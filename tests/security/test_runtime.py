@@ -9,16 +9,16 @@ import json
 import os
 import ssl
 import subprocess
-import threading
 import urllib.error
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from support.refusals import refused
+from support.scripted_origin import ScriptedOrigin, in_a_thread
 from support.sidecar import environment, running
+from support.tls import Authority
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted([*(ROOT / "proxy").rglob("*.py"), *(ROOT / "loader").rglob("*.py")])
@@ -38,40 +38,18 @@ sys.addaudithook(watch)
 """
 
 
-class Page(BaseHTTPRequestHandler):
-    """A small origin; ``/gzip`` sends a body that would unfold to a hundred times its size."""
-
-    protocol_version = "HTTP/1.1"
-    bomb = gzip.compress(b"\0" * 10_000_000)
-
-    def do_GET(self) -> None:
-        body = self.bomb if self.path.startswith("/gzip") else b"shard" * 1000
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("ETag", '"v1"')
-        if self.path.startswith("/gzip"):
-            self.send_header("Content-Encoding", "gzip")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+BOMB = gzip.compress(b"\0" * 10_000_000)  # would unfold to a hundred times its size
+SHARD = b"shard" * 1000
 
 
 @contextmanager
-def origin(context: ssl.SSLContext | None = None) -> Iterator[str]:
+def origin(tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Its URL."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
-    if context is not None:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield f"{'https' if context else 'http'}://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with in_a_thread(ScriptedOrigin(tls=tls)) as made:
+        made.put("/gzip", BOMB, encoding="gzip")
+        for number in range(2):
+            made.put(f"/{number}.tar", SHARD)
+        yield made.base
 
 
 def test_a_sidecar_starts_no_process_and_unpickles_nothing(tmp_path: Path) -> None:
@@ -84,17 +62,13 @@ def test_a_sidecar_starts_no_process_and_unpickles_nothing(tmp_path: Path) -> No
         for _ in range(2):
             watched = {"PYTHONPATH": path, "FOREBAY_TEST_WATCH": str(seen)}
             with running(tmp_path, "--cache-size", "50MB", allow=[url], environ=watched) as sidecar:
-                assert sidecar.ask(sidecar.proxied(f"{url}/0.tar").removeprefix(sidecar.url)) == b"shard" * 1000
+                assert sidecar.ask(sidecar.proxied(f"{url}/0.tar").removeprefix(sidecar.url)) == SHARD
                 sidecar.plan("j/0/0/1", [f"{url}/1.tar"])
                 with pytest.raises(urllib.error.HTTPError):
                     sidecar.ask("/s3/no-such-bucket-of-ours/0.tar?endpoint=http://127.0.0.1:1")
                 sidecar.ask("/v1/evict", b'{"all": true}')
-    told = subprocess.run(
-        ["python", "-c", "import subprocess; subprocess.run(['true'])"], env={**os.environ, "PYTHONPATH": path,
-        "FOREBAY_TEST_WATCH": str(seen)},
-        check=True,
-    )  # fmt: skip
-    assert told.returncode == 0
+    witnessed = {**os.environ, "PYTHONPATH": path, "FOREBAY_TEST_WATCH": str(seen)}
+    subprocess.run(["python", "-c", "import subprocess; subprocess.run(['true'])"], env=witnessed, check=True)
     events = seen.read_text().splitlines()
     witness, ours = events[-1:], events[:-1]
     assert witness
@@ -126,36 +100,22 @@ def test_no_source_turns_tls_verification_off() -> None:
     refused("runtime: a source that turns TLS off", held=found == [])
 
 
-@pytest.fixture
-def unknown_certificate(tmp_path: Path) -> ssl.SSLContext:
-    """A certificate for 127.0.0.1 that nobody signed but itself."""
-    made = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=127.0.0.1", "-days", "2",
-            "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")]  # fmt: skip
-    subprocess.run(["openssl", *made], check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
-    return context
-
-
-@pytest.mark.needs("openssl")
-def test_an_unknown_certificate_is_refused_whatever_the_environment_says(tmp_path: Path, unknown_certificate: ssl.SSLContext) -> None:
+def test_an_unknown_certificate_is_refused_whatever_the_environment_says(tmp_path: Path) -> None:
     """None of the switches that other tools know turns it off; the operator's own bundle is the only way."""
     switches = {
-        "PYTHONHTTPSVERIFY": "0",
-        "CURL_INSECURE": "1",
-        "GIT_SSL_NO_VERIFY": "1",
-        "AWS_NO_VERIFY_SSL": "1",
+        "PYTHONHTTPSVERIFY": "0", "CURL_INSECURE": "1", "GIT_SSL_NO_VERIFY": "1", "AWS_NO_VERIFY_SSL": "1",
         "NODE_TLS_REJECT_UNAUTHORIZED": "0",
-    }
-    with origin(unknown_certificate) as url:
+    }  # fmt: skip
+    authority = Authority(tmp_path)
+    with origin(authority.server("127.0.0.1")) as url:
         with running(tmp_path, "--cache-size", "50MB", allow=[url], environ=switches) as sidecar:
             with pytest.raises(urllib.error.HTTPError) as caught:
                 sidecar.ask(sidecar.proxied(f"{url}/0.tar").removeprefix(sidecar.url))
             body = json.loads(caught.value.read())
             caught.value.close()
         refused("runtime: an unknown certificate", held=body["status"] in (502, 503))
-        with running(tmp_path, "--cache-size", "50MB", allow=[url], environ={"SSL_CERT_FILE": str(tmp_path / "cert.pem")}) as sidecar:
-            assert len(sidecar.ask(sidecar.proxied(f"{url}/0.tar").removeprefix(sidecar.url))) == 5000
+        with running(tmp_path, "--cache-size", "50MB", allow=[url], environ={"SSL_CERT_FILE": str(authority.bundle)}) as sidecar:
+            assert sidecar.ask(sidecar.proxied(f"{url}/0.tar").removeprefix(sidecar.url)) == SHARD
 
 
 def test_an_encoded_body_is_kept_as_sent(tmp_path: Path) -> None:
@@ -163,7 +123,7 @@ def test_an_encoded_body_is_kept_as_sent(tmp_path: Path) -> None:
     with origin() as url, running(tmp_path, "--cache-size", "50MB", allow=[url]) as sidecar:
         body = sidecar.ask(sidecar.proxied(f"{url}/gzip").removeprefix(sidecar.url))
         stored = sidecar.status()["cache"]["stored_bytes"]
-    refused("runtime: a decompression bomb", held=body == Page.bomb and stored < 100_000)
+    refused("runtime: a decompression bomb", held=body == BOMB and stored < 100_000)
 
 
 def test_every_client_session_leaves_bodies_folded() -> None:

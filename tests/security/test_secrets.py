@@ -272,28 +272,12 @@ def test_no_planted_secret_is_written_printed_or_answered(tmp_path: Path) -> Non
     (tmp_path / "plant" / "sitecustomize.py").write_text(FAULTS)
     search, crash, leaks = Search(), tmp_path / "crash", Leaks()
     with in_a_thread(ScriptedOrigin(anything=leaks)) as origin:
-        variables = {
-            **VARIABLES,
-            "AWS_ENDPOINT_URL": origin.base,
-            "HF_ENDPOINT": origin.base,
-            "AWS_REGION": "us-east-1",
-            "PYTHONASYNCIODEBUG": "1",
-        }
+        variables = {**VARIABLES, "AWS_ENDPOINT_URL": origin.base, "HF_ENDPOINT": origin.base}
+        variables |= {"AWS_REGION": "us-east-1", "PYTHONASYNCIODEBUG": "1"}
         path = os.pathsep.join([str(tmp_path / "plant"), environment(tmp_path)["PYTHONPATH"]])
         planted = {**variables, "PYTHONPATH": path, "FOREBAY_TEST_CRASH": str(crash)}
-        flags = (
-            "--cache-size",
-            "60MB",
-            "--log-level",
-            "debug",
-            "--retry-budget-s",
-            "0.2",
-            "--secret-param",
-            "Ticket",
-            "--allow-origin",
-            origin.base,
-        )
-        flags += ("--access-log", str(tmp_path / "access.log"))
+        flags = ("--cache-size", "60MB", "--log-level", "debug", "--retry-budget-s", "0.2", "--secret-param", "Ticket")
+        flags += ("--allow-origin", origin.base, "--access-log", str(tmp_path / "access.log"))
         sidecar = start(tmp_path, *flags, environ=planted)
         try:
             statuses = read_everything(sidecar, origin, search)

@@ -42,12 +42,8 @@ class Workplace:
         self.file = path / "config/forebay/forebay.toml"
         self.file.parent.mkdir(mode=0o755, parents=True)
         mine = {"XDG_CONFIG_HOME": str(path / "config"), "XDG_RUNTIME_DIR": str(self.run), "HOME": str(path)}
-        settings = {
-            "FOREBAY_CACHE_DIR": str(path / "cache"),
-            "FOREBAY_CACHE_SIZE": "64MiB",
-            "FOREBAY_PORT": "0",
-            "FOREBAY_IDLE_EXIT_S": "1",
-        }
+        settings = {"FOREBAY_CACHE_DIR": str(path / "cache"), "FOREBAY_CACHE_SIZE": "64MiB", "FOREBAY_PORT": "0"}
+        settings |= {"FOREBAY_IDLE_EXIT_S": "1"}
         self.environ = {**environment(path), **mine, **settings}
 
     def enter(self, way: str) -> tuple[int, str, str]:

@@ -7,16 +7,29 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-__all__ = ["CLIENTS", "needs_clients", "told"]
+__all__ = ["Read", "needs_clients", "reads_of", "told"]
 
 CLIENTS = Path(f"{sys.prefix}-clients") / "bin" / "python"
 _HERE = Path(__file__).parent
 
 needs_clients = pytest.mark.skipif(not CLIENTS.exists(), reason=f"needs {CLIENTS}: scripts/test makes it")
+
+
+class Read(NamedTuple):
+    """What a program read, and the bytes that the sidecar fetched and sent meanwhile."""
+
+    found: Any
+    fetched: int
+    sent: int
+
+
+def reads_of(script: str, *arguments: str, environ: Mapping[str, str]) -> list[dict[str, Read]]:
+    """What the programs of each round of ``script`` read."""
+    return [{name: Read(*read) for name, read in found.items()} for found in told(script, *arguments, environ=environ)]
 
 
 def told(script: str, *arguments: str, environ: Mapping[str, str]) -> Any:

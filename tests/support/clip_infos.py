@@ -21,9 +21,9 @@ def steady(frames: int, fps: float = 24.0, gop: int = 12, begin_s: float = 0.0, 
 
 
 @st.composite
-def clip_infos(draw: st.DrawFn, least: int = 1, most: int = 60, spans: int = 0) -> ClipInfo:
+def clip_infos(draw: st.DrawFn, most: int = 60, spans: int = 0) -> ClipInfo:
     """Any rate, variable or not, a first frame at any time, any keyframes but the first; ``spans`` of motion and sound."""
-    gaps = draw(st.lists(st.integers(1, 2 * TICKS), min_size=least, max_size=most))
+    gaps = draw(st.lists(st.integers(1, 2 * TICKS), min_size=1, max_size=most))
     if draw(st.booleans()):
         gaps = [gaps[0]] * len(gaps)
     begin = draw(st.sampled_from([0, 0, 3754, TICKS]))

@@ -12,8 +12,8 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,6 @@ class Told:
     client_errors: int = 0
     bypass_meanwhile: int = 0
     hits_meanwhile: int = 0
-    disk_errors: int = 0
     lines: int = 0  # of the log that speak of the disk, from beginning to end of the trouble
     seen: Sampled = field(default_factory=Sampled)
     log: str = ""
@@ -55,7 +54,6 @@ class Case:
     name: str
     begin: Callable[[Stage], Callable[[], object]]
     disk: str = ""  # the kind of file system; "": the one of the test's own directory, with a library that fails on command
-    flags: tuple[str, ...] = ()
     down: bool = True
     cold: bool = False  # let go of all that is stored first: what comes must be written
     mended: bool = True  # whether it can be, without a restart
@@ -70,8 +68,7 @@ class Case:
 class Stage:
     """One sidecar, its disk and its origin."""
 
-    def __init__(self, place: Path, files: Path, origin: Nginx, sidecar: Sidecar, disk: BadDisk | None, shrink: int) -> None:
-        self.place = place
+    def __init__(self, files: Path, origin: Nginx, sidecar: Sidecar, disk: BadDisk | None, shrink: int) -> None:
         self.sidecar = sidecar
         self.bad = disk
         self._files = files
@@ -126,9 +123,9 @@ def play(case: Case, place: Path, files: Path, origin: Nginx, shrink: int = 1) -
         else:
             disk = stack.enter_context(bad_disk(place))
             how = {"environ": disk.environ}
-        sidecar = stack.enter_context(running(place, "--cache-size", limit, *case.flags, allow=[origin.base()], program=program, **how))
-        stage = Stage(place, files, origin, sidecar, disk, shrink)
-        seen = stack.enter_context(_sampled(stage, told))
+        sidecar = stack.enter_context(running(place, "--cache-size", limit, allow=[origin.base()], program=program, **how))
+        stage = Stage(files, origin, sidecar, disk, shrink)
+        told.seen = stack.enter_context(sampling(stage.cache, sidecar.process.pid))
         told.reads += stage.everybody()
         wait_until(lambda: not sidecar.status()["cache"]["in_flight"])  # what was read may not be stored yet
         if case.cold:
@@ -148,9 +145,7 @@ def play(case: Case, place: Path, files: Path, origin: Nginx, shrink: int = 1) -
         told.reads += stage.everybody()
         told.bypass_meanwhile, told.hits_meanwhile = (after[kind] - before[kind] for kind in ("bypass", "hit"))
         told.client_errors = int(sidecar.status()["errors"])
-        told.disk_errors = int(sidecar.metric("forebay_cache_disk_errors_total"))
         told.lines, told.log = _of_the_disk(sidecar) - lines, sidecar.log_text()
-    told.seen = seen
     return told
 
 
@@ -158,12 +153,6 @@ def _note(told: Told, state: str) -> str:
     if told.states[-1:] != [state]:
         told.states.append(state)
     return state
-
-
-@contextmanager
-def _sampled(stage: Stage, told: Told) -> Iterator[Sampled]:
-    with sampling(stage.cache, stage.sidecar.process.pid) as seen:
-        yield seen
 
 
 # The cases

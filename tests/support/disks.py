@@ -118,27 +118,20 @@ class BadDisk:
         for kind, told in kinds.items():
             struct.pack_into("i", self.control, 4 * _KINDS.index(kind), told)
 
-    def everything(self, told: int) -> None:
-        self.set(**dict.fromkeys(_KINDS, told))
-
     def mend(self) -> None:
-        self.everything(0)
-
-    def struck(self, kind: str) -> int:
-        """How many calls of this kind failed, hung or were held."""
-        return int(struct.unpack_from("i", self.control, 4 * (len(_KINDS) + _KINDS.index(kind)))[0])
+        self.set(**dict.fromkeys(_KINDS, 0))
 
 
 @contextmanager
-def bad_disk(place: Path, cache: str = "cache") -> Iterator[BadDisk]:
-    """One under ``place / cache``; it begins well. The test is marked ``needs("gcc")``."""
+def bad_disk(place: Path) -> Iterator[BadDisk]:
+    """One under ``place / "cache"``; it begins well. The test is marked ``needs("gcc")``."""
     library, told = place / "bad_disk.so", place / "bad_disk"
     compiler = shutil.which("gcc")
     assert compiler is not None, "mark the test with pytest.mark.needs('gcc')"
     subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-D_LARGEFILE64_SOURCE", "-o", library, _SOURCE, "-ldl"], check=True)
     told.write_bytes(bytes(8 * len(_KINDS)))
     with told.open("r+b") as file, mmap.mmap(file.fileno(), 0) as control:
-        environ = {"LD_PRELOAD": str(library), "FOREBAY_BAD_DISK": str(told), "FOREBAY_BAD_DISK_DIR": str(place / cache)}
+        environ = {"LD_PRELOAD": str(library), "FOREBAY_BAD_DISK": str(told), "FOREBAY_BAD_DISK_DIR": str(place / "cache")}
         disk = BadDisk(environ, control)
         try:
             yield disk

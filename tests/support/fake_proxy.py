@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 
-__all__ = ["Cut", "FakeServer", "Held", "Recorded", "Refuse", "Silent", "free_port", "ramp"]
+__all__ = ["Cut", "FakeServer", "Held", "Recorded", "Refuse", "Silent", "ramp"]
 
 BLOCK = 64 * 1024
 HUNG_S = 120.0  # the longest a test lets it hang
@@ -27,13 +27,6 @@ HUNG_S = 120.0  # the longest a test lets it hang
 def ramp(length: int, seed: int = 0) -> bytes:
     """``length`` bytes of which any can be told from its place."""
     return hashlib.shake_128(f"{seed}".encode()).digest(length)
-
-
-def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return int(made.getsockname()[1])
 
 
 @dataclass(frozen=True)

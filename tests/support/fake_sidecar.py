@@ -71,9 +71,9 @@ class FakeSidecar:
         self._thread.join()
         self._server.server_close()
 
-    def wait_for_connections(self, count: int, timeout_s: float = 60) -> None:
+    def wait_for_connections(self, count: int) -> None:
         with self.connections_changed:
-            assert self.connections_changed.wait_for(lambda: self.open_connections == count, timeout_s), self.open_connections
+            assert self.connections_changed.wait_for(lambda: self.open_connections == count, 60), self.open_connections
 
     def paths(self) -> list[str]:
         return [path for _, path, _, _ in self.requests]

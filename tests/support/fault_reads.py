@@ -20,6 +20,7 @@ from support.scripted_origin import ScriptedOrigin
 
 __all__ = ["Campaign", "Got", "Restarts", "Tally", "WrongBytes", "away_now_and_then", "forbidden", "get", "verdict"]
 
+AT_ONCE = 24
 READ_S = 120.0  # a read that takes longer has given up in a way of its own
 
 
@@ -155,7 +156,7 @@ def _may_be(state: Reply, etag: str) -> bool:
 
 
 class Campaign:
-    """Many reads of many shards in trouble, ``at_once`` shards at a time."""
+    """Many reads of many shards in trouble, ``AT_ONCE`` shards at a time."""
 
     def __init__(
         self,
@@ -165,7 +166,6 @@ class Campaign:
         seed: int,
         segment: int,
         forbidden: str,
-        at_once: int = 24,
         restarts: Restarts | None = None,
     ) -> None:
         self.tally = Tally()
@@ -174,7 +174,6 @@ class Campaign:
         self._seed = seed
         self._segment = segment
         self._forbidden = forbidden
-        self._at_once = at_once
         self._restarts = restarts or Restarts()
 
     async def run(self, reads: int, told: Callable[[int], None] = lambda _: None) -> Tally:
@@ -189,7 +188,7 @@ class Campaign:
                 told(self.tally.reads())
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(self._at_once):
+            for _ in range(AT_ONCE):
                 group.create_task(worker())
         return self.tally
 

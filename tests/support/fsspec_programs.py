@@ -9,8 +9,6 @@ seconds.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import sys
 import tarfile
 from collections.abc import Callable
@@ -103,17 +101,8 @@ PROGRAMS: dict[str, Callable[[str], Found]] = {
 }
 
 
-def _run(prefix: str, base: str, name: str) -> Found:
-    from sidecar_bytes import moved  # beside this file, where it runs
-
-    before = moved()
-    found = PROGRAMS[name](f"{prefix}{base}/{name}")
-    return [found, *(now - then for now, then in zip(moved(), before, strict=True))]
-
-
 if __name__ == "__main__":
+    from sidecar_bytes import tell  # beside this file, where it runs
+
     base, rounds = sys.argv[1:]
-    found = [{name: _run(prefix, base, name) for name in names} for prefix, names in json.loads(rounds)]
-    sys.stdout.write(json.dumps(found) + "\n")
-    sys.stdout.flush()
-    os._exit(0)  # datasets and pyarrow leave threads that may crash at the interpreter's end
+    tell(lambda prefix, name: PROGRAMS[name](f"{prefix}{base}/{name}"), rounds)

@@ -12,13 +12,12 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from urllib.parse import unquote
 
 from aiohttp import web
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from support.hub import Asked, listen, ranged
+from support.hub import Asked, Listening, ranged
 
 __all__ = ["Gcs", "account_file"]
 
@@ -32,7 +31,7 @@ class _Object:
 
 
 @dataclass
-class Gcs:
+class Gcs(Listening):
     """Objects by ``bucket/key``."""
 
     requests: list[Asked] = field(default_factory=list)
@@ -40,20 +39,11 @@ class Gcs:
     token_status: int = 200
     redirect: str = ""  # where every object is sent to, with 307
 
-    async def __aenter__(self) -> Gcs:
+    def __post_init__(self) -> None:
         self._objects: dict[str, _Object] = {}
         self._tokens: list[str] = []
         self._good: set[str] = set()
         self._generation = 1_700_000_000_000_000
-        self._runner, self.port = await listen(self._answer)
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self._runner.cleanup()
-
-    @property
-    def base(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     @property
     def reads(self) -> list[Asked]:

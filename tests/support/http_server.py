@@ -67,9 +67,6 @@ class World:
 async def listening(
     shards: dict[str, FakeShard] | None = None,
     *,
-    access: Access | None = None,
-    host: str = "127.0.0.1",
-    port: int | None = 0,
     socket: Path | None = None,
     pass_headers: tuple[str, ...] = (),
 ) -> AsyncIterator[World]:
@@ -83,11 +80,11 @@ async def listening(
         cache=cache, plans=plans, operations=operations, status=fake_status, announced=fake_plans,
         meters=MeterDoor(lambda reader, body: meters.append((reader, body)), ended.append, lambda job: {"job": job, "ranks": []}),
         metrics=lambda: (b"forebay_up 1\n", "text/plain; version=0.0.4"),
-        access=access or Access(os.getuid()), events=board, pass_headers=pass_headers, instance="feed",
+        access=Access(os.getuid()), events=board, pass_headers=pass_headers, instance="feed",
     )  # fmt: skip
     world = World(server, cache, plans, operations, events, meters, ended)
     try:
-        await server.start(host, port, socket)
+        await server.start("127.0.0.1", 0, socket)
         yield world
     finally:
         for writer in world.clients:
@@ -126,9 +123,9 @@ def request(method: str, target: str, headers: dict[str, str] | None = None, bod
     return f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body
 
 
-async def talk(port: int | Path, sent: bytes, *, host: str = "127.0.0.1") -> Reply:
+async def talk(port: int | Path, sent: bytes) -> Reply:
     """Send ``sent`` over a connection of its own and read to its end."""
-    reader, writer = await (asyncio.open_unix_connection(port) if isinstance(port, Path) else asyncio.open_connection(host, port))
+    reader, writer = await (asyncio.open_unix_connection(port) if isinstance(port, Path) else asyncio.open_connection("127.0.0.1", port))
     try:
         writer.write(sent)
         return await read_to_end(reader, head=sent.startswith(b"HEAD"))

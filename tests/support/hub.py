@@ -15,12 +15,12 @@ import hmac
 import secrets
 import time
 from dataclasses import dataclass, field
-from types import TracebackType
+from typing import Self
 from urllib.parse import parse_qs, quote, unquote
 
 from aiohttp import web
 
-__all__ = ["Asked", "Cdn", "Hub", "listen", "ranged"]
+__all__ = ["Asked", "Cdn", "Hub", "Listening", "ranged"]
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,27 @@ class _File:
         return hashlib.sha1(b"blob %d\0" % len(self.data) + self.data).hexdigest()
 
 
-async def listen(handler: object) -> tuple[web.ServerRunner, int]:
-    """A server on a port the kernel picks, and the port."""
-    runner = web.ServerRunner(web.Server(handler), shutdown_timeout=0.1)  # type: ignore[arg-type]
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    return runner, int(runner.addresses[0][1])
+class Listening:
+    """A server on a port the kernel picks, for the length of an ``async with``."""
+
+    port: int
+
+    async def __aenter__(self) -> Self:
+        self._runner = web.ServerRunner(web.Server(self._answer), shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.port = int(self._runner.addresses[0][1])
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+
+    @property
+    def base(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        raise NotImplementedError
 
 
 def ranged(request: web.BaseRequest, data: bytes, headers: dict[str, str]) -> web.Response:
@@ -73,7 +88,7 @@ def ranged(request: web.BaseRequest, data: bytes, headers: dict[str, str]) -> we
 
 
 @dataclass
-class Cdn:
+class Cdn(Listening):
     """Serves by content hash whoever has a link that is signed and not over. Its ETags are its own."""
 
     requests: list[Asked] = field(default_factory=list)
@@ -81,18 +96,9 @@ class Cdn:
     good_for_s: float = 3600.0
     missing: int = 0  # bytes at the end of every file
 
-    async def __aenter__(self) -> Cdn:
+    def __post_init__(self) -> None:
         self._files: dict[str, bytes] = {}
-        self._secret = secrets.token_bytes(16)
-        self._runner, self.port = await listen(self._answer)
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self._runner.cleanup()
-
-    @property
-    def base(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        self.end_links()
 
     def link(self, file: _File) -> str:
         self._files[file.etag] = file.data
@@ -123,7 +129,7 @@ class Cdn:
 
 
 @dataclass
-class Hub:
+class Hub(Listening):
     """Repositories by ``datasets/org/name``, ``spaces/org/name`` or ``org/name``. ``tokens`` may read ``private`` ones."""
 
     tokens: set[str] = field(default_factory=lambda: {"hf_good"})
@@ -133,20 +139,15 @@ class Hub:
     limited: int = 0  # so many coming requests are one too many
     etags: bool = True  # says which content it is; else only which commit
 
-    async def __aenter__(self) -> Hub:
+    async def __aenter__(self) -> Self:
         self._repos: dict[str, dict[str, dict[str, _File]]] = {}
         self._commits: dict[tuple[str, str], str] = {}
         self.cdn = await Cdn().__aenter__()
-        self._runner, self.port = await listen(self._answer)
-        return self
+        return await super().__aenter__()
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self._runner.cleanup()
-        await self.cdn.__aexit__(None, None, None)
-
-    @property
-    def base(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+    async def __aexit__(self, *_: object) -> None:
+        await super().__aexit__()
+        await self.cdn.__aexit__()
 
     def put(self, repo: str, path: str, data: bytes, *, large: bool = True, revision: str = "main") -> str:
         """A new commit; its hash."""

@@ -20,19 +20,17 @@ import json
 import os
 import random
 import shutil
-import signal
 import sqlite3
 import statistics
 import subprocess
 import sys
 import threading
 import time
-import urllib.error
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,7 +44,7 @@ from support.tars import expected, tar_shard
 
 from forebay_proxy.core.segments import DEFAULT_LAYOUT
 
-__all__ = ["Kills", "Report", "claims"]
+__all__ = ["Kills", "Report", "claimed"]
 
 SHARDS, SAMPLES, SAMPLE_BYTES = 10, 12, 1_600_000  # 19 MB a shard: three segments, so that parts of it come and go
 RATE_BYTES_S = 40e6  # of each connection to the origin: a kill finds something in the air
@@ -57,9 +55,15 @@ SWEPT_S = 60.0  # of a shared machine
 OVERHEAD_AHEAD = 5 * 2**20  # overhead is counted in steps of 1 MiB, and one ahead; the clients of a start have begun to fetch
 
 
+FAULTS = (
+    "wrong_bytes", "false_claims", "leaked_files", "over_bound", "books_wrong", "samples_lost", "samples_twice", "samples_wrong",
+    "starts_failed",
+)  # fmt: skip
+
+
 @dataclass
 class Report:
-    """What came of it. All but ``kills``, ``kept``, ``start_s``, ``epochs``, ``bytes_compared`` and ``done`` should be zero."""
+    """What came of it. ``faults``: an answer with a wrong byte, a start whose ledger did not hold what the disk holds, …; all zero."""
 
     kills: int = 0
     kills_at_start: int = 0
@@ -67,31 +71,19 @@ class Report:
     start_s: list[float] = field(default_factory=list)  # from the start of the process to its line
     epochs: int = 0
     bytes_compared: int = 0
-    done: dict[str, int] = field(default_factory=dict)  # what clients did to its end
-    wrong_bytes: int = 0  # answers with a wrong byte
-    false_claims: int = 0
-    leaked_files: int = 0
-    over_bound: int = 0
-    books_wrong: int = 0  # starts whose ledger did not hold what the disk holds
-    samples_lost: int = 0
-    samples_twice: int = 0
-    samples_wrong: int = 0
-    starts_failed: int = 0
+    done: Counter[str] = field(default_factory=Counter)  # what clients did to its end
+    faults: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FAULTS, 0))
     notes: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
-    @property
-    def faults(self) -> dict[str, int]:
-        names = (
-            "wrong_bytes",
-            "false_claims",
-            "leaked_files",
-            "over_bound",
-            "books_wrong",
-            "samples_lost",
-            "samples_twice",
-            "samples_wrong",
-        )
-        return {name: getattr(self, name) for name in (*names, "starts_failed")}
+    def fault(self, name: str, note: object) -> None:
+        with self.lock:
+            self.faults[name] += 1
+            self.notes.append(f"{name}: {note}"[:2500])
+
+    def compared(self, count: int) -> None:
+        with self.lock:
+            self.bytes_compared += count
 
 
 class Kills:
@@ -102,39 +94,28 @@ class Kills:
         self._directory = directory
         self._chance = random.Random(seed)
         self._progress = progress
-        self._capacity = CAPACITY_MB * 10**6
         self._sidecar: Sidecar | None = None
         self._port = 0
         self._urls: dict[str, Path] = {}
-        self._counted: Counter[str] = Counter()
-        self._lock = threading.Lock()
 
     async def run(self, kills: int) -> Report:
         """That many lives and deaths, and a last life in which every byte is read."""
-        files = self._make_files()
-        async with ScriptedOrigin() as origin:
-            for path in files:
-                data = path.read_bytes()
-                origin.put(f"/{path.name}", data, etag=f'"{path.name}"', bytes_per_s=RATE_BYTES_S)
-                self._urls[origin.url(f"/{path.name}")] = path
-            await asyncio.get_running_loop().run_in_executor(None, self._lives, kills, origin.base)
-        self.report.done = dict(self._counted)
-        return self.report
-
-    def _make_files(self) -> list[Path]:
         folder = self._directory / "files"
         folder.mkdir()
-        paths = [folder / f"train-{shard:03d}.tar" for shard in range(SHARDS)]
-        for shard, path in enumerate(paths):
-            path.write_bytes(tar_shard(shard, SAMPLES, SAMPLE_BYTES))
-        return paths
+        async with ScriptedOrigin() as origin:
+            for shard in range(SHARDS):
+                path = folder / f"train-{shard:03d}.tar"
+                path.write_bytes(data := tar_shard(shard, SAMPLES, SAMPLE_BYTES))
+                origin.put(f"/{path.name}", data, etag=f'"{path.name}"', bytes_per_s=RATE_BYTES_S)
+                self._urls[origin.url(f"/{path.name}")] = path
+            await asyncio.to_thread(self._lives, kills, origin.base)
+        return self.report
 
     # Lives
 
     def _lives(self, kills: int, origin: str) -> None:
-        with ExitStack() as stack:
-            self._begin(origin)
-            training = stack.enter_context(_Running(self._directory, f"http://127.0.0.1:{self._port}", list(self._urls)))
+        self._begin(origin)
+        with _training(self._directory, f"http://127.0.0.1:{self._port}", list(self._urls)) as training:
             while self.report.kills < kills:
                 if self._sidecar is None and not self._begin(origin):
                     break
@@ -143,31 +124,28 @@ class Kills:
                 if self._chance.random() < 0.25:
                     self._die_young(origin)
                 self._look_at_what_is_left()
-                self._progress(f"{self.report.kills} kills, {self.report.kept[-1]} segments kept at the last start; {self._faults()}")
+                found = {name: count for name, count in self.report.faults.items() if count} or "none"
+                self._progress(f"{self.report.kills} kills, {self.report.kept[-1]} segments kept at the last start; faults: {found}")
             self._begin(origin)
             self._read_everything()
-            self._judge(training.ended())
-            self._end()
-
-    def _faults(self) -> str:
-        found = {name: count for name, count in self.report.faults.items() if count}
-        return f"faults: {found}" if found else "no fault"
+            self._judge(_epochs_of(training, self._directory / "samples"))
+            if self._sidecar is not None:
+                assert self._sidecar.terminate() == 0
 
     def _flags(self) -> tuple[str, ...]:
-        return ("--cache-size", f"{CAPACITY_MB}MB", *(("--port", str(self._port)) if self._port else ("--port", "0")))
+        return ("--cache-size", f"{CAPACITY_MB}MB", "--port", str(self._port))
 
     def _begin(self, origin: str) -> bool:
         began = time.monotonic()
         try:
-            self._sidecar = start(self._directory, *self._flags(), allow=[origin], default_port=True)
+            self._sidecar = sidecar = start(self._directory, *self._flags(), allow=[origin], default_port=True)
         except AssertionError as error:
-            self.report.starts_failed += 1
-            self.report.notes.append(str(error))
+            self.report.fault("starts_failed", error)
             return False
         self.report.start_s.append(time.monotonic() - began)
-        self._port = self._sidecar.port
-        self.report.kept.append(sum(shard["segments"] for shard in self._sidecar.shards().values()))
-        self._check_books(self._sidecar)
+        self._port = sidecar.port
+        self.report.kept.append(sum(shard["segments"] for shard in sidecar.shards().values()))
+        self._check_books(sidecar)
         return True
 
     def _check_books(self, sidecar: Sidecar) -> None:
@@ -190,29 +168,24 @@ class Kills:
             try:
                 wait_until(agree, SWEPT_S)
             except AssertionError:
-                setattr(self.report, name, getattr(self.report, name) + 1)
-                self.report.notes.append(f"{name}: {sidecar.status()['cache']}, the disk holds {_held(sidecar)} bytes")
+                self.report.fault(name, f"{sidecar.status()['cache']}, the disk holds {_held(sidecar)} bytes")
 
     def _live(self) -> None:
         """Clients do what they do until the moment of the kill."""
-        stop = threading.Event()
+        stop, sidecar = threading.Event(), self._sidecar
+        assert sidecar is not None
         seeds = [self._chance.random() for _ in range(CLIENTS)]
         with ThreadPoolExecutor(CLIENTS + 1) as pool:
-            busy = [pool.submit(self._client, random.Random(seed), stop) for seed in seeds]
-            busy.append(pool.submit(self._watch, stop))
+            busy = [pool.submit(self._client, sidecar, random.Random(seed), stop) for seed in seeds]
+            busy.append(pool.submit(self._watch, sidecar, stop))
             try:
-                wait_until(lambda: self._claimed() >= WORTH, SWEPT_S, every_s=0.1)
+                wait_until(lambda: claimed(self._directory) >= WORTH, SWEPT_S, every_s=0.1)
                 time.sleep(self._chance.uniform(0.3, 2.0))
                 self._kill()
             finally:
                 stop.set()
         for each in busy:
             each.result()
-
-    def _claimed(self) -> int:
-        """Segments the index claims now."""
-        rows = claims(self._directory / "cache", self._directory / "index-copy")
-        return sum(len(checksums(row)) for _, row in rows)
 
     def _kill(self) -> None:
         if self._sidecar is not None:
@@ -223,55 +196,42 @@ class Kills:
     def _die_young(self, origin: str) -> None:
         """One that is killed while it starts: it has the lock, reads the index, tidies, opens its port, or has just said so."""
         with spawn(self._directory, *self._flags(), allow=[origin], default_port=True) as process:
-            usual = statistics.median(self.report.start_s)
-            time.sleep(self._chance.uniform(0.3, 1.1) * usual)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
+            time.sleep(self._chance.uniform(0.3, 1.1) * statistics.median(self.report.start_s))
+            process.kill()
         self.report.kills += 1
         self.report.kills_at_start += 1
 
-    def _end(self) -> None:
-        if self._sidecar is not None:
-            assert self._sidecar.terminate() == 0
-            self._sidecar = None
-
     # Clients
 
-    def _client(self, chance: random.Random, stop: threading.Event) -> None:
-        sidecar = self._sidecar
-        assert sidecar is not None
+    def _client(self, sidecar: Sidecar, chance: random.Random, stop: threading.Event) -> None:
         work = [self._whole] * 5 + [self._span] * 4 + [self._plan, self._warm, self._evict]
         while not stop.is_set():
             job = chance.choice(work)
             try:
                 whole = job(sidecar, chance)
             except AssertionError as error:
-                with self._lock:
-                    self.report.wrong_bytes += 1
-                    self.report.notes.append(str(error)[:300])
-                return
-            except (OSError, http.client.HTTPException, urllib.error.URLError, json.JSONDecodeError):
-                return  # it was killed
-            with self._lock:
-                self._counted[job.__name__.strip("_")] += whole
+                return self.report.fault("wrong_bytes", error)
+            except (OSError, http.client.HTTPException, json.JSONDecodeError):
+                return None  # it was killed
+            with self.report.lock:
+                self.report.done[job.__name__.strip("_")] += whole
+        return None
 
     def _whole(self, sidecar: Sidecar, chance: random.Random) -> bool:
         url, path = chance.choice(list(self._urls.items()))
-        got = read(sidecar.proxied(url), path, headers=_reader(chance), stop_after=chance.choice([None, None, None, 2_000_000]))
-        return self._compared(got.count, whole=got.whole)
+        return self._read(sidecar, url, path, headers=_reader(chance), stop_after=chance.choice([None, None, None, 2_000_000]))
 
     def _span(self, sidecar: Sidecar, chance: random.Random) -> bool:
         url, path = chance.choice(list(self._urls.items()))
         size = path.stat().st_size
         first = chance.randrange(size)
         last = min(size - 1, first + chance.choice([0, 5000, 3 << 20, 12 << 20]))
-        got = read(sidecar.proxied(url), path, span=(first, last), headers=_reader(chance))
-        return self._compared(got.count, whole=got.whole)
+        return self._read(sidecar, url, path, span=(first, last), headers=_reader(chance))
 
-    def _compared(self, count: int, *, whole: bool) -> bool:
-        with self._lock:
-            self.report.bytes_compared += count
-        return whole
+    def _read(self, sidecar: Sidecar, url: str, path: Path, **how: Any) -> bool:
+        got = read(sidecar.proxied(url), path, **how)
+        self.report.compared(got.count)
+        return got.whole
 
     def _plan(self, sidecar: Sidecar, chance: random.Random) -> bool:
         sidecar.plan(f"job/0/{chance.randrange(3)}/1.0", chance.sample(list(self._urls), 4))
@@ -285,18 +245,14 @@ class Kills:
         sidecar.ask("/v1/evict", json.dumps({"shards": [chance.choice(list(self._urls))]}).encode())
         return True
 
-    def _watch(self, stop: threading.Event) -> None:
+    def _watch(self, sidecar: Sidecar, stop: threading.Event) -> None:
         """How much the directory takes, unlinked but open files included."""
-        sidecar = self._sidecar
-        assert sidecar is not None
         while not stop.wait(0.05):
             self._bounded(_held(sidecar))
 
     def _bounded(self, held: int) -> None:
-        if held > self._capacity:
-            with self._lock:
-                self.report.over_bound += 1
-                self.report.notes.append(f"{held} bytes are held")
+        if held > CAPACITY_MB * 10**6:
+            self.report.fault("over_bound", f"{held} bytes are held")
 
     # What a kill leaves behind
 
@@ -305,30 +261,25 @@ class Kills:
         self._bounded(used_bytes(str(cache), 0)[0])
         for key, row in claims(cache, self._directory / "index-copy"):
             if not _is_true(cache / "shards" / key, row):
-                self.report.false_claims += 1
-                self.report.notes.append(f"the index claims what is not there: {row['url']}")
+                self.report.fault("false_claims", f"the index claims what is not there: {row['url']}")
 
     def _read_everything(self) -> None:
-        sidecar = self._sidecar
-        assert sidecar is not None
+        assert self._sidecar is not None
         for round_ in range(2):  # what is stored, then what is fetched in its place
             for url, path in self._urls.items():
                 try:
-                    got = read(sidecar.proxied(url), path)
-                    assert got.whole, f"{url}: {got.count} bytes, and no end"
-                    self._compared(got.count, whole=True)
+                    assert self._read(self._sidecar, url, path), f"{url}: no end"
                 except (AssertionError, OSError) as error:
-                    self.report.wrong_bytes += 1
-                    self.report.notes.append(f"round {round_}: {error}")
+                    self.report.fault("wrong_bytes", f"round {round_}: {error}")
 
     def _judge(self, epochs: list[list[tuple[str, str]]]) -> None:
         """Every epoch has each sample once, with its own bytes."""
         wanted = {key: hashlib.md5(data).hexdigest() for key, data in expected(SHARDS, SAMPLES, SAMPLE_BYTES).items()}
         for epoch in epochs:
             seen = Counter(key for key, _ in epoch)
-            self.report.samples_lost += len(wanted.keys() - seen.keys())
-            self.report.samples_twice += sum(count - 1 for count in seen.values())
-            self.report.samples_wrong += sum(wanted.get(key) != md5 for key, md5 in epoch)
+            self.report.faults["samples_lost"] += len(wanted.keys() - seen.keys())
+            self.report.faults["samples_twice"] += sum(count - 1 for count in seen.values())
+            self.report.faults["samples_wrong"] += sum(wanted.get(key) != md5 for key, md5 in epoch)
         self.report.epochs = len(epochs)
 
 
@@ -352,6 +303,11 @@ def claims(cache: Path, copy: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     with closing(sqlite3.connect(copy / "cache.db")) as index, suppress(sqlite3.OperationalError):  # killed before the first commit
         for key, value in index.execute("SELECT key, value FROM Cache").fetchall():
             yield key, json.loads(value)
+
+
+def claimed(directory: Path) -> int:
+    """Segments that the index of the cache below ``directory`` claims now."""
+    return sum(len(checksums(row)) for _, row in claims(directory / "cache", directory / "index-copy"))
 
 
 def checksums(row: dict[str, Any]) -> dict[int, int]:
@@ -385,49 +341,31 @@ print(json.dumps(fb.counters()), file=sys.stderr)
 """
 
 
-class _Training:
-    def __init__(self, process: subprocess.Popen[str], output: Path) -> None:
-        self._process = process
-        self._output = output
-
-    def ended(self) -> list[list[tuple[str, str]]]:
-        """The (key, md5) of each sample, epoch by epoch; the one under way is read to its end."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        assert self._process.wait(240) == 0, self._output.with_suffix(".err").read_text()[-2000:]
-        epochs: list[list[tuple[str, str]]] = [[]]
-        for line in self._output.read_text().splitlines():
-            sample = json.loads(line)
-            if sample:
-                epochs[-1].append((sample[0], sample[1]))
-            else:
-                epochs.append([])
-        assert not epochs.pop(), "the script ends with an epoch"
-        return epochs
-
-
-class _Running:
+@contextmanager
+def _training(directory: Path, forebay_url: str, urls: list[str]) -> Iterator[subprocess.Popen[str]]:
     """A training loop in a process of its own, reading through ``forebay_url`` for the length of the ``with``."""
+    command, environ = [sys.executable, "-c", _SCRIPT, json.dumps(urls)], environment(directory, FOREBAY_URL=forebay_url)
+    with (
+        (directory / "samples").open("w") as out,
+        (directory / "samples.err").open("w") as err,
+        subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=out, stderr=err, text=True) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.kill()
 
-    def __init__(self, directory: Path, forebay_url: str, urls: list[str]) -> None:
-        self._output = directory / "samples"
-        self._stack = ExitStack()
-        self._command = [sys.executable, "-c", _SCRIPT, json.dumps(urls)]
-        self._environ = environment(directory, FOREBAY_URL=forebay_url)
 
-    def __enter__(self) -> _Training:
-        out = self._stack.enter_context(self._output.open("w"))
-        err = self._stack.enter_context(self._output.with_suffix(".err").open("w"))
-        self._process = subprocess.Popen(
-            self._command, env=self._environ, stdin=subprocess.PIPE, stdout=out, stderr=err, text=True
-        )  # fmt: skip
-        return _Training(self._process, self._output)
-
-    def __exit__(self, *error: object) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        assert self._process.stdin is not None
-        with suppress(OSError):
-            self._process.stdin.close()
-        self._stack.close()
+def _epochs_of(training: subprocess.Popen[str], output: Path) -> list[list[tuple[str, str]]]:
+    """The (key, md5) of each sample, epoch by epoch; the one under way is read to its end."""
+    assert training.stdin is not None
+    training.stdin.close()
+    assert training.wait(240) == 0, output.with_suffix(".err").read_text()[-2000:]
+    epochs: list[list[tuple[str, str]]] = [[]]
+    for line in output.read_text().splitlines():
+        if sample := json.loads(line):
+            epochs[-1].append((sample[0], sample[1]))
+        else:
+            epochs.append([])
+    assert not epochs.pop(), "the script ends with an epoch"
+    return epochs

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from support.ports import free_ports, listens
 from support.sidecar import wait_until
 
 __all__ = ["Nginx", "Served", "nginx"]
@@ -76,30 +76,15 @@ def nginx(work: Path, files: Path, **servers: str) -> Iterator[Nginx]:
     assert program is not None, "mark the test with pytest.mark.needs('nginx')"
     work.mkdir(parents=True)
     servers = servers or {"plain": PLAIN}
-    ports = dict(zip(servers, _free_ports(len(servers)), strict=True))
+    ports = dict(zip(servers, free_ports(len(servers)), strict=True))
     blocks = [_SERVER.format(name=name, port=ports[name], files=files, work=work, options=options) for name, options in servers.items()]
     config = work / "nginx.conf"
     config.write_text(_CONFIG.format(work=work, user="root" if os.geteuid() == 0 else "nobody", servers="\n  ".join(blocks)))
     process = subprocess.Popen([program, "-c", str(config), "-e", str(work / "start.log")], stdin=subprocess.DEVNULL)
     try:
-        wait_until(lambda: process.poll() is not None or all(map(_listens, ports.values())))
+        wait_until(lambda: process.poll() is not None or all(map(listens, ports.values())))
         assert process.poll() is None, (work / "start.log").read_text()
         yield Nginx(work, ports)
     finally:
         process.terminate()
         process.wait(240)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports

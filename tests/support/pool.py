@@ -18,7 +18,6 @@ import resource
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +95,6 @@ def _folder(test: str) -> str:
     return "/".join(test.partition("::")[0].split("/")[:2])
 
 
-def _workers(tests: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """A line each: who ends long before the others had nothing left to take."""
-    for worker in sorted({took["worker"] for took in tests.values()}):
-        ends = sorted((took["ended_s"], took["ended_s"] - took["s"], test) for test, took in tests.items() if took["worker"] == worker)
-        yield f"{worker:5} {min(begun for _, begun, _ in ends):6.0f} s to {ends[-1][0]:6.0f} s  {ends[-1][2].partition('::')[0]}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -127,9 +119,6 @@ def main() -> None:
     print("-- tests, seconds of them, and of processors")
     for (stage, folder), (count, seconds, processors) in sorted(sums.items(), key=lambda item: (item[0][0], -item[1][1])):
         print(f"  {stage:24} {folder:20} {count:6.0f} {seconds:8.0f} {processors:8.0f}")
-    print("-- workers: when each began its first test and ended its last, and which file that is of")
-    for stage, tests in stages.items():
-        print("\n".join(f"  {stage:24} {line}" for line in _workers(tests)))
     print("-- the slowest tests")
     slowest = sorted(((took["s"], stage, test) for stage, tests in stages.items() for test, took in tests.items()), reverse=True)
     print("\n".join(f"  {seconds:6.1f} s  {test}  ({stage})" for seconds, stage, test in slowest[:SHOWN]))

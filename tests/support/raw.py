@@ -48,7 +48,7 @@ class Line:
 
 
 @asynccontextmanager
-async def line(port: int | Path, *, host: str = "127.0.0.1", receive_bytes: int = 0) -> AsyncIterator[Line]:
+async def line(port: int | Path, *, receive_bytes: int = 0) -> AsyncIterator[Line]:
     """A connection for the length of the ``async with``; ``receive_bytes`` makes its socket's buffer that small."""
     if isinstance(port, Path):
         reader, writer = await asyncio.open_unix_connection(port)
@@ -56,10 +56,10 @@ async def line(port: int | Path, *, host: str = "127.0.0.1", receive_bytes: int 
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, (host, port))
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
         reader, writer = await asyncio.open_connection(sock=sock, limit=receive_bytes)
     else:
-        reader, writer = await asyncio.open_connection(host, port, limit=1 << 20)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     try:
         yield Line(reader, writer)
     finally:
@@ -67,10 +67,10 @@ async def line(port: int | Path, *, host: str = "127.0.0.1", receive_bytes: int 
         await asyncio.gather(writer.wait_closed(), return_exceptions=True)
 
 
-async def exchange(port: int | Path, sent: bytes, *, host: str = "127.0.0.1") -> list[tuple[int, dict[str, str], bytes]]:
+async def exchange(port: int | Path, sent: bytes) -> list[tuple[int, dict[str, str], bytes]]:
     """All answers to ``sent``, in order, until the other side closes."""
     answers = []
-    async with line(port, host=host) as connection:
+    async with line(port) as connection:
         await connection.send(sent)
         while (answer := await connection.answer())[0]:
             answers.append(answer)

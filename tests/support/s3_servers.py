@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ import boto3
 import pytest
 from botocore.config import Config
 from botocore.loaders import Loader
+from support.ports import free_ports
 
 __all__ = ["S3Server", "moto", "rados_gateway"]
 
@@ -114,18 +114,11 @@ def rados_gateway() -> Iterator[S3Server]:
 
 def _start_gateway(directory: Path) -> S3Server:
     for attempt in range(3):  # the ports are free when picked, not reserved
-        port, monitor_port = _free_ports(2)
+        port, monitor_port = free_ports(2)
         home = directory / str(attempt)
         server = S3Server(f"http://127.0.0.1:{port}", "gateway-key", "gateway-secret")
-        command = [
-            "bash",
-            str(Path(__file__).with_name("rgw.sh")),
-            str(home),
-            str(port),
-            str(monitor_port),
-            server.access_key,
-            server.secret_key,
-        ]
+        script = Path(__file__).with_name("rgw.sh")
+        command = ["bash", str(script), str(home), str(port), str(monitor_port), server.access_key, server.secret_key]
         with (directory / f"{attempt}.log").open("wb") as log:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=240, check=False)
         (directory / "run").mkdir(exist_ok=True)
@@ -136,16 +129,6 @@ def _start_gateway(directory: Path) -> S3Server:
         print((directory / f"{attempt}.log").read_text(errors="replace")[-2000:])
         _kill_all(directory / "run")
     pytest.skip("the RADOS gateway did not start; its output is above")
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def _kill_all(run: Path) -> None:

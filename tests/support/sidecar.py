@@ -93,8 +93,8 @@ class Sidecar:
         """
         wait_until(lambda: sum(shard["complete"] for shard in json.loads(self.ask("/v1/shards"))["shards"]) >= count)
 
-    def plan(self, reader: str, shards: Sequence[str], method: str = "PUT") -> None:
-        self.ask(f"/v1/plans/{reader}", json.dumps({"shards": list(shards)}).encode(), method)
+    def plan(self, reader: str, shards: Sequence[str]) -> None:
+        self.ask(f"/v1/plans/{reader}", json.dumps({"shards": list(shards)}).encode(), "PUT")
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of the samples of ``name`` whose labels have these values."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import pwd
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.ports import free_ports, listens
 from support.sidecar import wait_until
 
 __all__ = ["TinyProxy", "tinyproxy"]
@@ -50,9 +50,7 @@ def tinyproxy(directory: Path, *, user: str = "", tunnels_to: int | None = None,
     command = shutil.which("tinyproxy")
     if command is None:
         pytest.skip("needs tinyproxy: scripts/test installs it when run as root on Debian")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     log, config = directory / "tinyproxy.log", directory / "tinyproxy.conf"
     log.touch()
     user_here = pwd.getpwuid(log.stat().st_uid).pw_name
@@ -63,14 +61,9 @@ def tinyproxy(directory: Path, *, user: str = "", tunnels_to: int | None = None,
     config.write_text("\n".join([*lines, ""]))
     process = subprocess.Popen([command, "-d", "-c", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_until(lambda: process.poll() is not None or _listens(port))
+        wait_until(lambda: process.poll() is not None or listens(port))
         assert process.poll() is None, log.read_text()
         yield TinyProxy(port, log)
     finally:
         process.kill()  # it does not always hear a signal to end
         process.wait()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

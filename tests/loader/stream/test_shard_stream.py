@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from support.fake_proxy import Cut, FakeServer, Held, Refuse, Silent, free_port, ramp
+from support.fake_proxy import Cut, FakeServer, Held, Refuse, Silent, ramp
+from support.ports import free_ports
 
 from forebay_loader import Limits, ProxyUnreachable, ShardChanged, ShardReadError, counters
 from forebay_loader.base.activity import ORIGIN, PROXY, here
@@ -576,7 +577,7 @@ def test_redirect_keeps_credentials_home(world: World) -> None:
 
 def test_loopback_is_reached_without_the_system_proxy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """http_proxy does not catch a loopback origin."""
-    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_ports(1)[0]}")
     world.proxy.stop()
     assert world.read(QUICK) == BODY
 

@@ -15,17 +15,13 @@ from typing import Any
 import pytest
 from support.cli import invoke
 from support.fake_sidecar import FakeSidecar
+from support.ports import free_ports
 
 from forebay_proxy.cli import client
 from forebay_proxy.cli.client import SidecarClient, SidecarHung, SidecarRefused, SidecarUnreachable, locate
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.node.runfile import RunDirectory
 from forebay_proxy.wire.protocol.runfile import is_stopped
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def test_status_comes_back_as_a_table(tmp_path: Path) -> None:
@@ -37,7 +33,7 @@ def test_status_comes_back_as_a_table(tmp_path: Path) -> None:
 
 def test_no_proxy_variable_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A corporate http_proxy never sees a request for the sidecar."""
-    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_ports(1)[0]}")
     with FakeSidecar() as fake:
         SidecarClient(fake.url).ready()
 
@@ -53,7 +49,7 @@ def test_the_token_is_sent() -> None:
 
 def test_nobody_there_is_unreachable() -> None:
     """The address and the cause are named."""
-    address = f"http://127.0.0.1:{free_port()}"
+    address = f"http://127.0.0.1:{free_ports(1)[0]}"
     with pytest.raises(SidecarUnreachable, match=f"{address}: connection refused"):
         SidecarClient(address).status()
 
