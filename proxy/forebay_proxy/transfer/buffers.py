@@ -1,7 +1,8 @@
 """Bytes of bodies in memory: the buffers that readers are served from, and the segments that cannot be stored.
 
 A segment for which no room on the disk is granted (a bypass) lands in a *memory segment* instead. There are eight, 64 MiB in all with the
-usual segments; the next such fetch waits for one. Readers have their buffers from a share of their own: were both one pool, a hundred
+usual segments. Whoever finds all of them taken has a body of its own: to wait for one would be to wait for other readers, and for other
+origins. Readers have their buffers from a share of their own: were both one pool, a hundred
 stopped readers would hold it all and every fetch would stop with them. Within the share there is no queue: the unit shrinks instead, from
 1 MiB (what one system call moves well) down to 16 KiB.
 
@@ -11,9 +12,10 @@ socket belong to that socket until its client has read them.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+
+from forebay_proxy.core.errors import CacheFull
 
 __all__ = ["MEMORY_SEGMENTS", "BufferBudget", "MemorySegment", "MemorySegments", "Share"]
 
@@ -51,15 +53,16 @@ class MemorySegments:
     def __init__(self, segment_bytes: int, count: int = MEMORY_SEGMENTS) -> None:
         self._segment_bytes = segment_bytes
         self._unused: list[bytearray] = []
-        self._free = asyncio.Semaphore(count)
+        self._count = count
         self.taken = 0
 
     def __repr__(self) -> str:
         return f"<MemorySegments, {self.taken} taken>"
 
-    async def take(self, first: int, until: ExitStack) -> MemorySegment:
-        """Memory for the segment that begins at ``first``, until ``until`` is closed; waits for its turn."""
-        await self._free.acquire()
+    def take(self, first: int, until: ExitStack) -> MemorySegment:
+        """Memory for the segment that begins at ``first``, until ``until`` is closed. Raises ``CacheFull`` where all is taken."""
+        if self.taken >= self._count:
+            raise CacheFull(f"{self.taken} segments that could not be stored are in memory, which is all that may be")
         buffer = self._unused.pop() if self._unused else bytearray(self._segment_bytes)
         self.taken += 1
         until.callback(self._give_back, buffer)
@@ -69,7 +72,6 @@ class MemorySegments:
         self.taken -= 1
         if len(self._unused) < KEPT_SEGMENTS:
             self._unused.append(buffer)
-        self._free.release()
 
 
 class Share:

@@ -132,10 +132,6 @@ class Answer:
             async with asyncio.timeout(SUBSCRIBE_S):
                 await self._claimed.wait()
 
-    def leave_place(self) -> None:
-        """Free its place at the origin: nobody can say how long it will have to wait here."""
-        self._slot.leave()
-
     async def drop(self) -> None:
         """Close it, unless somebody has claimed it; nobody can any more."""
         if not self._claimed.is_set():

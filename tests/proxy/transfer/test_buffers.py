@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import ExitStack
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay_proxy.core.errors import CacheFull
 from forebay_proxy.transfer.buffers import (
     KEPT_SEGMENTS,
     MAX_UNIT_BYTES,
@@ -50,12 +50,12 @@ def test_with_the_usual_segments_bypasses_have_64_mib() -> None:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=10))
-async def test_a_memory_segment_gives_what_was_written_at_its_place(pieces: list[bytes]) -> None:
+def test_a_memory_segment_gives_what_was_written_at_its_place(pieces: list[bytes]) -> None:
     """As a copy: memory that is used again changes under nobody."""
     segments = MemorySegments(400, 1)
     for _ in range(2):
         with ExitStack() as until:
-            segment, at, whole = await segments.take(1000, until), 1000, b"".join(pieces)
+            segment, at, whole = segments.take(1000, until), 1000, b"".join(pieces)
             for piece in pieces:
                 segment.write(at, piece)
                 at += len(piece)
@@ -65,28 +65,19 @@ async def test_a_memory_segment_gives_what_was_written_at_its_place(pieces: list
             assert got == whole
 
 
-async def test_who_finds_none_waits_for_its_turn_and_keeps_nothing_when_it_leaves() -> None:
-    """Cancelled while it waits, or with the segment in its hands."""
-    segments, held, untils = MemorySegments(10, 1), ExitStack(), [ExitStack() for _ in range(3)]
-    await segments.take(0, held)
-    waiting = [asyncio.create_task(segments.take(0, until)) for until in untils]
-    await asyncio.sleep(0)
-    waiting[0].cancel()
-    await asyncio.sleep(0)
+def test_who_finds_none_is_told_so() -> None:
+    """To wait would be to wait for other readers."""
+    segments, held = MemorySegments(10, 1), ExitStack()
+    segments.take(0, held)
+    with pytest.raises(CacheFull), ExitStack() as until:
+        segments.take(0, until)
     held.close()
-    waiting[1].cancel()  # it was given the turn already
-    await waiting[2]
-    assert segments.taken == 1
-    for until in untils:
-        until.close()
     assert segments.taken == 0
-    await asyncio.wait_for(segments.take(0, held), 60)
-    held.close()
 
 
-async def test_little_unused_memory_is_kept() -> None:
+def test_little_unused_memory_is_kept() -> None:
     segments = MemorySegments(10)
     with ExitStack() as until:
         for _ in range(MEMORY_SEGMENTS):
-            await segments.take(0, until)
+            segments.take(0, until)
     assert (segments.taken, len(segments._unused)) == (0, KEPT_SEGMENTS)

@@ -205,8 +205,8 @@ class Fetcher:
                         slot.leave()
                     body.narrow(ALONE_BYTES if alone else self._bodies.unit_bytes)
                     pieces = self._needed(entry, shard, body, position, end, need)
-                    if position == 0 and end in (None, entry.version.length):
-                        pieces = self._whole(entry, body, pieces)
+                    if entry.passes and self._origin_digests and (digest := first_usable(body.digests)) is not None:
+                        pieces = self._held(entry, pieces, digest, whole=position == 0 and end in (None, entry.version.length))
                     async with aclosing(pieces):
                         async for piece in pieces:
                             yield piece
@@ -276,14 +276,13 @@ class Fetcher:
                 next_step="serve the shard with a Content-Length",
             )
 
-    def _whole(self, entry: Entry, body: OriginBody, pieces: AsyncGenerator[bytes | memoryview]) -> AsyncGenerator[bytes | memoryview]:
-        """``pieces``, all of a body of which nothing is kept; the last one comes once all have the digest that the answer names."""
-        digest = first_usable(body.digests) if entry.passes and self._origin_digests else None
-        return pieces if digest is None else self._compared(entry, pieces, digest)
-
-    async def _compared(
-        self, entry: Entry, pieces: AsyncGenerator[bytes | memoryview], digest: Digest
+    async def _held(
+        self, entry: Entry, pieces: AsyncGenerator[bytes | memoryview], digest: Digest, *, whole: bool
     ) -> AsyncGenerator[bytes | memoryview]:
+        """``pieces`` of a body of which nothing is kept; ``whole``: the last one comes once all have the ``digest`` that the answer names.
+
+        What comes in two bodies is not compared: nobody has it whole.
+        """
         hasher, last = hasher_of(digest.algorithm), memoryview(b"")
         async with aclosing(pieces):
             async for piece in pieces:
@@ -292,8 +291,8 @@ class Fetcher:
                     yield last
                 last = memoryview(piece)
         computed = Digest(digest.algorithm, hasher.digest())
-        self._events.emit(DigestChecked(digest.algorithm, "agrees" if computed == digest else "differs"))
-        if computed != digest:
+        self._events.emit(DigestChecked(digest.algorithm, "unchecked" if not whole else "agrees" if computed == digest else "differs"))
+        if whole and computed != digest:
             raise DigestDiffers(entry.name, f"the origin's digest is {digest}, its bytes have {computed}", again=True)
         if last:
             yield last

@@ -94,12 +94,11 @@ class SegmentFetches:
         if not entry.ranged or self._room.entries.setdefault(entry.key, entry) is not entry:
             raise CacheFull("this version cannot be completed any more")
         grant = self._ahead(entry, index, need_at, reader)
-        return self._begin(entry, index, shard, need, [grant])
+        return self._begin(entry, index, shard, need, grant)
 
     def launch(self, entry: Entry, index: int, shard: Shard) -> Fetch:
         """A fetch for a missing segment that a reader needs now; into memory when no room can be granted."""
-        grant = self._demand(entry, index)
-        return self._begin(entry, index, shard, 0.0, [] if grant is None else [grant])
+        return self._begin(entry, index, shard, 0.0, self._demand(entry, index))
 
     def launch_ahead(self, entry: Entry, index: int, shard: Shard, need: float, reader: ReaderName | None) -> bool:
         """The same for a segment beyond the reader's position; False where there is no room for it.
@@ -117,7 +116,7 @@ class SegmentFetches:
                 return False
         if grant is None:
             return False
-        self._begin(entry, index, shard, need, [grant])
+        self._begin(entry, index, shard, need, grant)
         return True
 
     def opened(self, entry: Entry, index: int, needed: Urgency) -> tuple[Fetch, Sink] | None:
@@ -128,42 +127,40 @@ class SegmentFetches:
         """
         fetch = Fetch(*self._span(entry, index), needed.need, self._clock())
         if index == WHOLE:
-            grants = self._whole(entry, needed)
-            if grants is None:
+            grant = self._whole(entry, needed)
+            if grant is None:
                 self._events.emit(SegmentMissed(entry, 0, fetch))
                 return None
             entry.in_use.whole = fetch
         else:
             grant = self._ahead(entry, index, needed.need_at, needed.reader) if fetch.prefetch else self._demand(entry, index)
-            grants = [] if grant is None else [grant]
         self._table.add(entry.key, index, fetch)
         entry.in_use.fetching += 1
-        return fetch, Sink(self._storage, self._buffers.memory, entry, fetch, grants)
+        return fetch, Sink(self._storage, self._buffers.memory, entry, fetch, grant)
 
-    def _whole(self, entry: Entry, needed: Urgency) -> list[Grant[Slice]] | None:
-        """Room for all segments; None where there is not so much, and then nothing has left for it."""
-        ahead, admission = needed.need >= DEMAND, self._room.admission
-        total = allocated(entry.version.length or 0)  # not summed up: an origin may name any length
-        grants: list[Grant[Slice]] = []
-        try:
-            if ahead:
-                self.check_ahead(total, needed)
-            elif not (self._disk.usable and admission.has_room(total)):
-                self._storage.refused("no-room" if self._disk.usable else "disk")
-                return None
-            for index in range(entry.segments.count):
-                size, place = entry.segments.bytes_of(index), (entry.key, index)
-                grants.append(self._room.reserve_ahead(size, needed.need_at, needed.reader, place) if ahead else self._room.reserve(size))
-        except CacheFull:
-            for grant in grants:
-                self._storage.give_back(entry, None, grant)
+    def _whole(self, entry: Entry, needed: Urgency) -> Grant[Slice] | None:
+        """Room for all segments at once; None where there is not so much. Ahead of need nothing that is needed leaves for it."""
+        total, reader = allocated(entry.version.length or 0), needed.reader  # not summed up: an origin may name any length
+        if not self._disk.usable:
+            self._storage.refused("disk")
             return None
-        return grants
+        try:
+            if needed.need < DEMAND:
+                return self._room.reserve(total)
+            if reader is not None:
+                self._room.admission.check_half(total)
+            grant = self._room.reserve_ahead(total, None, reader)
+        except CacheFull:
+            self._storage.refused("no-room")
+            return None
+        for index in range(entry.segments.count) if reader is not None else ():
+            self._room.read_ahead.note(entry.key, index, reader, entry.segments.bytes_of(index))
+        return grant
 
-    def _begin(self, entry: Entry, index: int, shard: Shard, need: float, grants: list[Grant[Slice]]) -> Fetch:
+    def _begin(self, entry: Entry, index: int, shard: Shard, need: float, grant: Grant[Slice] | None) -> Fetch:
         fetch = Fetch(*self._span(entry, index), need, self._clock())
         entry.in_use.fetching += 1
-        sink = Sink(self._storage, self._buffers.memory, entry, fetch, grants)
+        sink = Sink(self._storage, self._buffers.memory, entry, fetch, grant)
         self._table.start(entry.key, index, fetch, self.run(entry, index, shard, fetch, sink))
         return fetch
 
@@ -188,8 +185,6 @@ class SegmentFetches:
         self._storage.begun(entry, shard)
         error: BaseException | None = None
         try:
-            if answer is not None and fetch.bypass:
-                answer.leave_place()  # stuck readers may have all memory for a minute
             await sink.ready()
             pieces = self._fetcher.stream(
                 entry, shard, fetch.first, fetch.end, fetch, wanted=lambda: fetch.subscribers, answer=answer, retry_budget=retry_budget
@@ -218,7 +213,8 @@ class SegmentFetches:
 
     def _ended(self, entry: Entry, index: int, fetch: Fetch) -> None:
         entry.in_use.fetching -= 1
-        missing = [each for each in (range(entry.segments.count) if index == WHOLE else (index,)) if not entry.segments.has(each)]
+        mine = range(entry.segments.count) if index == WHOLE else (index,)
+        missing = [each for each in mine if each not in fetch.stored]  # what was stored, and has left again, may be another fetch's now
         for each in missing:
             self._room.read_ahead.end(entry.key, each)
         if missing:

@@ -80,6 +80,14 @@ class SegmentStorage:
             self.refused("no-room")
         return None
 
+    async def parted(self, entry: Entry, grant: Grant[Slice]) -> list[Grant[Slice]]:
+        """Remove the grant's victims, and part it: a grant for each segment of ``entry``. Raises ``CacheFull``, ``DiskFailed``.
+
+        All of them at once, before the first byte: what is to leave is nobody's until it is gone, and a body may take long.
+        """
+        await self._in_time(self._reclaimer.clear(grant), lambda _: self._room.ledger.release(grant))
+        return self._room.ledger.part(grant, [entry.segments.bytes_of(index) for index in range(entry.segments.count)])
+
     async def _in_time(self, work: Coroutine[Any, Any, T], late: Callable[[T], object]) -> T:
         """Disk work that a fetch waits for, ``HUNG_S`` seconds at most.
 

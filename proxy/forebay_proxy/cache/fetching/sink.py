@@ -31,6 +31,10 @@ class SinkStorage(Protocol):
         """Empty what the grant's victims hold and allocate the segment; None (grant given back): bypass."""
         ...
 
+    async def parted(self, entry: Entry, grant: Grant[Slice]) -> list[Grant[Slice]]:
+        """Remove the grant's victims, and part it: a grant for each segment of ``entry``. Raises ``CacheFull``, ``DiskFailed``."""
+        ...
+
     def segment_stored(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], fetch: Fetch) -> None: ...
 
     def segment_passed(self, entry: Entry, index: int, checksum: int, fetch: Fetch) -> None:
@@ -61,19 +65,20 @@ class OpenSegment:
 class Sink:
     """Takes one fetch's bytes in order; ``close`` gives back what did not become a segment. Not thread-safe: the event loop's only."""
 
-    def __init__(self, storage: SinkStorage, memory: MemorySegments, entry: Entry, fetch: Fetch, grants: list[Grant[Slice]]) -> None:
-        """``grants``: one for each segment of the fetch, in order; none: it goes into memory."""
+    def __init__(self, storage: SinkStorage, memory: MemorySegments, entry: Entry, fetch: Fetch, grant: Grant[Slice] | None) -> None:
+        """``grant``: room for all of the fetch; None: it goes into memory."""
         self._storage = storage
         self._memory_segments = memory
         self._entry = entry
         self._fetch = fetch
-        self._grants = grants
+        self._grant = grant  # until its victims are removed
+        self._grants: list[Grant[Slice]] = []  # then one for each segment that is still to come, in order
         self._segment: OpenSegment | None = None
         self._memory: MemorySegment | None = None
         self._hasher = xxhash.xxh3_64()  # of what is in memory
         looks = fetch.first == 0 and entry.trust.no_tar is None and is_named_tar(entry.name) and not entry.version.encoding
         self._beginning: bytes | None = b"" if looks else None  # what came of the bytes that tell a tar; None: nobody wants to know
-        fetch.bypass = not grants
+        fetch.bypass = grant is None
 
     def __repr__(self) -> str:
         return f"<Sink of {self._fetch!r}{', in memory' if self._fetch.bypass else ''}>"
@@ -86,17 +91,29 @@ class Sink:
     async def _open(self, index: int) -> None:
         fetch, (first, size) = self._fetch, self._entry.segments.span(index)
         if not fetch.bypass:
-            grant = self._grants.pop(0)
-            file = await self._storage.prepare(self._entry, index, grant)
+            file = await self._allocated(index)
             if file is not None:
-                self._segment = OpenSegment(index, first, first + size, grant, file)
+                self._segment = OpenSegment(index, first, first + size, self._grants.pop(0), file)
                 fetch.place = file
                 return
             if (fetch.need >= WAITED and not fetch.subscribers) or fetch.end > first + size:
                 raise CacheFull("no place on the disk for what nobody waits for, or what only a whole shard is of use for")
             fetch.bypass = True
         self._storage.passes_by(self._entry)
-        fetch.place = self._memory = await self._memory_segments.take(first, fetch.kept)
+        fetch.place = self._memory = self._memory_segments.take(first, fetch.kept)
+
+    async def _allocated(self, index: int) -> ShardFile | None:
+        """The file, with room for the segment in it; None: the disk refuses."""
+        if self._grant is not None:
+            grant, self._grant = self._grant, None
+            if self._fetch.end > self._entry.segments.span(index)[0] + self._entry.segments.span(index)[1]:
+                self._grants = await self._storage.parted(self._entry, grant)
+            else:
+                self._grants = [grant]
+        file = await self._storage.prepare(self._entry, index, self._grants[0])
+        if file is None:
+            del self._grants[0]
+        return file
 
     async def put(self, piece: bytes | memoryview) -> None:
         """Take the next bytes; waits for the disk. Raises ``CacheFull``, ``DiskFailed``."""
@@ -141,5 +158,5 @@ class Sink:
         segment, self._segment = self._segment, None
         if segment is not None:
             self._storage.give_back(self._entry, segment.index, segment.grant)
-        while self._grants:
-            self._storage.give_back(self._entry, None, self._grants.pop())
+        for grant in (*self._grants, *([] if self._grant is None else [self._grant])):
+            self._storage.give_back(self._entry, None, grant)

@@ -207,15 +207,11 @@ class AdmissionPolicy(Generic[H]):
         if not self.has_spare(size) and not (need_at is not None and has_few and self._has(size, NextUse(Rank.AHEAD, -need_at))):
             raise CacheFull(f"no {size} bytes are free ahead of need, and nothing may leave for them")
 
-    def has_room(self, size: int) -> bool:
-        """Whether ``size`` bytes are free, or may leave for what is demanded."""
-        return self._has(size, None)
-
     def has_spare(self, size: int) -> bool:
         """Whether ``size`` bytes are free, or taken by what nobody is known to need."""
         return self._has(size, NextUse(Rank.LATER, float("-inf")))
 
-    def _has(self, size: int, before: NextUse | None) -> bool:
+    def _has(self, size: int, before: NextUse) -> bool:
         found = self.ledger.capacity_bytes - self.ledger.used_bytes
         with closing(self.candidates.before(before)) as victims:  # type: ignore[type-var]  # a generator
             while found < size and (victim := next(victims, None)) is not None:

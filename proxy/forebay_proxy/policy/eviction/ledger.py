@@ -17,7 +17,7 @@ Not thread-safe: the event loop's only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -145,6 +145,14 @@ class Ledger(Generic[S]):
         grant.owed -= lost
         grant.bytes -= lost
         self._changed()
+
+    def part(self, grant: Grant[S], sizes: Sequence[int]) -> list[Grant[S]]:
+        """Grants of ``sizes``, which are all of ``grant``, instead of it; its victims are gone."""
+        assert sum(sizes) == grant.bytes, "nothing of it is lost"
+        assert not grant.owed, "its victims are gone"
+        assert not grant.on_disk, "nothing of it is allocated"
+        grant.closed = True
+        return [Grant(size) for size in sizes]
 
     def commit(self, grant: Grant[S]) -> None:
         """The bytes of ``grant`` are on the disk to stay."""

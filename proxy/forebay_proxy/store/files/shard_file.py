@@ -78,11 +78,11 @@ class ShardFile:
         """Write all of ``data`` at ``offset``; it is not touched any more once this returns or raises.
 
         On the loop while the disk is quick: a hop to a thread and back costs as much processor time as the bytes do. In a thread where the
-        last write was not quick, or is a while ago, and for a ``probe``: the first write into a segment, so that a disk which hangs is met
-        by a thread.
+        last write was not quick, or is a while ago, or another call works at this file; and for a ``probe``: the first write into a
+        segment, so that a disk which hangs is met by a thread.
         """
         began = time.monotonic()
-        if probe or began >= self._quick_until:
+        if probe or self._busy or began >= self._quick_until:
             seconds = await self._run(self._pools.writes, "write", file_io.append, self._fd, offset, data)
             self._quick_until = time.monotonic() + QUICK_FOR_S if seconds < QUICK_S and began >= self._slow_until else 0.0
             return

@@ -327,46 +327,14 @@ async def test_a_bypass_that_nobody_comes_for_ends(world: World) -> None:
     assert (fetch.done, fetch.error, world.buffers.memory.taken) == (True, None, 0)
 
 
-@pytest.mark.parametrize("cancelled", [False, True])
-async def test_a_bypass_waits_for_memory_before_it_asks(tmp_path: Path, cancelled: bool) -> None:
-    """There are so many segments of it; the next reader to leave one lets it go on. Cancelled while it waits, it holds nothing."""
-    async with building(tmp_path / "c", segments=0) as world:
-        world.origin.put(A, data := data_of((MEMORY_SEGMENTS + 2) * SEGMENT))
-        async with world.opened(A, last=0) as reading, AsyncExitStack() as held:
-            await world.quiet()
-            asked = len(world.origin.asked(A))
-            fetches = [world.segment_fetches.launch(reading.entry, 1 + index, shard_of(A)) for index in range(MEMORY_SEGMENTS)]
-            leaves = ExitStack()
-            leaves.enter_context(fetches[0].subscribed())
-            for fetch in fetches[1:]:
-                held.enter_context(fetch.subscribed())
-            await until(lambda: fetches[0].done)
-            waits = fetches[-1]  # the opening's reader has a segment too
-            assert (world.buffers.memory.taken, waits.position, len(world.origin.asked(A)) - asked) == (8, waits.first, 7)
-            if cancelled:
-                world.fetches.cancel()
-                with pytest.raises(ForebayError, match="shutting down"):
-                    await waits.grown_beyond(waits.first)
-            leaves.close()
-            if not cancelled:
-                assert await waits.grown_beyond(waits.end - 1)
-                buffer = memoryview(bytearray(SEGMENT))
-                waits.place.read(waits.first, buffer)  # type: ignore[attr-defined]
-                assert bytes(buffer) == data[waits.first : waits.end]
-
-
-async def test_an_opening_that_waits_for_memory_holds_no_place_at_the_origin(world: World) -> None:
-    """Stuck readers may have it for a minute, and others could be served meanwhile."""
+async def test_who_finds_no_memory_has_a_body_of_its_own(world: World) -> None:
+    """An origin that is silent, or readers that are slow, hold up no other."""
     world.origin.put(B, DATA)
-    with full(world):
-        async with AsyncExitStack() as held:
-            for _ in range(MEMORY_SEGMENTS):
-                await world.buffers.memory.take(0, held.enter_context(ExitStack()))
-            reading = asyncio.create_task(world.get(B, last=9))
-            await until(lambda: world.segment_fetches.find(world.entry(B), 0) if B in world.resolver.versions.current else None)
-            assert (world.limiters.of("https://origin.example").in_flight, world.origin.open, reading.done()) == (0, 1, False)
-        assert await reading == DATA[:10]
-    assert world.origin.asked(B) == [(0, SEGMENT - 1)]
+    with full(world), ExitStack() as held:
+        for _ in range(MEMORY_SEGMENTS):
+            world.buffers.memory.take(0, held)
+        assert await world.get(B) == DATA
+    assert world.entry(B).segments.stored_count == 0
 
 
 async def test_what_nobody_waits_for_is_given_up_where_the_disk_refuses_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
