@@ -334,7 +334,7 @@ async def test_who_finds_no_memory_has_a_body_of_its_own(world: World) -> None:
         for _ in range(MEMORY_SEGMENTS):
             world.buffers.memory.take(0, held)
         assert await world.get(B) == DATA
-    assert world.entry(B).segments.stored_count == 0
+    assert B not in world.resolver.versions.current
 
 
 async def test_what_nobody_waits_for_is_given_up_where_the_disk_refuses_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
