@@ -125,6 +125,7 @@ class Zygote:
 
 
 _zygotes: dict[tuple[str, ...], Zygote] = {}
+_keeping = threading.Lock()  # tests start sidecars in threads
 _allowed = False
 
 
@@ -148,11 +149,12 @@ def zygote(environ: Mapping[str, str]) -> Zygote | None:
 
 def kept_zygote(*kind: str, **environ: str) -> Zygote:
     """The one of this kind; of several kinds, those that were asked for last are kept."""
-    found = _zygotes.pop(kind, None) or Zygote(kind, **environ)
-    _zygotes[kind] = found
-    while len(_zygotes) > _KEPT:
-        _zygotes.pop(next(iter(_zygotes))).close()
-    return found
+    with _keeping:
+        found = _zygotes.pop(kind, None) or Zygote(kind, **environ)
+        _zygotes[kind] = found
+        while len(_zygotes) > _KEPT:
+            _zygotes.pop(next(iter(_zygotes))).close()
+        return found
 
 
 def close_zygotes() -> None:

@@ -153,7 +153,10 @@ class Warmer:
     async def _ask(self, entry: Entry, shard: Shard) -> deque[Fetch]:
         """Ask for every segment that is not here; returns those still in the air. Raises ``CacheFull``."""
         if entry.in_use.whole is not None and not entry.in_use.whole.done:
-            await self._landed(entry.in_use.whole)
+            try:
+                await self._landed(entry.in_use.whole)
+            except CacheFull as full:
+                raise NotKept(str(full)) from full
             return deque()
         air: deque[Fetch] = deque()
         if not entry.ranged:  # it is here, or its body has ended without room for it
