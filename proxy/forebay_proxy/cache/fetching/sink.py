@@ -91,9 +91,10 @@ class Sink:
     async def _open(self, index: int) -> None:
         fetch, (first, size) = self._fetch, self._entry.segments.span(index)
         if not fetch.bypass:
-            file = await self._allocated(index)
+            grant = await self._room(is_part=fetch.end > first + size)
+            file = await self._storage.prepare(self._entry, index, grant)  # whose the grant is from now on, unless it returns a file
             if file is not None:
-                self._segment = OpenSegment(index, first, first + size, self._grants.pop(0), file)
+                self._segment = OpenSegment(index, first, first + size, grant, file)
                 fetch.place = file
                 return
             if (fetch.need >= WAITED and not fetch.subscribers) or fetch.end > first + size:
@@ -102,18 +103,12 @@ class Sink:
         self._storage.passes_by(self._entry)
         fetch.place = self._memory = self._memory_segments.take(first, fetch.kept)
 
-    async def _allocated(self, index: int) -> ShardFile | None:
-        """The file, with room for the segment in it; None: the disk refuses."""
-        if self._grant is not None:
-            grant, self._grant = self._grant, None
-            if self._fetch.end > self._entry.segments.span(index)[0] + self._entry.segments.span(index)[1]:
-                self._grants = await self._storage.parted(self._entry, grant)
-            else:
-                self._grants = [grant]
-        file = await self._storage.prepare(self._entry, index, self._grants[0])
-        if file is None:
-            del self._grants[0]
-        return file
+    async def _room(self, *, is_part: bool) -> Grant[Slice]:
+        """The grant of the next segment; ``is_part``: others of the fetch follow it."""
+        grant, self._grant = self._grant, None
+        if grant is not None:
+            self._grants = await self._storage.parted(self._entry, grant) if is_part else [grant]
+        return self._grants.pop(0)
 
     async def put(self, piece: bytes | memoryview) -> None:
         """Take the next bytes; waits for the disk. Raises ``CacheFull``, ``DiskFailed``."""
