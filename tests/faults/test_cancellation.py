@@ -191,7 +191,9 @@ async def whole(world: World) -> None:
 
 @pytest.mark.parametrize("when", When, ids=lambda when: when.value)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_a_reader_that_is_cancelled_keeps_nothing(tmp_path: Path, scenario: Scenario, when: When) -> None:
+async def test_a_reader_that_is_cancelled_keeps_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, scenario: Scenario, when: When
+) -> None:
     """At any of its awaits, whichever of the two moments of it."""
     awaits = 0
     async for cut in at_each_await(when):
@@ -201,6 +203,7 @@ async def test_a_reader_that_is_cancelled_keeps_nothing(tmp_path: Path, scenario
             world.check()
             await whole(world)
         awaits = cut.number - 1
+    assert "unexpectedly" not in caplog.text, "a fault of ours in a chore, which no caller hears"
     assert awaits
     print(f"{scenario.__name__}: cancelled at each of {awaits} awaits ({when.value})")
 
@@ -221,7 +224,7 @@ async def test_cancelled_while_stored_bytes_are_verified(tmp_path: Path, when: W
 
 
 @pytest.mark.parametrize("scenario", [cold, making_room, without_room, whole_body, broken, warming], ids=lambda scenario: scenario.__name__)
-async def test_ended_at_any_await_what_is_claimed_is_right(tmp_path: Path, scenario: Scenario) -> None:
+async def test_ended_at_any_await_what_is_claimed_is_right(tmp_path: Path, caplog: pytest.LogCaptureFixture, scenario: Scenario) -> None:
     """The whole sidecar ends there, as a signal would have it: the next start finds files and rows that agree, and no wrong byte."""
     claimed = 0
     async for cut in at_each_await(step=EVERY):
@@ -234,6 +237,7 @@ async def test_ended_at_any_await_what_is_claimed_is_right(tmp_path: Path, scena
             claimed += sum(entry.segments.stored_count for entry in world.room.entries.values())
             sums(world)
             await whole(world)
+    assert "unexpectedly" not in caplog.text
     assert claimed
     print(f"{scenario.__name__}: ended at each of {cut.number - 1} awaits, {claimed} segments found claimed in all")
 

@@ -299,7 +299,7 @@ class CacheFull(CacheError):
 
 
 class FellBehind(CacheError):
-    """A bypass reader is so slow that the shared memory window has moved past it; it goes on with a fetch of its own."""
+    """What a reader was about to read has left its file; it goes on with a body of its own."""
 
 
 class DiskFailed(CacheError):
