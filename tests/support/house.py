@@ -207,7 +207,6 @@ class World:
         assert len(self.fetches) == 0
         assert not self.fetches.all()
         assert len(self.resolver) == 0
-        assert not self.resolver._resolver._needs
         assert (self.ledger.reserved_bytes, self.ledger.doomed_bytes) == (0, 0), self.ledger
         for entry in self.room.entries.values():
             assert not entry.in_use.leaving, entry

@@ -31,8 +31,8 @@ from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.space import SegmentLeases, Slice, SpaceManager
 from forebay_proxy.cache.shard_cache import ShardCache
-from forebay_proxy.cache.versions.refusals import SuspectVersions
 from forebay_proxy.cache.versions.resolver import VersionResolver
+from forebay_proxy.cache.versions.shard_faults import ShardFaults
 from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.events import Events
@@ -85,7 +85,7 @@ class CacheParts:
     buffers: BufferBudget
     fetcher: Fetcher
     fetches: FetchTable
-    suspects: SuspectVersions
+    faults: ShardFaults
     gate: DigestGate
     digest_check: DigestCheck
     storage: SegmentStorage
@@ -124,9 +124,9 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
         origin_digests=settings.origin_digests, retry_budget_s=settings.retry_budget_s, clock=clock, sleep=around.sleep,
         chance=around.chance,
     )  # fmt: skip
-    suspects, gate = SuspectVersions(clock), DigestGate(room=room, table=fetches, events=events)
+    faults, gate = ShardFaults(clock), DigestGate(room=room, table=fetches, events=events)
     digest_check = DigestCheck(
-        room=room, gate=gate, segment_check=segment_check, asking=fetcher, suspects=suspects, events=events, tasks=tasks,
+        room=room, gate=gate, segment_check=segment_check, asking=fetcher, faults=faults, events=events, tasks=tasks,
         enabled=settings.origin_digests,
     )  # fmt: skip
 
@@ -140,7 +140,7 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
         events=events, clock=clock,
     )  # fmt: skip
     resolver = VersionResolver(
-        room=room, retirement=retirement, fetches=segment_fetches, outdated=storage.outdated, suspects=suspects, fetcher=fetcher,
+        room=room, retirement=retirement, fetches=segment_fetches, outdated=storage.outdated, faults=faults, fetcher=fetcher,
         events=events, group=around.group, clock=clock, hmac_key=store.directory.hmac_key, revalidate=settings.revalidate,
     )  # fmt: skip
 
@@ -156,7 +156,7 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
     headroom = Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock)
     parts = CacheParts(
         store, plans, tasks, disk, ledger, room, files, reclaimer, retirement, leases, segment_check, segment_reader, limiters, buffers,
-        fetcher, fetches, suspects, gate, digest_check, storage, resolver, segment_fetches, tar_check, fd_leases, cache,
+        fetcher, fetches, faults, gate, digest_check, storage, resolver, segment_fetches, tar_check, fd_leases, cache,
         indexer=SampleIndexer(cache, store.samples, tasks, events),
         disk_monitor=DiskMonitor(
             store=store, room=room, reclaimer=reclaimer, files=files, health=disk, headroom=headroom, tasks=tasks

@@ -237,7 +237,7 @@ async def _tick(parts: CacheParts, report: StatusReport, long_waits: LongWaits, 
     while True:
         await asyncio.sleep(TICK_S)
         parts.limiters.look_again()
-        parts.resolver.expire()
+        parts.faults.expire()
         cache.readers.waits.look(report.readers_lately())
         long_waits.look()
         troubles.look(parts.ledger.capacity_bytes, cache.disk.state, cache.disk.reason)

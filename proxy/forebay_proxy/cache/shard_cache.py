@@ -132,8 +132,8 @@ class ShardCache:
     def spoilt(self, fact: SegmentSpoilt) -> None:
         """A stored segment is wrong: readers that were given bytes of it are cut off, and the version is opened anew."""
         entry = fact.entry
-        self._resolver.suspects.spoilt(entry.name, by_origin=False)
-        entry.trust.remade = self._resolver.suspects.count(entry.name)
+        self._resolver.faults.spoilt(entry.name, by_origin=False)
+        entry.trust.remade = self._resolver.faults.count(entry.name)
         for reading in self.readers:
             if reading.entry is entry:
                 reading.chunk_reader.found_wrong(fact.index)

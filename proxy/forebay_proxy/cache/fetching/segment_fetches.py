@@ -246,7 +246,7 @@ class SegmentFetches:
         else:
             answer = None
             if not sparse and not entry.passes:
-                self._events.emit(Refetched(entry.origin, (end or position) - position))
+                self._events.emit(Refetched())
         self._storage.passes_by(entry)
         stream = self._fetcher.stream(entry, shard, position, end, Urgency(0.0), wanted=lambda: True, answer=answer, alone=True)
         async with aclosing(stream) as pieces:

@@ -147,8 +147,7 @@ class SegmentStorage:
         if fetch.subscribers or (fetch.followed and entry.ranged):  # of a whole body, what came before its readers is unread
             entry.segments.unread.discard(index)
         prefetched = fetch.need >= DEMAND
-        size = entry.segments.span(index)[1]
-        self._events.emit(SegmentFetched(entry.origin, size, self._clock() - fetch.began_at, stored=True, prefetched=prefetched))
+        self._events.emit(SegmentFetched(self._clock() - fetch.began_at, stored=True, prefetched=prefetched))
         if entry.segments.complete and entry.stored.file is not None:
             self._tasks.spawn(self._sync(entry, entry.stored.file), "sync")
             self._events.emit(ShardCompleted(entry))
@@ -156,8 +155,7 @@ class SegmentStorage:
 
     def segment_passed(self, entry: Entry, index: int, checksum: int, fetch: Fetch) -> None:
         """All of a segment has come into memory, and is not stored; where it was hashed before, it must be the same."""
-        took_s = self._clock() - fetch.began_at
-        self._events.emit(SegmentFetched(entry.origin, fetch.end - fetch.first, took_s, stored=False, prefetched=False))
+        self._events.emit(SegmentFetched(self._clock() - fetch.began_at, stored=False, prefetched=False))
         if entry.trust.was_hashed(index):
             self._digest_check.segment_stored(entry, index, checksum)
 

@@ -23,7 +23,7 @@ from forebay_proxy.cache.resident.digest_state import DigestState, DigestVerdict
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import VersionRefuted
 from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.cache.versions.refusals import SuspectVersions
+from forebay_proxy.cache.versions.shard_faults import ShardFaults
 from forebay_proxy.core.digests import Digest, first_usable
 from forebay_proxy.core.errors import DigestDiffers
 from forebay_proxy.core.events import Events
@@ -43,14 +43,14 @@ class DigestCheck:
     """The seals of all versions, and the hashing that opens them."""
 
     def __init__(
-        self, *, room: SpaceManager, gate: DigestGate, segment_check: SegmentCheck, asking: AskableOrigins, suspects: SuspectVersions,
+        self, *, room: SpaceManager, gate: DigestGate, segment_check: SegmentCheck, asking: AskableOrigins, faults: ShardFaults,
         events: Events, tasks: BackgroundTasks,
         enabled: bool = True,
     ) -> None:  # fmt: skip
         self._room = room
         self._gate = gate
         self._segment_check = segment_check
-        self._suspects = suspects
+        self._faults = faults
         self._events = events
         self._tasks = tasks
         self._enabled = enabled
@@ -159,17 +159,17 @@ class DigestCheck:
             self._differs(entry, digest_state, f"the origin's digest is {digest_state.expected}, its bytes have {computed}")
             return
         digest_state.verdict = DigestVerdict.AGREES
-        self._suspects.trusted(entry.name)
+        self._faults.trusted(entry.name)
         self._events.emit(DigestChecked(computed.algorithm, "agrees"))
         self._room.claim(entry)
 
     def _differs(self, entry: Entry, digest_state: DigestState, cause: str) -> None:
         assert digest_state.expected is not None
         digest_state.verdict = DigestVerdict.DIFFERS
-        first = self._suspects.spoilt(entry.name)
+        first = self._faults.spoilt(entry.name)
         entry.in_use.fault = DigestDiffers(entry.name, cause, again=not first)
         if not first:
-            self._suspects.refuse(entry.name, entry.in_use.fault)
+            self._faults.refuse(entry.name, entry.in_use.fault)
         log.error("shard %s: %s; %s", entry.name, cause, "it is fetched once more" if first else "as before: its readers get an error")
         self._events.emit(DigestChecked(digest_state.expected.algorithm, "differs"))
         self._events.emit(IntegrityFailed("origin"))

@@ -9,7 +9,7 @@ from support.house import FakeClock, shard_of
 
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.versions import versions as versions_module
-from forebay_proxy.cache.versions.refusals import SuspectVersions
+from forebay_proxy.cache.versions.shard_faults import ShardFaults
 from forebay_proxy.cache.versions.versions import NO_JOB_S, Freshness, Versions
 from forebay_proxy.core.errors import OriginError
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, MOST_BYTES
@@ -39,8 +39,8 @@ class Named:
         self.room: Any = Room()
         self.freshness = Freshness("job", clock)
         self.versions = Versions(
-            room=self.room, freshness=self.freshness, suspects=SuspectVersions(clock),
-            clock=clock, hmac_key=b"k" * 32,
+            room=self.room, freshness=self.freshness, faults=ShardFaults(clock),
+            outdated=self.outdated, clock=clock, hmac_key=b"k" * 32,
         )  # fmt: skip
         self.gone: list[Entry] = []
 
@@ -52,7 +52,7 @@ class Named:
 
     def admit(self, etag: str, *, credential: str = "", length: int = 10, vary: tuple[str, ...] = (), modified: str = "") -> Entry:
         version = Version(f"etag:{etag}" if etag else "", Pin(PinKind.ETAG, etag), length, vary=vary, modified=modified, second_over=True)
-        return self.versions.admit(shard_of(A, credential=credential), "job", version, self.outdated, ranged=True)
+        return self.versions.admit(shard_of(A, credential=credential), "job", version, ranged=True)
 
 
 @pytest.fixture
@@ -146,9 +146,9 @@ def test_what_was_stored_by_an_earlier_process_is_known_by_its_first_reader(name
     entry = named.admit("1", credential="me")
     entry.access.variant = None
     named.versions.known_by(entry, shard_of(A, credential="me"))
-    named.versions.not_shown(entry, shard_of(A, credential="you"), named.outdated)
+    named.versions.not_shown(entry, shard_of(A, credential="you"))
     assert not named.gone
-    named.versions.not_shown(entry, shard_of(A, credential="me"), named.outdated)
+    named.versions.not_shown(entry, shard_of(A, credential="me"))
     assert named.gone == [entry]
 
 
@@ -227,5 +227,5 @@ def test_a_silent_origin_is_left_alone_for_a_minute() -> None:
 def test_another_process_names_what_nothing_tells_apart_otherwise() -> None:
     """Or a reader would go on in other bytes after a restart: an ETag of ours would match."""
     nameless = Version("", Pin(), 10)
-    keys = {one.versions.admit(shard_of(A), "job", nameless, one.outdated, ranged=True).key for one in (Named(), Named())}
+    keys = {one.versions.admit(shard_of(A), "job", nameless, ranged=True).key for one in (Named(), Named())}
     assert len(keys) == 2
