@@ -26,7 +26,7 @@ from forebay_proxy.cache.fetching.fetcher import Fetcher
 from forebay_proxy.cache.fetching.segment_fetches import SegmentFetches
 from forebay_proxy.cache.fetching.segment_storage import SegmentStorage
 from forebay_proxy.cache.integrity.digest_check import DigestCheck
-from forebay_proxy.cache.integrity.segment_check import SegmentCheck
+from forebay_proxy.cache.integrity.segment_reader import SegmentReader
 from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.open_files import OpenFiles, Retirement
@@ -126,7 +126,7 @@ class World:
     fetcher: Fetcher
     buffers: BufferBudget
     leases: SegmentLeases
-    segment_check: SegmentCheck
+    segment_reader: SegmentReader
     digest_check: DigestCheck
     storage: SegmentStorage
     segment_fetches: SegmentFetches
@@ -304,7 +304,7 @@ async def building(
                 most_bytes = segments * segment_bytes if capacity_bytes is None else capacity_bytes
                 capacity = Capacity(most_bytes, most_bytes, floor_bytes=0)
                 parts = build_cache(store, capacity, settings, around)
-                operations = Operations(parts.cache, parts.resolver, parts.segment_check, clock)
+                operations = Operations(parts.cache, parts.resolver, parts.segment_reader, clock)
                 each: Any = {part.name: getattr(parts, part.name) for part in fields(CacheParts) if part.name in World.__dataclass_fields__}
                 world = World(path, origin, clock, operations=operations, group=group, events=events, facts=facts, parts=parts, **each)
                 adopt(loaded, store, parts.resolver, parts.cache)

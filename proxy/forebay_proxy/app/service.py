@@ -217,7 +217,7 @@ def begin_tasks(
 ) -> dict[str, asyncio.Task[None]]:
     """By name."""
     settings, store, cache = start.settings, parts.store, parts.cache
-    idle_verifier = IdleVerifier(cache.room, parts.segment_check, lambda: store.idle, every_s=settings.verify_every_s, chance=chance)
+    idle_verifier = IdleVerifier(cache.room, parts.segment_reader, lambda: store.idle, every_s=settings.verify_every_s, chance=chance)
     long_waits = LongWaits(cache.readers.waits, telemetry.board, start.clock)
     makes: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
         **({"prefetch": parts.prefetcher.run, "sets": parts.sets.run} if settings.prefetch else {}),

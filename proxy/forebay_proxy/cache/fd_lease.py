@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
+from forebay_proxy.cache.integrity.segment_reader import SegmentReader
 from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.core.errors import CacheError, DiskFailed
 from forebay_proxy.store.store import Store

@@ -327,7 +327,7 @@ async def test_a_wrong_segment_of_a_lent_shard_is_nobodys(tmp_path: Path) -> Non
             with world.shard_file(A).open("r+b") as file:
                 file.seek(SEGMENT)
                 file.write(b"\0" * 64)
-            await world.segment_check.verify(world.entry(A), LAYOUT.index_of(SEGMENT), "verify")
+            await world.segment_reader.verify(world.entry(A), LAYOUT.index_of(SEGMENT), "verify")
             assert await refused(world) == "incomplete"
             assert await world.get(A) == data
         assert world.fd_leases.bytes == 0

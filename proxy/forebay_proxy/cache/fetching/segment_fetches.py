@@ -16,9 +16,9 @@ from forebay_proxy.cache.fetching.fetcher import Fetcher
 from forebay_proxy.cache.fetching.segment_storage import SegmentStorage
 from forebay_proxy.cache.fetching.sink import Sink
 from forebay_proxy.cache.fetching.sparse import SparseParts
+from forebay_proxy.cache.integrity.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import SegmentMissed
-from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.core.errors import CacheFull, DiskFailed, ShardChanged, bare
 from forebay_proxy.core.events import Events

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from forebay_proxy.cache.integrity.digest_check import DigestCheck
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.facts import DigestsOffered, EntryLeft, ShardCompleted, VersionOutdated
+from forebay_proxy.cache.resident.facts import EntryLeft, ShardCompleted, VersionOutdated
 from forebay_proxy.cache.resident.open_files import OpenFiles, Retirement
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
@@ -180,14 +180,9 @@ class SegmentStorage:
 
     # What the origin says of the whole
 
-    def digests_offered(self, fact: DigestsOffered) -> None:
-        """An answer named these digests of the whole shard."""
-        self._digest_check.digests_offered(fact.entry, fact.digests)
-
     def begun(self, entry: Entry, shard: Shard) -> None:
         """A fetch of ``entry`` begins."""
-        if shard.url.scheme in self._digest_check.questions.schemes:
-            self._digest_check.questions.begun(entry, shard)
+        self._digest_check.begun(entry, shard)
 
     def passes_by(self, entry: Entry) -> None:
         """Bytes of ``entry`` are not stored: its digest may have become impossible to compare."""

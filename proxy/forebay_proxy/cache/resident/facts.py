@@ -21,7 +21,6 @@ __all__ = [
     "ReadersLeft",
     "SegmentGone",
     "SegmentMissed",
-    "SegmentRefetched",
     "SegmentSpoilt",
     "ShardCompleted",
     "VersionOutdated",
@@ -65,15 +64,6 @@ class DigestsOffered(Fact):
 
     entry: Entry
     digests: tuple[Digest, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentRefetched(Fact):
-    """A reader had all of a segment that had been here before: now it has this ``checksum``."""
-
-    entry: Entry
-    index: int
-    checksum: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 
+from forebay_proxy.cache.integrity.segment_reader import SegmentReader
 from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.core.errors import CacheError
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.requests import NotTar

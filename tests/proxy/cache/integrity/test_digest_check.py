@@ -195,7 +195,7 @@ async def test_another_shards_hashing_does_not_come_first(tmp_path: Path, monkey
         data = data_of(3 * SEGMENT)
         put(world, data, B)
         remote = put(world, data, A)
-        look = world.segment_check.verify
+        look = world.segment_reader.verify
 
         async def noted(entry, index, why, **how):  # type: ignore[no-untyped-def]
             order.append(entry.name)
@@ -204,7 +204,7 @@ async def test_another_shards_hashing_does_not_come_first(tmp_path: Path, monkey
             return await look(entry, index, why, **how)
 
         held = Gate()
-        monkeypatch.setattr(world.segment_check, "verify", noted)
+        monkeypatch.setattr(world.segment_reader, "verify", noted)
         async with asyncio.TaskGroup() as group:
             group.create_task(world.get(B, reader(1), last=2 * SEGMENT - 1))
             await held.reached.wait()
@@ -313,13 +313,13 @@ async def test_a_shard_of_one_segment_is_not_claimed_before_the_verdict(tmp_path
     """There is nothing of it to claim."""
     async with building(tmp_path / "c") as world:
         put(world, data := data_of(SEGMENT))
-        held, look = Gate(), world.segment_check.verify
+        held, look = Gate(), world.segment_reader.verify
 
         async def waits(*args, **how):  # type: ignore[no-untyped-def]
             await held.passed()
             return await look(*args, **how)
 
-        monkeypatch.setattr(world.segment_check, "verify", waits)
+        monkeypatch.setattr(world.segment_reader, "verify", waits)
         reading = asyncio.create_task(world.get(A))
         await held.reached.wait()
         assert world.entry(A).segments.complete
@@ -334,14 +334,14 @@ async def test_shutdown_does_not_hash_on(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("forebay_proxy.cache.integrity.digest_check.AT_ONCE", 1)
     async with building(tmp_path / "c") as world:
         put(world, data_of(8 * SEGMENT))
-        held, look, looks = Gate(), world.segment_check.verify, []
+        held, look, looks = Gate(), world.segment_reader.verify, []
 
         async def waits(*args, **how):  # type: ignore[no-untyped-def]
             looks.append(args)
             await held.passed()
             return await look(*args, **how)
 
-        monkeypatch.setattr(world.segment_check, "verify", waits)
+        monkeypatch.setattr(world.segment_reader, "verify", waits)
         await world.get(A, last=7 * SEGMENT - 1)
         await held.reached.wait()
         world.digest_check.stop()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 
-from forebay_proxy.cache.integrity.segment_check import Finding
+from forebay_proxy.cache.integrity.segment_reader import Finding
 from forebay_proxy.core.errors import WrongBytes
 from forebay_proxy.core.facts.cache import IntegrityFailed, SegmentVerified
 from forebay_proxy.store.files import file_io
@@ -41,8 +41,8 @@ async def test_right_bytes_stay(tmp_path: Path) -> None:
     async with building(tmp_path / "c") as world:
         await stored(world)
         entry = world.entry(A)
-        assert [await world.segment_check.verify(entry, index, "verify", gentle=True) for index in range(3)] == [Finding.RIGHT] * 3
-        assert await world.segment_check.verify(entry, 3, "verify") is Finding.GONE
+        assert [await world.segment_reader.verify(entry, index, "verify", gentle=True) for index in range(3)] == [Finding.RIGHT] * 3
+        assert await world.segment_reader.verify(entry, 3, "verify") is Finding.GONE
         assert [fact.right for fact in world.of(SegmentVerified)] == [True] * 3
 
 
@@ -54,7 +54,7 @@ async def test_a_wrong_segment_leaves_and_comes_again(tmp_path: Path, gentle: bo
         damage(world, SEGMENT + 77)
         entry = world.entry(A)
         asked = len(world.origin.log)
-        assert await world.segment_check.verify(entry, 1, "verify", gentle=gentle) is Finding.WRONG
+        assert await world.segment_reader.verify(entry, 1, "verify", gentle=gentle) is Finding.WRONG
         assert not entry.segments.has(1)
         assert await world.get(A) == data
         assert world.origin.asked(A)[asked:] == [(SEGMENT, 2 * SEGMENT - 1)]
@@ -68,7 +68,7 @@ async def test_two_wrong_segments_found_at_one_time(tmp_path: Path) -> None:
             await stored(world)
             for index in range(3):
                 damage(world, index * SEGMENT)
-            looks = [world.segment_check.verify(world.entry(A), index, "verify") for index in range(3)]
+            looks = [world.segment_reader.verify(world.entry(A), index, "verify") for index in range(3)]
             assert await asyncio.gather(*looks) == [Finding.WRONG] * 3
 
 
@@ -80,7 +80,7 @@ async def test_it_is_said_once_a_shard(tmp_path: Path, caplog: pytest.LogCapture
             damage(world, index * SEGMENT)
         with caplog.at_level(logging.WARNING):
             for index in range(3):
-                assert await world.segment_check.verify(world.entry(A), index, "sample") is Finding.WRONG
+                assert await world.segment_reader.verify(world.entry(A), index, "sample") is Finding.WRONG
         assert [A in record.getMessage() for record in caplog.records if "not a tar" not in record.getMessage()] == [True]
 
 
@@ -93,7 +93,7 @@ async def test_a_reader_given_wrong_bytes_is_cut_off(tmp_path: Path) -> None:
             etag = reading.entry.shown_version.etag(reading.entry.shown_key)
             await world.taken(reading, SEGMENT + 10)
             damage(world, SEGMENT + 1)
-            assert await world.segment_check.verify(world.entry(A), 1, "verify") is Finding.WRONG
+            assert await world.segment_reader.verify(world.entry(A), 1, "verify") is Finding.WRONG
             world.buffers.readers.holders = 1
             with pytest.raises(WrongBytes, match=f"bytes {SEGMENT} to {2 * SEGMENT - 1}"):
                 async for _ in reading.chunks():
@@ -110,7 +110,7 @@ async def test_bytes_that_are_lost_have_been_given_to_nobody(tmp_path: Path) -> 
         async with world.opened(A) as reading:
             etag = reading.entry.shown_version.etag(reading.entry.shown_key)
         os.truncate(world.shard_file(A), SEGMENT + 10)
-        findings = [await world.segment_check.verify(world.entry(A), index, "verify") for index in range(3)]
+        findings = [await world.segment_reader.verify(world.entry(A), index, "verify") for index in range(3)]
         assert findings == [Finding.RIGHT, Finding.LOST, Finding.LOST]
         async with world.opened(A) as again:
             assert again.entry.shown_version.etag(again.entry.shown_key) == etag
@@ -125,7 +125,7 @@ async def test_a_reader_that_has_not_come_there_yet_never_notices(tmp_path: Path
             world.buffers.readers.holders = 10_000
             got = await world.taken(reading, 10)
             damage(world, SEGMENT + 1)
-            assert await world.segment_check.verify(world.entry(A), 1, "verify") is Finding.WRONG
+            assert await world.segment_reader.verify(world.entry(A), 1, "verify") is Finding.WRONG
             world.buffers.readers.holders = 1
             got += b"".join([bytes(chunk) async for chunk in reading.chunks()])
         assert got == data
@@ -145,7 +145,7 @@ async def test_what_another_boot_stored_is_looked_at_once(tmp_path: Path, monkey
         monkeypatch.setattr(file_io, "digest", counted)
         first = asyncio.create_task(world.get(A, reader(99)))
         others = [asyncio.create_task(world.get(A, reader(n))) for n in range(20)]
-        await until(lambda: world.segment_check._at_it)
+        await until(lambda: world.segment_reader._verifying)
         first.cancel()
         assert await asyncio.gather(*others) == [data] * 20
         await asyncio.wait([first])
@@ -195,7 +195,7 @@ async def test_a_disk_that_does_not_answer_condemns_nothing(
     async with building(tmp_path / "c") as world:
         await stored(world)
         monkeypatch.setattr(file_io, "digest", fail)
-        assert await world.segment_check.verify(world.entry(A), 0, "verify") is finding
+        assert await world.segment_reader.verify(world.entry(A), 0, "verify") is finding
         assert world.entry(A).segments.has(0) is (finding is Finding.UNREAD)
 
 
