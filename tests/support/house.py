@@ -21,7 +21,6 @@ from forebay_proxy.background.disk_monitor import DiskMonitor
 from forebay_proxy.background.prefetcher import Prefetcher
 from forebay_proxy.background.sample_indexer import SampleIndexer
 from forebay_proxy.background.set_prefetch import SetPrefetch
-from forebay_proxy.cache.fd_lease import FdLeases
 from forebay_proxy.cache.fetching.fetcher import Fetcher
 from forebay_proxy.cache.fetching.segment_fetches import SegmentFetches
 from forebay_proxy.cache.fetching.segment_storage import SegmentStorage
@@ -29,7 +28,7 @@ from forebay_proxy.cache.integrity.digest_check import DigestCheck
 from forebay_proxy.cache.integrity.segment_reader import SegmentReader
 from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.open_files import OpenFiles, Retirement
+from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import SegmentLeases, Slice, SpaceManager
 from forebay_proxy.cache.shard_cache import ShardCache
@@ -118,7 +117,6 @@ class World:
     room: SpaceManager
     files: OpenFiles
     reclaimer: Reclaimer
-    retirement: Retirement
     fetches: FetchTable
     resolver: VersionResolver
     tasks: BackgroundTasks
@@ -131,7 +129,6 @@ class World:
     storage: SegmentStorage
     segment_fetches: SegmentFetches
     tar_check: TarCheck
-    fd_leases: FdLeases
     cache: ShardCache
     prefetcher: Prefetcher
     sets: SetPrefetch

@@ -16,7 +16,6 @@ from forebay_proxy.background.disk_monitor import DiskMonitor
 from forebay_proxy.background.prefetcher import Prefetcher
 from forebay_proxy.background.sample_indexer import SampleIndexer
 from forebay_proxy.background.set_prefetch import SetPrefetch
-from forebay_proxy.cache.fd_lease import FdLeases
 from forebay_proxy.cache.fetching.fetcher import Fetcher
 from forebay_proxy.cache.fetching.segment_fetches import SegmentFetches
 from forebay_proxy.cache.fetching.segment_storage import SegmentStorage
@@ -25,7 +24,7 @@ from forebay_proxy.cache.integrity.segment_reader import SegmentReader
 from forebay_proxy.cache.readers.active_readers import ActiveReaders
 from forebay_proxy.cache.readers.reader_lease import ReaderParts
 from forebay_proxy.cache.resident import facts as resident
-from forebay_proxy.cache.resident.open_files import OpenFiles, Retirement
+from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import SegmentLeases, Slice, SpaceManager
 from forebay_proxy.cache.shard_cache import ShardCache
@@ -75,7 +74,6 @@ class CacheParts:
     room: SpaceManager
     files: OpenFiles
     reclaimer: Reclaimer
-    retirement: Retirement
     leases: SegmentLeases
     segment_reader: SegmentReader
     limiters: Limiters
@@ -88,7 +86,6 @@ class CacheParts:
     resolver: VersionResolver
     segment_fetches: SegmentFetches
     tar_check: TarCheck
-    fd_leases: FdLeases
     cache: ShardCache
     indexer: SampleIndexer
     disk_monitor: DiskMonitor
@@ -106,8 +103,7 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
     ledger.capacity_bytes = capacity.effective_bytes
     room = SpaceManager(ledger, store, plans, events, clock)
     files = OpenFiles(room, store, disk)
-    retirement = Retirement(room, files, tasks, events)
-    reclaimer = Reclaimer(room=room, files=files, retirement=retirement, store=store, disk=disk, tasks=tasks, events=events)
+    reclaimer = Reclaimer(room=room, files=files, store=store, disk=disk, tasks=tasks, events=events)
     leases = SegmentLeases(room)
     segment_reader = SegmentReader(
         room=room, reclaimer=reclaimer, files=files, leases=leases, disk=disk, events=events, tasks=tasks
@@ -129,7 +125,7 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
 
     # What finds the version of a shard, and brings what is missing of it.
     storage = SegmentStorage(
-        room=room, reclaimer=reclaimer, files=files, retirement=retirement, digest_check=digest_check, disk=disk, events=events,
+        room=room, reclaimer=reclaimer, files=files, digest_check=digest_check, disk=disk, events=events,
         tasks=tasks, clock=clock,
     )  # fmt: skip
     segment_fetches = SegmentFetches(
@@ -137,23 +133,23 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
         events=events, clock=clock,
     )  # fmt: skip
     resolver = VersionResolver(
-        room=room, retirement=retirement, fetches=segment_fetches, outdated=storage.outdated, faults=faults, fetcher=fetcher,
+        room=room, reclaimer=reclaimer, fetches=segment_fetches, faults=faults, fetcher=fetcher,
         events=events, group=around.group, clock=clock, hmac_key=store.directory.hmac_key, revalidate=settings.revalidate,
     )  # fmt: skip
 
     # Who reads, by HTTP and by descriptor.
-    tar_check, fd_leases = TarCheck(segment_reader, events), FdLeases(room, segment_reader, store)
+    tar_check = TarCheck(segment_reader, events)
     cache = ShardCache(
         room=room, reclaimer=reclaimer, disk=disk, plans=plans, fetches=fetches, resolver=resolver,
         parts=ReaderParts(segment_reader, segment_fetches, digest_check, leases, buffers, limiters),
-        readers=ActiveReaders(room=room, outdated=storage.outdated, tar_check=tar_check, events=events, clock=clock),
-        fd_leases=fd_leases, events=events,
+        readers=ActiveReaders(room=room, tar_check=tar_check, events=events, clock=clock),
+        store=store, events=events,
     )  # fmt: skip
 
     headroom = Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock)
     parts = CacheParts(
-        store, plans, tasks, disk, ledger, room, files, reclaimer, retirement, leases, segment_reader, limiters, buffers,
-        fetcher, fetches, faults, digest_check, storage, resolver, segment_fetches, tar_check, fd_leases, cache,
+        store, plans, tasks, disk, ledger, room, files, reclaimer, leases, segment_reader, limiters, buffers,
+        fetcher, fetches, faults, digest_check, storage, resolver, segment_fetches, tar_check, cache,
         indexer=SampleIndexer(cache, store.samples, tasks, events),
         disk_monitor=DiskMonitor(
             store=store, room=room, reclaimer=reclaimer, files=files, health=disk, headroom=headroom, tasks=tasks
@@ -174,7 +170,7 @@ def _introduce(parts: CacheParts, events: Events) -> None:
     on(stored.CommitFailed, lambda fact: parts.disk.failed(fact.error))
     on(stored.SpaceRefused, lambda fact: parts.disk_monitor.space_refused(fact.error))
 
-    on(resident.FileHeld, lambda fact: parts.fd_leases.held(fact.entry))
+    on(resident.FileHeld, lambda fact: parts.cache.fd_lender.held(fact.entry))
     on(resident.SegmentSpoilt, lambda fact: indexer.drop(fact.entry))
     on(resident.SegmentSpoilt, parts.cache.spoilt)
     on(resident.ShardCompleted, indexer.completed)
@@ -183,7 +179,6 @@ def _introduce(parts: CacheParts, events: Events) -> None:
     on(resident.VersionOutdated, lambda fact: versions.forget(fact.entry))
     on(resident.DigestsOffered, lambda fact: parts.digest_check.digests_offered(fact.entry, fact.digests))
     on(resident.EntryLeft, parts.storage.left)
-    on(resident.VersionRefuted, lambda fact: parts.storage.outdated(fact.entry))
     on(resident.EntryRetired, parts.cache.forget)
 
     on(NextUseChanged, partial(room.candidates.next_use_changed, versions.current))
@@ -192,6 +187,6 @@ def _introduce(parts: CacheParts, events: Events) -> None:
     on(resident.CacheChanged, prefetcher.cache_changed)
     on(resident.SegmentGone, lambda fact: prefetcher.scheduler.missing(fact.name))
     on(resident.SegmentMissed, prefetcher.missed)
-    on(resident.NameForgotten, lambda fact: prefetcher.scheduler.missing(fact.name))
+    on(resident.EntryRetired, lambda fact: prefetcher.scheduler.missing(fact.entry.name))
     on(resident.ReaderResumed, prefetcher.waited)
     on(ReaderCaughtUp, prefetcher.caught_up)

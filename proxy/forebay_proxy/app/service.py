@@ -78,7 +78,7 @@ class Sidecar:
     def _idle_s(self) -> float:
         """For how long no client has used it."""
         now = self._start.clock()
-        if self._parts.fd_leases.lingering:
+        if self._parts.cache.fd_lender.lingering:
             self._lingered_at = now
         return 0.0 if self._doors.in_use else now - max(self._doors.last_active, self._lingered_at)
 

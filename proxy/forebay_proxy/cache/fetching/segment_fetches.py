@@ -200,7 +200,7 @@ class SegmentFetches:
             # Before its bytes are given back: no reader may read them from now on.
             error = fetch.error = bare(error_for_subscribers(failed))
             if isinstance(failed, ShardChanged):
-                self._storage.outdated(entry)
+                self._room.outdated(entry)
             if isinstance(failed, DiskFailed):
                 self._storage.failed(entry, failed)
             raise
@@ -220,7 +220,7 @@ class SegmentFetches:
         if missing:
             self._events.emit(SegmentMissed(entry, max(0, index), fetch))
         if missing and index == WHOLE:
-            self._storage.outdated(entry)  # part of a body that cannot be asked in pieces is of no use to later readers
+            self._room.outdated(entry)  # part of a body that cannot be asked in pieces is of no use to later readers
         self._room.left(entry)
 
     def not_kept(self, entry: Entry) -> None:

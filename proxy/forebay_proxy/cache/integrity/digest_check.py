@@ -6,8 +6,8 @@ threads, so that at the end only the last of them is left.
 A reader of the last segment waits for the verdict, but never for a segment that is not being fetched: where a segment passed through
 memory, left before its turn, or was never asked for, the end is released at once, counted as unchecked. What is completed later is compared
 all the same. A segment that was hashed once and is fetched again must be the same bytes: a reader that read it before it was stored gets
-its last bytes after the comparison. Where a cache is smaller than its data that is each epoch's way, and the whole shard is not compared again:
-without it, readers of other bytes ended well (tried).
+its last bytes after the comparison. Where a cache is smaller than its data that is each epoch's way, and the whole shard is not compared
+again: without it, readers of other bytes ended well (tried).
 
 A digest that differs ends the version: readers inside are cut off, its bytes go, and the shard is opened anew. The second time in a row its
 readers get the error. Until a verdict the index does not claim the last segment, so a kill in between turns no unchecked bytes into checked
@@ -25,7 +25,6 @@ from forebay_proxy.cache.fetching.fetcher import Fetcher
 from forebay_proxy.cache.integrity.segment_reader import Finding, SegmentReader
 from forebay_proxy.cache.resident.digest_state import DigestState, DigestVerdict
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.facts import VersionRefuted
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.shard_faults import ShardFaults
 from forebay_proxy.core.digests import Digest, first_usable
@@ -208,7 +207,7 @@ class DigestCheck:
         log.error("shard %s: %s; %s", entry.name, cause, "it is fetched once more" if first else "as before: its readers get an error")
         self._events.emit(DigestChecked(digest_state.expected.algorithm, "differs"))
         self._events.emit(IntegrityFailed("origin"))
-        self._events.emit(VersionRefuted(entry))
+        self._room.outdated(entry)
         digest_state.changed.send()
 
     # The readers of the end

@@ -16,7 +16,6 @@ __all__ = [
     "EntryLeft",
     "EntryRetired",
     "FileHeld",
-    "NameForgotten",
     "ReaderResumed",
     "ReadersLeft",
     "SegmentGone",
@@ -24,7 +23,6 @@ __all__ = [
     "SegmentSpoilt",
     "ShardCompleted",
     "VersionOutdated",
-    "VersionRefuted",
 ]
 
 
@@ -81,13 +79,6 @@ class VersionOutdated(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class VersionRefuted(Fact):
-    """The whole shard has not the digest that its origin names."""
-
-    entry: Entry
-
-
-@dataclass(frozen=True, slots=True)
 class EntryLeft(Fact):
     """A reader or a fetch is gone from ``entry``, of which something is to be compared, removed or forgotten now."""
 
@@ -106,13 +97,6 @@ class EntryRetired(Fact):
     """No segment of a version is left, and no reader is in it."""
 
     entry: Entry
-
-
-@dataclass(frozen=True, slots=True)
-class NameForgotten(Fact):
-    """The name of a shard means no version any more."""
-
-    name: str
 
 
 @dataclass(frozen=True, slots=True)

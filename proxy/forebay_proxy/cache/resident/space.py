@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.facts import CacheChanged, EntryLeft, SegmentGone
+from forebay_proxy.cache.resident.facts import CacheChanged, EntryLeft, SegmentGone, VersionOutdated
 from forebay_proxy.core.events import Events, Fact
 from forebay_proxy.core.facts.cache import Evicted
 from forebay_proxy.policy.eviction.admission import AdmissionPolicy
@@ -157,6 +157,14 @@ class SpaceManager:
         if entry.stored.file is not None:
             self.overhead.weigh(entry, entry.stored.file.allocated_bytes())
 
+    def outdated(self, entry: Entry) -> None:
+        """The origin has another version now, or this one cannot be completed: it serves the readers inside, and leaves."""
+        if not entry.in_use.stale:
+            entry.in_use.stale = True
+            self._events.emit(VersionOutdated(entry))
+            self.claim(entry)
+            self.left(entry)
+
     def left(self, entry: Entry) -> None:
         """A reader or a fetch is gone from ``entry``; what may follow for the version is ``SegmentStorage``'s."""
         self.candidates.touch(entry)
@@ -233,7 +241,7 @@ class Overhead:
 
 
 class SegmentLeases:
-    """The leases of all readers, by segment; those of passed descriptors are ``FdLeases``. The event loop's only.
+    """The leases of all readers, by segment; those of passed descriptors are ``FdLender``'s. The event loop's only.
 
     ``count`` says how many segments somebody holds.
     """

@@ -14,11 +14,11 @@ from contextlib import AsyncExitStack, nullcontext, suppress
 from forebay_proxy.cache.fetching.fetcher import UNWANTED_BUDGET_S, Fetcher
 from forebay_proxy.cache.fetching.segment_fetches import SegmentFetches
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.open_files import Retirement
+from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.checks import VersionChecks
 from forebay_proxy.cache.versions.shard_faults import ShardFaults
-from forebay_proxy.cache.versions.versions import Freshness, Outdated, Versions
+from forebay_proxy.cache.versions.versions import Freshness, Versions
 from forebay_proxy.core.errors import CacheFull, RangeNotSatisfiable, ShardChanged, ShardError
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.origins import OpeningDone
@@ -42,9 +42,8 @@ class VersionResolver:
         self,
         *,
         room: SpaceManager,
-        retirement: Retirement,
+        reclaimer: Reclaimer,
         fetches: SegmentFetches,
-        outdated: Outdated,
         faults: ShardFaults,
         fetcher: Fetcher,
         events: Events,
@@ -56,15 +55,14 @@ class VersionResolver:
         self.faults = faults
         self.freshness = Freshness(revalidate, clock)
         self.versions = Versions(
-            room=room, freshness=self.freshness, faults=faults, outdated=outdated, clock=clock, hmac_key=hmac_key
+            room=room, freshness=self.freshness, faults=faults, clock=clock, hmac_key=hmac_key
         )  # fmt: skip
         self.fetcher = fetcher
         self.fetches = fetches
-        self.layout = room.layout
-        self.outdated = outdated
+        self.room = room
         self.events = events
         self.clock = clock
-        self._retirement = retirement
+        self._reclaimer = reclaimer
         self._openings: SingleFlight[Entry] = SingleFlight(group, fetcher.hurried)
         self._checks = VersionChecks(
             fetcher=fetcher, versions=self.versions, freshness=self.freshness, faults=faults, room=room, events=events, group=group,
@@ -144,7 +142,7 @@ class VersionResolver:
                 raise
             finally:
                 if opening.entry is not None:
-                    self._retirement.retire(opening.entry)
+                    self._reclaimer.retire(opening.entry)
 
         key = (shard.name, mac, head)
         begun = key not in self._openings
@@ -187,7 +185,7 @@ class Opening:
         self._resolver = resolver
         self._fetcher = resolver.fetcher
         self._fetches = resolver.fetches
-        self._layout = resolver.layout
+        self._layout = resolver.room.layout
         self._shard = shard
         self._job = job
         self._head = head
@@ -254,7 +252,7 @@ class Opening:
             return True
         begun = self._fetches.opened(entry, index, self._needed)
         if begun is None:
-            self._resolver.outdated(entry)
+            self._resolver.room.outdated(entry)
             return False
         self._resolve(entry)
         answer = Answer(body, slot, held.pop_all())  # connection and slot go back before any pause

@@ -21,7 +21,7 @@ from forebay_proxy.core.shard import Shard, Version, store_key
 from forebay_proxy.origins.response import check_length
 from forebay_proxy.policy.plans.live_jobs import Bursts
 
-__all__ = ["Freshness", "Outdated", "Versions"]
+__all__ = ["Freshness", "Versions"]
 
 MOST_VARIANTS = 16  # of a shard, beside the latest: a user or two have theirs; what made-up credentials are shown leaves again
 # A minute is what a person waits before asking why the new data is not read, and costs the origin one small request a shard and minute at
@@ -29,14 +29,12 @@ MOST_VARIANTS = 16  # of a shard, beside the latest: a user or two have theirs; 
 NO_JOB_S = 60.0
 MOST_SILENT = 1024  # origins
 
-Outdated = Callable[[Entry], None]  # the origin has another version of it now: it serves who is inside, and leaves
-
 
 class Versions:
     """The versions in use by shard name."""
 
     def __init__(
-        self, *, room: SpaceManager, freshness: Freshness, faults: ShardFaults, outdated: Outdated, clock: Callable[[], float],
+        self, *, room: SpaceManager, freshness: Freshness, faults: ShardFaults, clock: Callable[[], float],
         hmac_key: bytes,
     ) -> None:  # fmt: skip
         """``hmac_key``: the key of the credentials' HMACs; no credential itself is kept."""
@@ -45,7 +43,6 @@ class Versions:
         self._room = room
         self._freshness = freshness
         self._faults = faults
-        self._outdated = outdated
         self._clock = clock
         self._hmac_key = hmac_key
         # Of versions that nothing tells apart: begun by chance, or another process would give other bytes an ETag of this one's again.
@@ -164,7 +161,7 @@ class Versions:
                 entry.version = replace(entry.version, second_over=False)
         others = [other for other in others if not other.in_use.stale]
         for other in others[:-MOST_VARIANTS]:
-            self._outdated(other)
+            self._room.outdated(other)
         self.current[name] = entry
         if others:
             self._variants[name] = others[-MOST_VARIANTS:]
@@ -174,7 +171,7 @@ class Versions:
     def not_shown(self, entry: Entry, shard: Shard) -> None:
         """The origin shows something else to requests of the variant of ``shard``: to all of them; of the others nothing is known."""
         if entry.access.variant is None or entry.access.variant == shard.credential.variant(self._hmac_key):
-            self._outdated(entry)
+            self._room.outdated(entry)
         else:
             entry.access.refuse(self.mac(shard))
 
