@@ -33,10 +33,9 @@ class CacheChanged(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SegmentGone(Fact):
-    """A stored segment left."""
+    """A stored segment of this shard left."""
 
     name: str
-    index: int
 
 
 @dataclass(frozen=True, slots=True)

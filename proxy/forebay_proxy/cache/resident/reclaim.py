@@ -146,7 +146,7 @@ class Reclaimer:
         try:
             await self._store.index_writer.committed()
         except DiskFailed as error:
-            self._disk_failed(error)
+            self._disk.failed(error)
             for entry, indices in slices:
                 self._parted(entry, indices, removed=False)
             return [False] * len(slices)
@@ -165,7 +165,7 @@ class Reclaimer:
                 entry.stored.charged_bytes -= min(entry.stored.charged_bytes, sum(map(entry.segments.bytes_of, indices)))
             leased = isinstance(error, Leased)
             if isinstance(error, DiskFailed):
-                self._disk_failed(error)
+                self._disk.failed(error)
         except Exception:
             removed = False  # whatever it was: it is put back and counted, and no caller waits for it for ever
             log.exception("segments of shard %s could not be removed, for no reason that is known", entry.name)
@@ -177,10 +177,6 @@ class Reclaimer:
     def _parted(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:
         self._room.parted(entry, indices, removed=removed)
         self.retire(entry)
-
-    def _disk_failed(self, error: DiskFailed) -> None:
-        log.debug("segments cannot be removed: %s", error)  # the disk's health says so once, not once a segment
-        self._disk.failed(error)
 
     async def _free(self, entry: Entry, indices: tuple[int, ...]) -> None:
         file = await self._files.open(entry)

@@ -94,14 +94,16 @@ class SpaceManager:
         entry.segments.leave(index)
         entry.stored.stored_at.pop(index, None)
         self.read_ahead.end(entry.key, index)
-        self._events.emit(SegmentGone(entry.name, index))
+        self._events.emit(SegmentGone(entry.name))
 
     def parted(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:
         """The end of what was taken out of use: segments are gone, or here as before but not to be trusted unseen."""
         for index in indices:
             value = entry.in_use.departing.pop(index, None)
             if not removed and value is not None:
-                _put_back(entry, index, value)
+                entry.segments.land(index, value)
+                entry.segments.unread.discard(index)
+                entry.segments.unverified.add(index)
             entry.in_use.leaving.pop(index).set_result(None)
         if not removed:
             entry.in_use.stuck_until = self._clock() + STUCK_S
@@ -188,13 +190,6 @@ class SpaceManager:
         elif entry.stored.claimed:
             self._store.index_writer.drop(entry.key)
             entry.stored.claimed = False
-
-
-def _put_back(entry: Entry, index: int, value: int) -> None:
-    """A segment stays after all, and is not to be trusted unseen."""
-    entry.segments.land(index, value)
-    entry.segments.unread.discard(index)
-    entry.segments.unverified.add(index)
 
 
 class Overhead:
