@@ -1,9 +1,9 @@
 """How many requests in the air one origin's line is worth, and how many ranges of one reader. Pure.
 
 What is under way = rate x time under way (Little 1961). More than twice that brings no byte sooner, it only divides the line, and then
-every body takes long, also the one a reader waits for. What the estimate gains: on a line of 1.1 times the need, one, two or four readers keep an
-accelerator 98 % busy, with the slots of the limiter alone 72, 80 and 89 % (simulated). An origin that answers every request gives those
-slots no reason to be fewer, however thin its line is.
+every body takes long, also the one a reader waits for. What the estimate gains: on a line of 1.1 times the need, one, two or four readers
+keep an accelerator 98 % busy, with the slots of the limiter alone 72, 80 and 89 % (simulated). An origin that answers every request gives
+those slots no reason to be fewer, however thin its line is.
 
 While the line is shared no single body tells its rate. So it is written down what came in all while so many requests were in the air. The
 *knee* is the smallest number of requests that brought as much as any number did: below it each further request adds bytes, beyond it

@@ -23,7 +23,7 @@ from forebay_proxy.cache.versions.shard_faults import ShardFaults
 from forebay_proxy.cache.versions.versions import Freshness, Versions
 from forebay_proxy.core.errors import OriginRefused, OriginTimeout, OriginUnavailable, RangeNotSatisfiable, ShardChanged, ShardError
 from forebay_proxy.core.events import Events
-from forebay_proxy.core.expiring import Expiring
+from forebay_proxy.core.expiry import Expiring
 from forebay_proxy.core.facts.origins import Revalidated
 from forebay_proxy.core.shard import ByteRange, Shard, Version
 from forebay_proxy.transfer.retry import RetryBudget

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from forebay_proxy.core.errors import ShardError, ShardForbidden, ShardNotFound, bare
-from forebay_proxy.core.expiring import Expiring
+from forebay_proxy.core.expiry import Expiring
 
 __all__ = ["ShardFaults"]
 

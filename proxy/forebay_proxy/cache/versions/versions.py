@@ -16,7 +16,7 @@ from dataclasses import replace
 from forebay_proxy.cache.resident.entry import Entry, fresh_key
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.shard_faults import ShardFaults
-from forebay_proxy.core.expiring import Expiring
+from forebay_proxy.core.expiry import Expiring
 from forebay_proxy.core.shard import Shard, Version, store_key
 from forebay_proxy.origins.response import check_length
 from forebay_proxy.policy.plans.live_jobs import Bursts
