@@ -119,7 +119,7 @@ async def test_an_origin_that_must_be_asked_is_asked_once(tmp_path: Path) -> Non
 @pytest.mark.parametrize("answer", [(), (Digest("sha-256", bytes(32)),)])
 async def test_an_answer_that_is_late_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: tuple[Digest, ...]) -> None:
     """The reader goes on after a moment; what comes later still counts for the next one."""
-    monkeypatch.setattr("forebay_proxy.cache.integrity.digest_gate.ASKED_S", 0.01)
+    monkeypatch.setattr("forebay_proxy.cache.integrity.digest_check.ASKED_S", 0.01)
     origin = Asked()
     origin.answer = answer
     async with building(tmp_path / "c", origin=origin) as world:

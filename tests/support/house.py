@@ -21,15 +21,14 @@ from forebay_proxy.background.disk_monitor import DiskMonitor
 from forebay_proxy.background.prefetcher import Prefetcher
 from forebay_proxy.background.sample_indexer import SampleIndexer
 from forebay_proxy.background.set_prefetch import SetPrefetch
-from forebay_proxy.cache.fd_lease import FdLeases
 from forebay_proxy.cache.fetching.fetcher import Fetcher
 from forebay_proxy.cache.fetching.segment_fetches import SegmentFetches
 from forebay_proxy.cache.fetching.segment_storage import SegmentStorage
 from forebay_proxy.cache.integrity.digest_check import DigestCheck
-from forebay_proxy.cache.integrity.segment_check import SegmentCheck
+from forebay_proxy.cache.integrity.segment_reader import SegmentReader
 from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.open_files import OpenFiles, Retirement
+from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import SegmentLeases, Slice, SpaceManager
 from forebay_proxy.cache.shard_cache import ShardCache
@@ -118,7 +117,6 @@ class World:
     room: SpaceManager
     files: OpenFiles
     reclaimer: Reclaimer
-    retirement: Retirement
     fetches: FetchTable
     resolver: VersionResolver
     tasks: BackgroundTasks
@@ -126,12 +124,11 @@ class World:
     fetcher: Fetcher
     buffers: BufferBudget
     leases: SegmentLeases
-    segment_check: SegmentCheck
+    segment_reader: SegmentReader
     digest_check: DigestCheck
     storage: SegmentStorage
     segment_fetches: SegmentFetches
     tar_check: TarCheck
-    fd_leases: FdLeases
     cache: ShardCache
     prefetcher: Prefetcher
     sets: SetPrefetch
@@ -207,7 +204,6 @@ class World:
         assert len(self.fetches) == 0
         assert not self.fetches.all()
         assert len(self.resolver) == 0
-        assert not self.resolver._resolver._needs
         assert (self.ledger.reserved_bytes, self.ledger.doomed_bytes) == (0, 0), self.ledger
         for entry in self.room.entries.values():
             assert not entry.in_use.leaving, entry
@@ -305,7 +301,7 @@ async def building(
                 most_bytes = segments * segment_bytes if capacity_bytes is None else capacity_bytes
                 capacity = Capacity(most_bytes, most_bytes, floor_bytes=0)
                 parts = build_cache(store, capacity, settings, around)
-                operations = Operations(parts.cache, parts.resolver, parts.segment_check, clock)
+                operations = Operations(parts.cache, parts.resolver, parts.segment_reader, clock)
                 each: Any = {part.name: getattr(parts, part.name) for part in fields(CacheParts) if part.name in World.__dataclass_fields__}
                 world = World(path, origin, clock, operations=operations, group=group, events=events, facts=facts, parts=parts, **each)
                 adopt(loaded, store, parts.resolver, parts.cache)

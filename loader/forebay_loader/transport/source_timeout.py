@@ -61,7 +61,7 @@ class SourceTimeout:
             return None
         wish_s = trouble.retry_after_s
         if wish_s is None:
-            wish_s = min(self._limits.pause_s * 2**self._tries, self._limits.longest_pause_s)
+            wish_s = min(self._limits.pause_s * 2 ** min(self._tries, 60), self._limits.longest_pause_s)
             wish_s *= random.uniform(0.5, 1.0)  # noqa: S311  # spreads a herd, keeps no secret
         self._tries += 1
         return min(wish_s, left_s)

@@ -16,23 +16,20 @@ from forebay_proxy.background.disk_monitor import DiskMonitor
 from forebay_proxy.background.prefetcher import Prefetcher
 from forebay_proxy.background.sample_indexer import SampleIndexer
 from forebay_proxy.background.set_prefetch import SetPrefetch
-from forebay_proxy.cache.fd_lease import FdLeases
 from forebay_proxy.cache.fetching.fetcher import Fetcher
 from forebay_proxy.cache.fetching.segment_fetches import SegmentFetches
 from forebay_proxy.cache.fetching.segment_storage import SegmentStorage
 from forebay_proxy.cache.integrity.digest_check import DigestCheck
-from forebay_proxy.cache.integrity.digest_gate import DigestGate
-from forebay_proxy.cache.integrity.segment_check import SegmentCheck
+from forebay_proxy.cache.integrity.segment_reader import SegmentReader
 from forebay_proxy.cache.readers.active_readers import ActiveReaders
 from forebay_proxy.cache.readers.reader_lease import ReaderParts
 from forebay_proxy.cache.resident import facts as resident
-from forebay_proxy.cache.resident.open_files import OpenFiles, Retirement
+from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
-from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.space import SegmentLeases, Slice, SpaceManager
 from forebay_proxy.cache.shard_cache import ShardCache
-from forebay_proxy.cache.versions.refusals import SuspectVersions
 from forebay_proxy.cache.versions.resolver import VersionResolver
+from forebay_proxy.cache.versions.shard_faults import ShardFaults
 from forebay_proxy.cache.versions.tar_check import TarCheck
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.events import Events
@@ -77,22 +74,18 @@ class CacheParts:
     room: SpaceManager
     files: OpenFiles
     reclaimer: Reclaimer
-    retirement: Retirement
     leases: SegmentLeases
-    segment_check: SegmentCheck
     segment_reader: SegmentReader
     limiters: Limiters
     buffers: BufferBudget
     fetcher: Fetcher
     fetches: FetchTable
-    suspects: SuspectVersions
-    gate: DigestGate
+    faults: ShardFaults
     digest_check: DigestCheck
     storage: SegmentStorage
     resolver: VersionResolver
     segment_fetches: SegmentFetches
     tar_check: TarCheck
-    fd_leases: FdLeases
     cache: ShardCache
     indexer: SampleIndexer
     disk_monitor: DiskMonitor
@@ -110,11 +103,11 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
     ledger.capacity_bytes = capacity.effective_bytes
     room = SpaceManager(ledger, store, plans, events, clock)
     files = OpenFiles(room, store, disk)
-    retirement = Retirement(room, files, tasks, events)
-    reclaimer = Reclaimer(room=room, files=files, retirement=retirement, store=store, disk=disk, tasks=tasks, events=events)
+    reclaimer = Reclaimer(room=room, files=files, store=store, disk=disk, tasks=tasks, events=events)
     leases = SegmentLeases(room)
-    segment_check = SegmentCheck(room=room, reclaimer=reclaimer, files=files, leases=leases, disk=disk, events=events)
-    segment_reader = SegmentReader(files=files, segment_check=segment_check, reclaimer=reclaimer, disk=disk, tasks=tasks)
+    segment_reader = SegmentReader(
+        room=room, reclaimer=reclaimer, files=files, leases=leases, disk=disk, events=events, tasks=tasks
+    )  # fmt: skip
 
     # What asks origins, what is in the air, and how far versions are believed.
     limiters, buffers = Limiters(settings.origin_connections, clock), BufferBudget(store.layout.segment_bytes)
@@ -124,15 +117,15 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
         origin_digests=settings.origin_digests, retry_budget_s=settings.retry_budget_s, clock=clock, sleep=around.sleep,
         chance=around.chance,
     )  # fmt: skip
-    suspects, gate = SuspectVersions(clock), DigestGate(room=room, table=fetches, events=events)
+    faults = ShardFaults(clock)
     digest_check = DigestCheck(
-        room=room, gate=gate, segment_check=segment_check, asking=fetcher, suspects=suspects, events=events, tasks=tasks,
+        room=room, table=fetches, segment_reader=segment_reader, fetcher=fetcher, faults=faults, events=events, tasks=tasks,
         enabled=settings.origin_digests,
     )  # fmt: skip
 
     # What finds the version of a shard, and brings what is missing of it.
     storage = SegmentStorage(
-        room=room, reclaimer=reclaimer, files=files, retirement=retirement, digest_check=digest_check, disk=disk, events=events,
+        room=room, reclaimer=reclaimer, files=files, digest_check=digest_check, disk=disk, events=events,
         tasks=tasks, clock=clock,
     )  # fmt: skip
     segment_fetches = SegmentFetches(
@@ -140,23 +133,23 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
         events=events, clock=clock,
     )  # fmt: skip
     resolver = VersionResolver(
-        room=room, retirement=retirement, fetches=segment_fetches, outdated=storage.outdated, suspects=suspects, fetcher=fetcher,
+        room=room, reclaimer=reclaimer, fetches=segment_fetches, faults=faults, fetcher=fetcher,
         events=events, group=around.group, clock=clock, hmac_key=store.directory.hmac_key, revalidate=settings.revalidate,
     )  # fmt: skip
 
     # Who reads, by HTTP and by descriptor.
-    tar_check, fd_leases = TarCheck(segment_reader, events), FdLeases(room, segment_reader, store)
+    tar_check = TarCheck(segment_reader, events)
     cache = ShardCache(
         room=room, reclaimer=reclaimer, disk=disk, plans=plans, fetches=fetches, resolver=resolver,
-        parts=ReaderParts(segment_reader, segment_fetches, gate, leases, buffers, limiters),
-        readers=ActiveReaders(room=room, outdated=storage.outdated, tar_check=tar_check, events=events, clock=clock),
-        fd_leases=fd_leases, events=events,
+        parts=ReaderParts(segment_reader, segment_fetches, digest_check, leases, buffers, limiters),
+        readers=ActiveReaders(room=room, tar_check=tar_check, events=events, clock=clock),
+        store=store, events=events,
     )  # fmt: skip
 
     headroom = Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock)
     parts = CacheParts(
-        store, plans, tasks, disk, ledger, room, files, reclaimer, retirement, leases, segment_check, segment_reader, limiters, buffers,
-        fetcher, fetches, suspects, gate, digest_check, storage, resolver, segment_fetches, tar_check, fd_leases, cache,
+        store, plans, tasks, disk, ledger, room, files, reclaimer, leases, segment_reader, limiters, buffers,
+        fetcher, fetches, faults, digest_check, storage, resolver, segment_fetches, tar_check, cache,
         indexer=SampleIndexer(cache, store.samples, tasks, events),
         disk_monitor=DiskMonitor(
             store=store, room=room, reclaimer=reclaimer, files=files, health=disk, headroom=headroom, tasks=tasks
@@ -177,17 +170,15 @@ def _introduce(parts: CacheParts, events: Events) -> None:
     on(stored.CommitFailed, lambda fact: parts.disk.failed(fact.error))
     on(stored.SpaceRefused, lambda fact: parts.disk_monitor.space_refused(fact.error))
 
-    on(resident.FileHeld, lambda fact: parts.fd_leases.held(fact.entry))
-    on(resident.SegmentRefetched, lambda fact: parts.digest_check.segment_stored(fact.entry, fact.index, fact.checksum))
+    on(resident.FileHeld, lambda fact: parts.cache.fd_lender.held(fact.entry))
     on(resident.SegmentSpoilt, lambda fact: indexer.drop(fact.entry))
     on(resident.SegmentSpoilt, parts.cache.spoilt)
     on(resident.ShardCompleted, indexer.completed)
     on(resident.ReadersLeft, indexer.left)
     on(resident.VersionOutdated, lambda fact: indexer.drop(fact.entry))
     on(resident.VersionOutdated, lambda fact: versions.forget(fact.entry))
-    on(resident.DigestsOffered, parts.storage.digests_offered)
+    on(resident.DigestsOffered, lambda fact: parts.digest_check.digests_offered(fact.entry, fact.digests))
     on(resident.EntryLeft, parts.storage.left)
-    on(resident.VersionRefuted, lambda fact: parts.storage.outdated(fact.entry))
     on(resident.EntryRetired, parts.cache.forget)
 
     on(NextUseChanged, partial(room.candidates.next_use_changed, versions.current))
@@ -196,6 +187,6 @@ def _introduce(parts: CacheParts, events: Events) -> None:
     on(resident.CacheChanged, prefetcher.cache_changed)
     on(resident.SegmentGone, lambda fact: prefetcher.scheduler.missing(fact.name))
     on(resident.SegmentMissed, prefetcher.missed)
-    on(resident.NameForgotten, lambda fact: prefetcher.scheduler.missing(fact.name))
+    on(resident.EntryRetired, lambda fact: prefetcher.scheduler.missing(fact.entry.name))
     on(resident.ReaderResumed, prefetcher.waited)
     on(ReaderCaughtUp, prefetcher.caught_up)

@@ -53,7 +53,7 @@ class SidecarDoors:
         self.http = HttpServer(
             cache=cache, plans=PlanIntake(plans, parts.prefetcher),
             operations=Operations(
-                cache, parts.resolver, parts.segment_check, start.clock, parts.sets.declare, parts.tar_check, parts.sets.remove
+                cache, parts.resolver, parts.segment_reader, start.clock, parts.sets.declare, parts.tar_check, parts.sets.remove
             ),
             status=report.status, announced=report.announced, indexes=parts.indexer,
             meters=MeterDoor(telemetry.meters.take, telemetry.meters.end, report.meter_page),

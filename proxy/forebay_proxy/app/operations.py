@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 from forebay_proxy.background.verifier import Verifier
 from forebay_proxy.background.warmer import Warmer
-from forebay_proxy.cache.integrity.segment_check import SegmentCheck
+from forebay_proxy.cache.integrity.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.resolver import VersionResolver
@@ -29,7 +29,7 @@ class Operations:
         self,
         cache: ShardCache,
         resolver: VersionResolver,
-        segment_check: SegmentCheck,
+        segment_reader: SegmentReader,
         clock: Callable[[], float],
         declare: Callable[[str], None] = lambda text: None,
         tar_check: TarCheck | None = None,
@@ -41,7 +41,7 @@ class Operations:
         self._declare = declare
         self._cache = cache
         self._resolver = resolver
-        self._segment_check = segment_check
+        self._segment_reader = segment_reader
         self._clock = clock
 
     def shards(self, name: str = "") -> list[dict[str, object]]:
@@ -78,7 +78,7 @@ class Operations:
 
     def verify(self, patterns: list[str] | None, rate_bytes_s: float) -> AsyncIterator[dict[str, object]]:
         """Compare what matches with its checksums; yields the events of ``POST /v1/verify``."""
-        return Verifier(self._segment_check, self.selected(patterns), rate_bytes_s).run()
+        return Verifier(self._segment_reader, self.selected(patterns), rate_bytes_s).run()
 
     def selected(self, patterns: list[str] | None) -> AsyncIterator[Entry]:
         """What is here and matches, by name."""

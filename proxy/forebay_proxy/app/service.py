@@ -78,7 +78,7 @@ class Sidecar:
     def _idle_s(self) -> float:
         """For how long no client has used it."""
         now = self._start.clock()
-        if self._parts.fd_leases.lingering:
+        if self._parts.cache.fd_lender.lingering:
             self._lingered_at = now
         return 0.0 if self._doors.in_use else now - max(self._doors.last_active, self._lingered_at)
 
@@ -217,7 +217,7 @@ def begin_tasks(
 ) -> dict[str, asyncio.Task[None]]:
     """By name."""
     settings, store, cache = start.settings, parts.store, parts.cache
-    idle_verifier = IdleVerifier(cache.room, parts.segment_check, lambda: store.idle, every_s=settings.verify_every_s, chance=chance)
+    idle_verifier = IdleVerifier(cache.room, parts.segment_reader, lambda: store.idle, every_s=settings.verify_every_s, chance=chance)
     long_waits = LongWaits(cache.readers.waits, telemetry.board, start.clock)
     makes: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
         **({"prefetch": parts.prefetcher.run, "sets": parts.sets.run} if settings.prefetch else {}),
@@ -237,7 +237,7 @@ async def _tick(parts: CacheParts, report: StatusReport, long_waits: LongWaits, 
     while True:
         await asyncio.sleep(TICK_S)
         parts.limiters.look_again()
-        parts.resolver.expire()
+        parts.faults.expire()
         cache.readers.waits.look(report.readers_lately())
         long_waits.look()
         troubles.look(parts.ledger.capacity_bytes, cache.disk.state, cache.disk.reason)

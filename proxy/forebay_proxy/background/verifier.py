@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
 
-from forebay_proxy.cache.integrity.segment_check import Finding, SegmentCheck
+from forebay_proxy.cache.integrity.segment_reader import Finding, SegmentReader
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.core.tasks import Event, told_while
@@ -30,7 +30,7 @@ class Verifier:
 
     def __init__(
         self,
-        segment_check: SegmentCheck,
+        segment_reader: SegmentReader,
         entries: AsyncIterable[Entry],
         rate_bytes_s: float = RATE_BYTES_S,
         *,
@@ -38,7 +38,7 @@ class Verifier:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """``rate_bytes_s``: reads no faster than that."""
-        self._segment_check = segment_check
+        self._segment_reader = segment_reader
         self._rate_bytes_s = rate_bytes_s
         self._clock = clock
         self._sleep = sleep
@@ -82,7 +82,7 @@ class Verifier:
             await self._sleep(max(0.0, started + self._begun_bytes / self._rate_bytes_s - self._clock()))
             first, size = entry.segments.span(index)
             self._begun_bytes += size
-            finding = await self._segment_check.verify(entry, index, "verify", gentle=True)
+            finding = await self._segment_reader.verify(entry, index, "verify", gentle=True)
             self._segments += finding.removes or finding is Finding.RIGHT
             self._unread += finding is Finding.UNREAD
             self._done_bytes += size
@@ -97,7 +97,7 @@ class IdleVerifier:
     def __init__(
         self,
         room: SpaceManager,
-        segment_check: SegmentCheck,
+        segment_reader: SegmentReader,
         idle: Callable[[], bool],
         *,
         every_s: float,
@@ -106,7 +106,7 @@ class IdleVerifier:
     ) -> None:
         """``idle``: whether the disk has nothing else to do now; a turn that falls on a busy moment is left out."""
         self._room = room
-        self._segment_check = segment_check
+        self._segment_reader = segment_reader
         self._idle = idle
         self._every_s = every_s
         self._chance = chance
@@ -127,4 +127,4 @@ class IdleVerifier:
             return Finding.GONE
         entry = self._chance.choices(entries, weights)[0]
         index = self._chance.choice(list(entry.segments.stored()))
-        return await self._segment_check.verify(entry, index, "sample", gentle=True)
+        return await self._segment_reader.verify(entry, index, "sample", gentle=True)

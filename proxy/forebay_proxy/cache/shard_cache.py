@@ -17,13 +17,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, nullcontext
 
-from forebay_proxy.cache.fd_lease import FdLeases
 from forebay_proxy.cache.fd_lender import FdLender
 from forebay_proxy.cache.readers.active_readers import ActiveReaders
 from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.readers.reader_lease import ReaderParts
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.facts import EntryRetired, NameForgotten, SegmentSpoilt
+from forebay_proxy.cache.resident.facts import EntryRetired, SegmentSpoilt
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.resolver import VersionResolver
@@ -33,6 +32,7 @@ from forebay_proxy.core.http_range import RangeRequest, Suffix
 from forebay_proxy.core.shard import ByteRange, Shard, SparseRange
 from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.store.health import DiskHealth
+from forebay_proxy.store.store import Store
 from forebay_proxy.telemetry.waits import OPENING
 from forebay_proxy.transfer.fetches import FetchTable
 from forebay_proxy.wire.protocol.plan import ReaderName
@@ -54,7 +54,7 @@ class ShardCache:
         resolver: VersionResolver,
         parts: ReaderParts,
         readers: ActiveReaders,
-        fd_leases: FdLeases,
+        store: Store,
         events: Events,
     ) -> None:
         self.room = room
@@ -64,7 +64,9 @@ class ShardCache:
         self.fetches = fetches
         self.parts = parts
         self.readers = readers
-        self.fd_lender = FdLender(host=self, leases=fd_leases, readers=readers, room=room, resolver=resolver)
+        self.fd_lender = FdLender(
+            host=self, readers=readers, room=room, resolver=resolver, segment_reader=parts.segment_reader, store=store
+        )  # fmt: skip
         self._resolver = resolver
         self._events = events
 
@@ -132,8 +134,8 @@ class ShardCache:
     def spoilt(self, fact: SegmentSpoilt) -> None:
         """A stored segment is wrong: readers that were given bytes of it are cut off, and the version is opened anew."""
         entry = fact.entry
-        self._resolver.suspects.spoilt(entry.name, by_origin=False)
-        entry.trust.remade = self._resolver.suspects.count(entry.name)
+        self._resolver.faults.spoilt(entry.name, by_origin=False)
+        entry.trust.remade = self._resolver.faults.count(entry.name)
         for reading in self.readers:
             if reading.entry is entry:
                 reading.chunk_reader.found_wrong(fact.index)
@@ -155,7 +157,6 @@ class ShardCache:
         self._resolver.versions.forget(entry)
         if entry.name not in self._resolver.versions.current:
             self.plans.forget(entry.name)
-            self._events.emit(NameForgotten(entry.name))
 
     # What a reading needs
 
@@ -174,7 +175,7 @@ class ShardCache:
         segment_bytes = self.room.layout.segment_bytes
         leased = max(0, self.leased_segments - len(self.fetches)) * segment_bytes
         grantable = self.room.ledger.grantable_bytes(leased) // segment_bytes
-        lent = self.fd_lender.leases.count  # a reader with a descriptor fetches nothing
+        lent = self.fd_lender.count  # a reader with a descriptor fetches nothing
         active = max(1, len(self.readers) - self.readers.resting - lent)
         return max(1, min(self.parts.limiters.of(entry.origin).connection_rate.ranges, grantable // active))
 
@@ -190,4 +191,4 @@ class ShardCache:
     @property
     def leased_segments(self) -> int:
         """Segments leased by readers and by lent descriptors."""
-        return self.parts.leases.count + self.fd_lender.leases.segments
+        return self.parts.leases.count + self.fd_lender.segments

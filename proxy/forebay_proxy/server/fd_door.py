@@ -21,8 +21,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
-from forebay_proxy.cache.fd_lease import FdLease, UseHttp
-from forebay_proxy.cache.fd_lender import FdLender
+from forebay_proxy.cache.fd_lender import FdLease, FdLender, UseHttp
 from forebay_proxy.core.errors import ConfigError, ForebayError
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.requests import ClientRefused, DoorAnswered, LeaseEnded, RequestDone, RequestOutcome, Served

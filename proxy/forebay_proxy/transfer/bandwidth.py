@@ -1,23 +1,19 @@
 """How many requests in the air one origin's line is worth, and how many ranges of one reader. Pure.
 
-Little's law (1961): what is under way = rate x time under way. More than twice that brings no byte sooner, it only divides the line, and
-then every body takes long, also the one a reader waits for (measured: sixteen bodies on a line that two could fill took 1.2 s each, 0.2 s
-alone, and kept an accelerator 75 % busy that the line could keep 100 % busy).
+What is under way = rate x time under way (Little 1961). More than twice that brings no byte sooner, it only divides the line, and then
+every body takes long, also the one a reader waits for. What the estimate gains: on a line of 1.1 times the need, one, two or four readers
+keep an accelerator 98 % busy, with the slots of the limiter alone 72, 80 and 89 % (simulated). An origin that answers every request gives
+those slots no reason to be fewer, however thin its line is.
 
-What it gains: on a line of 1.1 times the need, one, two or four readers keep an accelerator 98 % busy; with the slots of the limiter alone
-72, 80 and 89 % (1.5 times the need: 98 to 99, alone 85, 96 and 97 %; simulated). An origin that
-answers every request gives those slots no reason to be fewer, however thin its line is.
-
-Rate and time are not known beforehand, and while the line is shared no single body tells them. So it is written down what came in all while
-so many requests were in the air. The *knee* is the smallest number of requests that brought as much as any number did: below it each
-further request adds bytes, beyond it requests share the line (BBR looks for the same point of a path: Cardwell et al. 2016). Fewer are
-tried until less comes, and from then on twice the knee is allowed: where that brings more, the knee is further up, and so on. Where fewer
-cannot be tried, as readers ask for so many by themselves, more are, until it is known what so many bring.
+While the line is shared no single body tells its rate. So it is written down what came in all while so many requests were in the air. The
+*knee* is the smallest number of requests that brought as much as any number did: below it each further request adds bytes, beyond it
+requests share the line (BBR looks for the same point of a path: Cardwell et al. 2016). Fewer are tried until less comes, and from then on
+twice the knee is allowed: where that brings more, the knee is further up, and so on. Where fewer cannot be tried, as readers ask for so
+many by themselves, more are, until it is known what so many bring.
 
 The ranges of one reader follow from the rate of one connection. Object stores give a connection tens of MB/s, and sixteen of them fill a
-loader's need. An origin that is near gives one connection more than the loader eats; there, further ranges bring no byte sooner, and they
-cost: sixteen bodies in memory at once leave the processor's cache between being received, written and sent (measured on loopback:
-0.35-0.47 GB/s with sixteen ranges, 0.47-0.79 with two).
+loader's need. At an origin that is near, further ranges bring no byte sooner, and leave the processor's cache between being received,
+written and sent (measured on loopback: 0.35-0.47 GB/s with sixteen ranges, 0.47-0.79 with two).
 """
 
 from __future__ import annotations

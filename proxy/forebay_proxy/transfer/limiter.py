@@ -16,7 +16,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from itertools import takewhile
 from typing import Protocol
 
 from forebay_proxy.transfer.bandwidth import BandwidthEstimate, ConnectionRate
@@ -47,34 +46,30 @@ class Slot:
     """One request's place. A bypass gives it up early: it moves at its reader's pace, and a slow reader slows only itself."""
 
     def __init__(self, limiter: Limiter, fetch: SlotNeed) -> None:
+        self.fetch = fetch
+        self.body_since: float | None = None
         self._limiter = limiter
-        self._fetch = fetch
         self._cuts = limiter.cuts  # when it left
-        self._held = True
-        limiter.holding[id(self)] = fetch
-        self._measured: Callable[[], float] | None = None
+        limiter.held.add(self)
 
-    def brings_bytes(self, clock: Callable[[], float]) -> None:
+    def brings_bytes(self) -> None:
         """Its request is for a body: how much comes while it is in the air says what the line carries."""
-        self._measured = clock
-        self._limiter.bodies[id(self)] = clock()
-        self._limiter.bandwidth.asked(clock())
+        self.body_since = self._limiter.clock()
+        self._limiter.bandwidth.asked(self.body_since)
 
     def leave(self) -> None:
         """Free the slot, once; the next waiting fetch gets it."""
-        if self._held:
-            self._held = False
-            del self._limiter.holding[id(self)]
-            if self._measured is not None:
-                del self._limiter.bodies[id(self)]
-                self._limiter.bandwidth.ended(self._measured())
+        if self in self._limiter.held:
+            self._limiter.held.remove(self)
+            if self.body_since is not None:
+                self._limiter.bandwidth.ended(self._limiter.clock())
             self._limiter.in_flight -= 1
             self._limiter.wake()
 
     def went_well(self) -> None:
         """The request was answered."""
         if self._cuts == self._limiter.cuts:
-            self._limiter.grow(self._fetch)
+            self._limiter.grow(self.fetch)
 
     def pushed_back(self) -> None:
         """The origin wants fewer (429, 503, SlowDown, timeout)."""
@@ -92,9 +87,8 @@ class Limiter:
         self.cuts = 0  # how often the slots were halved
         self.connection_rate = ConnectionRate()
         self.bandwidth = BandwidthEstimate()
-        self.holding: dict[int, SlotNeed] = {}  # slot -> whose it is
-        self.bodies: dict[int, float] = {}  # slot -> since when its body comes, oldest first
-        self._clock = clock
+        self.held: set[Slot] = set()
+        self.clock = clock
         self._begun_at = 0.0  # when the first of those in the air left
         self._waiting: dict[asyncio.Future[None], SlotNeed] = {}
 
@@ -151,19 +145,19 @@ class Limiter:
         """Whether one more request would only divide the origin's bandwidth. Not for a single reader: it delays no other."""
         if fetch.need < WAITED or self.in_flight - self._dripping() < self.bandwidth.requests or self._still():
             return False
-        alone = fetch.need < DEMAND and self.in_flight < START_SLOTS and sum(each.need < WAITED for each in self.holding.values()) < 2
+        alone = fetch.need < DEMAND and self.in_flight < START_SLOTS and sum(slot.fetch.need < WAITED for slot in self.held) < 2
         return not alone
 
     def _dripping(self) -> int:
-        until = self._clock() - SLOW_S
-        return sum(1 for _ in takewhile(lambda began_at: began_at <= until, self.bodies.values()))
+        until = self.clock() - SLOW_S
+        return sum(slot.body_since is not None and slot.body_since <= until for slot in self.held)
 
     def _still(self) -> bool:
-        return self.in_flight > 0 and self._clock() - max(self._begun_at, self.bandwidth.came_at) > STILL_S
+        return self.in_flight > 0 and self.clock() - max(self._begun_at, self.bandwidth.came_at) > STILL_S
 
     def _enter(self) -> None:
         if not self.in_flight:
-            self._begun_at = self._clock()
+            self._begun_at = self.clock()
         self.in_flight += 1
 
     def _share(self, fetch: SlotNeed) -> int:

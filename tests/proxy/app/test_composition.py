@@ -21,7 +21,7 @@ async def test_an_outdated_version_leaves_once_the_last_who_held_it_is_gone(tmp_
         await stored(world)
         entry = world.entry(A)
         with world.leases.holding(entry, 1):
-            world.storage.outdated(entry)
+            world.room.outdated(entry)
             await world.quiet()
             assert [entry.segments.has(index) for index in range(2)] == [False, True]
         await until(lambda: entry.key not in world.room.entries)

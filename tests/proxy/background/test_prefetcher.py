@@ -161,7 +161,7 @@ async def test_a_reader_hurries_a_comparison_made_ahead(tmp_path: Path) -> None:
         world.plans.replace(reader(1, "other"), SHARDS[1:2])
         await gate.reached.wait()  # the one slot that prefetch may have is taken
         world.plans.replace(reader(0, "now"), SHARDS[:1])
-        await until(lambda: len(world.resolver._checks))
+        await until(lambda: len(world.resolver._checks.calls))
         assert world.origin.heads() == 0
         assert await world.get(NAMES[0], reader(0, "now")) == data_of(2 * SEGMENT)
         assert world.origin.heads() == 1

@@ -17,7 +17,7 @@ from support.tarmaking import END, hand_header, pax_block, written
 from forebay_proxy.background import sample_index_steps, sample_indexer
 from forebay_proxy.background.sample_index_steps import SampleIndexSteps
 from forebay_proxy.background.sample_indexer import SampleIndexer
-from forebay_proxy.cache.integrity.segment_check import Finding
+from forebay_proxy.cache.integrity.segment_reader import Finding
 from forebay_proxy.core.errors import IndexNotYet, NoIndex, ShardForbidden
 from forebay_proxy.core.facts.cache import IndexDone
 from forebay_proxy.core.facts.origins import SegmentFetched
@@ -232,7 +232,7 @@ async def test_bytes_that_were_wrong_take_the_index_with_them(tmp_path: Path) ->
         entry = world.entry(A)
         with world.shard_file(A).open("r+b") as file:
             file.write(b"wrong")
-        assert await world.segment_check.verify(entry, 0, "verify") is Finding.WRONG
+        assert await world.segment_reader.verify(entry, 0, "verify") is Finding.WRONG
         await world.quiet()
         assert entry.key not in world.store.samples
         assert await world.get(A) == data

@@ -12,7 +12,7 @@ from support.house import SEGMENT, World, building, data_of, reader
 
 from forebay_proxy.background import verifier
 from forebay_proxy.background.verifier import IdleVerifier, Verifier
-from forebay_proxy.cache.integrity.segment_check import Finding
+from forebay_proxy.cache.integrity.segment_reader import Finding
 from forebay_proxy.core.errors import WrongBytes
 from forebay_proxy.core.facts.cache import SegmentVerified
 
@@ -99,7 +99,7 @@ async def test_it_reads_no_faster_than_told(tmp_path: Path, monkeypatch: pytest.
     async with building(tmp_path / "c") as world:
         await filled(world)
         monkeypatch.setattr(verifier, "AT_ONCE", 1)
-        everything = Verifier(world.segment_check, world.operations.selected(None), float(SEGMENT), clock=lambda: now[0], sleep=sleep)
+        everything = Verifier(world.segment_reader, world.operations.selected(None), float(SEGMENT), clock=lambda: now[0], sleep=sleep)
         assert [event["event"] async for event in everything.run()][-1] == "end"
     assert slept == pytest.approx([0, 1, 1, 1 - 9 / SEGMENT, 1], abs=1e-6)
 
@@ -123,7 +123,7 @@ async def test_samples_come_by_everywhere(tmp_path: Path) -> None:
     async with building(tmp_path / "c") as world:
         await filled(world)
         damage(world, B, SEGMENT + 5)
-        sampling = IdleVerifier(world.room, world.segment_check, lambda: True, every_s=1, chance=random.Random(1))
+        sampling = IdleVerifier(world.room, world.segment_reader, lambda: True, every_s=1, chance=random.Random(1))
         findings = [await sampling.sample() for _ in range(40)]
         assert findings.count(Finding.WRONG) == 1
         assert not world.entry(B).segments.has(1)
@@ -142,7 +142,7 @@ async def test_a_busy_moment_is_left_out(tmp_path: Path) -> None:
             if len(slept) > 5:
                 raise asyncio.CancelledError
 
-        sampling = IdleVerifier(world.room, world.segment_check, lambda: next(moments), every_s=5, chance=random.Random(1), sleep=sleep)
+        sampling = IdleVerifier(world.room, world.segment_reader, lambda: next(moments), every_s=5, chance=random.Random(1), sleep=sleep)
         with pytest.raises(asyncio.CancelledError):
             await sampling.run()
         assert slept == [5.0] * 6

@@ -156,7 +156,7 @@ HOW: list[dict[str, Any]] = [{}, {"etag": None}, {"ranged": False}]
 
 async def judged(world: World, *names: str) -> dict[str, dict[str, Any]]:
     """The event of each shard, where warming looks whether it is a tar."""
-    operations = Operations(world.cache, world.resolver, world.segment_check, world.clock, tar_check=world.tar_check)
+    operations = Operations(world.cache, world.resolver, world.segment_reader, world.clock, tar_check=world.tar_check)
     told = [event async for event in operations.warm([shard_of(name) for name in names])]
     return {str(event["shard"]): event for event in told if event["event"] == "shard"}
 

@@ -120,9 +120,9 @@ async def test_the_connection_is_the_lease(tmp_path: Path) -> None:
     """Its reader is inside the shard until it closes."""
     async with opened(tmp_path) as (world, door):
         found = await asked(tmp_path, who=str(reader()))
-        assert (world.fd_leases.count, len(door.connections), world.cache.readers.is_reading(reader())) == (1, 1, True)
+        assert (world.cache.fd_lender.count, len(door.connections), world.cache.readers.is_reading(reader())) == (1, 1, True)
         found.close()
-        await until(lambda: not world.fd_leases.count)
+        await until(lambda: not world.cache.fd_lender.count)
         assert (len(door.connections), world.cache.readers.is_reading(reader())) == (0, False)
 
 
@@ -130,12 +130,12 @@ async def test_our_own_descriptor_is_closed_at_once(tmp_path: Path) -> None:
     """A lease costs us the connection and nothing more."""
     async with opened(tmp_path) as (world, _):
         (await asked(tmp_path)).close()
-        await until(lambda: not world.fd_leases.count)
+        await until(lambda: not world.cache.fd_lender.count)
         before = len(os.listdir("/proc/self/fd"))
         for each in [await asked(tmp_path) for _ in range(20)]:
             assert len(os.listdir("/proc/self/fd")) <= before + 20 * 3  # both ends of a connection, and the client's descriptor
             each.close()
-        await until(lambda: not world.fd_leases.count)
+        await until(lambda: not world.cache.fd_lender.count)
         assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -193,7 +193,7 @@ async def test_beyond_the_bound_http_does(tmp_path: Path) -> None:
         assert (found.answer.status, found.descriptor) == (503, None)
         for each in (found, *held):
             each.close()
-        await until(lambda: not world.fd_leases.count)
+        await until(lambda: not world.cache.fd_lender.count)
         found = await asked(tmp_path)
         assert found.answer.status == 200
 
@@ -253,7 +253,7 @@ async def test_a_client_that_leaves_before_the_answer_costs_nothing(tmp_path: Pa
         await until(lambda: not len(door.connections))
         gate.open()
         await world.quiet()
-        assert world.fd_leases.count == 0
+        assert world.cache.fd_lender.count == 0
 
 
 async def test_a_client_that_never_takes_its_descriptor_blocks_nobody(tmp_path: Path) -> None:
@@ -261,14 +261,14 @@ async def test_a_client_that_never_takes_its_descriptor_blocks_nobody(tmp_path: 
     async with opened(tmp_path) as (world, _):
         idle = await connected(tmp_path)
         idle.send(encode_request(A, ""))
-        await until(lambda: world.fd_leases.count == 1)
+        await until(lambda: world.cache.fd_lender.count == 1)
         found = await asked(tmp_path)
         assert found.bytes() == DATA
         found.close()
         idle.close()
-        await until(lambda: not world.fd_leases.count)
+        await until(lambda: not world.cache.fd_lender.count)
         # a busy kernel may close what nobody took a little later: who lingers is asked about again, in the sidecar once a second
-        await until(lambda: world.fd_leases.look_again() or not world.fd_leases.lingering)
+        await until(lambda: world.cache.fd_lender.look_again() or not world.cache.fd_lender.lingering)
         assert await world.reclaimer.evict(world.entry(A)) > 0
 
 
@@ -281,12 +281,12 @@ async def test_a_connection_asks_again_and_again(tmp_path: Path) -> None:
             client.send(encode_request(A, f"job/{number}/0/1.1", lease=number))
             found.append(await heard(client))
             assert found[-1].bytes() == DATA
-        assert (world.fd_leases.count, len(door.connections)) == (4, 1)
+        assert (world.cache.fd_lender.count, len(door.connections)) == (4, 1)
         client.send(encode_end(2) + encode_end(0) + encode_end(77) + encode_request(B, ""))
         assert (await heard(client)).answer.status == 409
         assert {str(each.reader) for each in world.cache.readers} == {"job/1/0/1.1", "job/3/0/1.1"}
         client.close()
-        await until(lambda: not world.fd_leases.count)
+        await until(lambda: not world.cache.fd_lender.count)
         assert not world.cache.readers
         for each in found:
             assert each.bytes() == DATA
@@ -303,7 +303,7 @@ async def test_the_end_of_a_lease_counts_before_the_next_question(tmp_path: Path
         assert (await heard(client)).answer.status == 503
         client.send(encode_end(0) + encode_request(A, "", lease=1))
         second = await heard(client)
-        assert (second.answer.status, world.fd_leases.count) == (200, 1)
+        assert (second.answer.status, world.cache.fd_lender.count) == (200, 1)
 
 
 async def test_two_leases_of_one_number_are_cut_off(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ async def test_two_leases_of_one_number_are_cut_off(tmp_path: Path) -> None:
         client.send(encode_request(A, "", lease=5))
         second = await heard(client)
         assert (second.answer.status, second.descriptor) == (0, None)
-        assert (world.fd_leases.count, len(door.connections)) == (0, 0)
+        assert (world.cache.fd_lender.count, len(door.connections)) == (0, 0)
 
 
 async def test_a_question_before_the_answer_is_cut_off(tmp_path: Path) -> None:
@@ -329,13 +329,13 @@ async def test_a_question_before_the_answer_is_cut_off(tmp_path: Path) -> None:
         await gate.reached.wait()
         assert door.in_use
         client.send(encode_end(0))
-        await until(lambda: not world.fd_leases.count)
+        await until(lambda: not world.cache.fd_lender.count)
         assert len(door.connections) == 1
         client.send(encode_request(A, "", lease=2))
         await until(lambda: not len(door.connections))
         gate.open()
         await world.quiet()
-        assert (world.fd_leases.count, door.in_use) == (0, False)
+        assert (world.cache.fd_lender.count, door.in_use) == (0, False)
 
 
 async def test_a_connection_that_holds_nothing_keeps_nobody(tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ async def test_a_connection_that_holds_nothing_keeps_nobody(tmp_path: Path) -> N
         await heard(client)
         assert door.in_use
         client.send(encode_end(0))
-        await until(lambda: not world.fd_leases.count)
+        await until(lambda: not world.cache.fd_lender.count)
         assert (door.in_use, len(door.connections)) == (False, 1)
 
 
@@ -355,7 +355,7 @@ async def test_a_client_that_talks_nonsense_is_cut_off(tmp_path: Path) -> None:
     async with opened(tmp_path) as (world, door):
         found = await asked(tmp_path)
         found.client.send(b"and another thing\n")
-        await until(lambda: not world.fd_leases.count)
+        await until(lambda: not world.cache.fd_lender.count)
         assert len(door.connections) == 0
         assert found.bytes() == DATA
 
@@ -366,7 +366,7 @@ async def test_closing_ends_all_leases(tmp_path: Path) -> None:
         found = await asked(tmp_path)
         await door.aclose()
         await door.aclose()
-        assert (world.fd_leases.count, len(door.connections), door.path, (tmp_path / "s.fd").exists()) == (0, 0, None, False)
+        assert (world.cache.fd_lender.count, len(door.connections), door.path, (tmp_path / "s.fd").exists()) == (0, 0, None, False)
         assert found.bytes() == DATA
 
 

@@ -218,7 +218,7 @@ async def test_bodies_that_drip_hold_nobody_back() -> None:
     async with AsyncExitStack() as stack:
         for _ in range(2):
             slot = await stack.enter_async_context(limiter.slot(Need(0.0)))
-            slot.brings_bytes(lambda: now[0])
+            slot.brings_bytes()
         asking = Asking(limiter)
         await asking.ask(Need(DEMAND))
         limiters.look_again()

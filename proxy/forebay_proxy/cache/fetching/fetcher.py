@@ -108,7 +108,7 @@ class Fetcher:
     ) -> AsyncIterator[tuple[OriginBody, Slot]]:
         """One request, in its turn; the origin's limiter learns how it went."""
         async with self._turn(shard, need, retry_budget) as slot:
-            slot.brings_bytes(self._clock)
+            slot.brings_bytes()
             async with self._origins[shard.url.scheme].read(shard, want, pin) as body:
                 self._answers(shard, slot)
                 yield body, slot

@@ -16,9 +16,9 @@ from forebay_proxy.cache.fetching.fetcher import Fetcher
 from forebay_proxy.cache.fetching.segment_storage import SegmentStorage
 from forebay_proxy.cache.fetching.sink import Sink
 from forebay_proxy.cache.fetching.sparse import SparseParts
+from forebay_proxy.cache.integrity.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import SegmentMissed
-from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.core.errors import CacheFull, DiskFailed, ShardChanged, bare
 from forebay_proxy.core.events import Events
@@ -200,7 +200,7 @@ class SegmentFetches:
             # Before its bytes are given back: no reader may read them from now on.
             error = fetch.error = bare(error_for_subscribers(failed))
             if isinstance(failed, ShardChanged):
-                self._storage.outdated(entry)
+                self._room.outdated(entry)
             if isinstance(failed, DiskFailed):
                 self._storage.failed(entry, failed)
             raise
@@ -220,7 +220,7 @@ class SegmentFetches:
         if missing:
             self._events.emit(SegmentMissed(entry, max(0, index), fetch))
         if missing and index == WHOLE:
-            self._storage.outdated(entry)  # part of a body that cannot be asked in pieces is of no use to later readers
+            self._room.outdated(entry)  # part of a body that cannot be asked in pieces is of no use to later readers
         self._room.left(entry)
 
     def not_kept(self, entry: Entry) -> None:
@@ -246,7 +246,7 @@ class SegmentFetches:
         else:
             answer = None
             if not sparse and not entry.passes:
-                self._events.emit(Refetched(entry.origin, (end or position) - position))
+                self._events.emit(Refetched())
         self._storage.passes_by(entry)
         stream = self._fetcher.stream(entry, shard, position, end, Urgency(0.0), wanted=lambda: True, answer=answer, alone=True)
         async with aclosing(stream) as pieces:

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from forebay_proxy.cache.integrity.digest_check import DigestCheck
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.facts import DigestsOffered, EntryLeft, ShardCompleted, VersionOutdated
-from forebay_proxy.cache.resident.open_files import OpenFiles, Retirement
+from forebay_proxy.cache.resident.facts import EntryLeft, ShardCompleted
+from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.core.errors import CacheError, DiskFailed
@@ -44,7 +44,6 @@ class SegmentStorage:
         room: SpaceManager,
         reclaimer: Reclaimer,
         files: OpenFiles,
-        retirement: Retirement,
         digest_check: DigestCheck,
         disk: DiskHealth,
         events: Events,
@@ -54,7 +53,6 @@ class SegmentStorage:
         self._room = room
         self._reclaimer = reclaimer
         self._files = files
-        self._retirement = retirement
         self._digest_check = digest_check
         self._disk = disk
         self._events = events
@@ -137,7 +135,7 @@ class SegmentStorage:
     def failed(self, entry: Entry, error: DiskFailed) -> None:
         self._disk.failed(error)
         if error.errno_name == "ENODATA":  # another program cut the file: no mending while readers are in it, so the version leaves
-            self.outdated(entry)
+            self._room.outdated(entry)
 
     def segment_stored(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], fetch: Fetch) -> None:
         """A segment's bytes, with this xxh3 ``checksum``, are whole on the disk: it is readable from now on, and its claim follows."""
@@ -147,8 +145,7 @@ class SegmentStorage:
         if fetch.subscribers or (fetch.followed and entry.ranged):  # of a whole body, what came before its readers is unread
             entry.segments.unread.discard(index)
         prefetched = fetch.need >= DEMAND
-        size = entry.segments.span(index)[1]
-        self._events.emit(SegmentFetched(entry.origin, size, self._clock() - fetch.began_at, stored=True, prefetched=prefetched))
+        self._events.emit(SegmentFetched(self._clock() - fetch.began_at, stored=True, prefetched=prefetched))
         if entry.segments.complete and entry.stored.file is not None:
             self._tasks.spawn(self._sync(entry, entry.stored.file), "sync")
             self._events.emit(ShardCompleted(entry))
@@ -156,8 +153,7 @@ class SegmentStorage:
 
     def segment_passed(self, entry: Entry, index: int, checksum: int, fetch: Fetch) -> None:
         """All of a segment has come into memory, and is not stored; where it was hashed before, it must be the same."""
-        took_s = self._clock() - fetch.began_at
-        self._events.emit(SegmentFetched(entry.origin, fetch.end - fetch.first, took_s, stored=False, prefetched=False))
+        self._events.emit(SegmentFetched(self._clock() - fetch.began_at, stored=False, prefetched=False))
         if entry.trust.was_hashed(index):
             self._digest_check.segment_stored(entry, index, checksum)
 
@@ -182,14 +178,9 @@ class SegmentStorage:
 
     # What the origin says of the whole
 
-    def digests_offered(self, fact: DigestsOffered) -> None:
-        """An answer named these digests of the whole shard."""
-        self._digest_check.digests_offered(fact.entry, fact.digests)
-
     def begun(self, entry: Entry, shard: Shard) -> None:
         """A fetch of ``entry`` begins."""
-        if shard.url.scheme in self._digest_check.questions.schemes:
-            self._digest_check.questions.begun(entry, shard)
+        self._digest_check.begun(entry, shard)
 
     def passes_by(self, entry: Entry) -> None:
         """Bytes of ``entry`` are not stored: its digest may have become impossible to compare."""
@@ -204,7 +195,7 @@ class SegmentStorage:
             self._digest_check.hash_ready(entry)
         self._drop_outdated(entry)
         if entry.is_empty:
-            self._retirement.retire(entry)
+            self._reclaimer.retire(entry)
 
     def _drop_outdated(self, entry: Entry) -> None:
         """Evict a version that the origin has no more, once no reader, fetch or removal is in it."""
@@ -213,14 +204,6 @@ class SegmentStorage:
 
     async def _drop(self, entry: Entry) -> None:
         await self._reclaimer.evict(entry)
-
-    def outdated(self, entry: Entry) -> None:
-        """The origin has another version now: this one serves the readers inside, and leaves."""
-        if not entry.in_use.stale:
-            entry.in_use.stale = True
-            self._events.emit(VersionOutdated(entry))
-            self._room.claim(entry)
-            self._room.left(entry)
 
 
 async def _until_gone(entry: Entry, index: int) -> None:

@@ -1,1 +1,1 @@
-"""Whether stored bytes are still what the origin named."""
+"""Whether the bytes are right: segments as they were stored, whole shards as their origins say."""

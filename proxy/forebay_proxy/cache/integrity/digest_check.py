@@ -1,34 +1,39 @@
-"""Compares whole shards with the digests their origins offer.
+"""Compares whole shards with the digests their origins offer; readers of a shard's end wait for that, or until nothing can be compared.
 
 Segments land in any order and are hashed in theirs, each as soon as those before it are: read back from the page cache, in the store's read
-threads, so that at the end only the last of them is left. A reader of the end waits meanwhile at the ``DigestGate``. What is completed
-after it was released is compared all the same.
+threads, so that at the end only the last of them is left.
+
+A reader of the last segment waits for the verdict, but never for a segment that is not being fetched: where a segment passed through
+memory, left before its turn, or was never asked for, the end is released at once, counted as unchecked. What is completed later is compared
+all the same. A segment that was hashed once and is fetched again must be the same bytes: a reader that read it before it was stored gets
+its last bytes after the comparison. Where a cache is smaller than its data that is each epoch's way, and the whole shard is not compared
+again: without it, readers of other bytes ended well (tried).
 
 A digest that differs ends the version: readers inside are cut off, its bytes go, and the shard is opened anew. The second time in a row its
 readers get the error. Until a verdict the index does not claim the last segment, so a kill in between turns no unchecked bytes into checked
 ones.
-
-Not thread-safe: the event loop's only.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+from contextlib import suppress
 
-from forebay_proxy.cache.integrity.digest_gate import DigestGate
-from forebay_proxy.cache.integrity.digest_questions import AskableOrigins, DigestQuestions
-from forebay_proxy.cache.integrity.segment_check import Finding, SegmentCheck
+from forebay_proxy.cache.fetching.fetcher import Fetcher
+from forebay_proxy.cache.integrity.segment_reader import Finding, SegmentReader
 from forebay_proxy.cache.resident.digest_state import DigestState, DigestVerdict
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.facts import VersionRefuted
 from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.cache.versions.refusals import SuspectVersions
+from forebay_proxy.cache.versions.shard_faults import ShardFaults
 from forebay_proxy.core.digests import Digest, first_usable
-from forebay_proxy.core.errors import DigestDiffers
+from forebay_proxy.core.errors import DigestDiffers, ShardError, bare
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.cache import DigestChecked, IntegrityFailed
+from forebay_proxy.core.shard import Shard
 from forebay_proxy.core.tasks import BackgroundTasks
+from forebay_proxy.transfer.fetches import Fetch, FetchTable
 
 __all__ = ["DigestCheck"]
 
@@ -37,31 +42,69 @@ log = logging.getLogger("forebay")
 # Shards hashed at one time. Half the read threads, so that a reader whose bytes left the page cache never queues behind digests; no more
 # than there are cores, or they only slow each other down.
 AT_ONCE = min(4, os.cpu_count() or 1)
+# An origin that must be asked apart (S3) is asked when the body is, so its answer is nearly always here first. A reader waits this much for
+# one that is late: a retried request, or a throttled one, is no reason to stop training.
+ASKED_S = 1.0
+# Answers in a row without a digest after which an origin is asked no more: it keeps none (Ceph, older uploads), and each question is a
+# request. A bucket that mixes both goes on being asked, as one answer with a digest begins the row anew.
+SILENT_AFTER = 4
+ORIGINS_MOST = 1024  # remembered; more only when clients make up buckets
 
 
 class DigestCheck:
-    """The seals of all versions, and the hashing that opens them."""
+    """The digests of all versions: what origins say, the hashing, and the readers that wait. Not thread-safe: the event loop's only."""
 
     def __init__(
-        self, *, room: SpaceManager, gate: DigestGate, segment_check: SegmentCheck, asking: AskableOrigins, suspects: SuspectVersions,
-        events: Events, tasks: BackgroundTasks,
-        enabled: bool = True,
+        self, *, room: SpaceManager, table: FetchTable, segment_reader: SegmentReader, fetcher: Fetcher, faults: ShardFaults,
+        events: Events, tasks: BackgroundTasks, enabled: bool,
     ) -> None:  # fmt: skip
         self._room = room
-        self._gate = gate
-        self._segment_check = segment_check
-        self._suspects = suspects
+        self._table = table
+        self._segment_reader = segment_reader
+        self._fetcher = fetcher
+        self._faults = faults
         self._events = events
         self._tasks = tasks
         self._enabled = enabled
         self._waiting: dict[str, Entry] = {}  # something of them can be hashed
         self._hashing: set[str] = set()
-        self.questions = DigestQuestions(asking, room, tasks, self.digests_offered, enabled=enabled)
+        self._asks: set[asyncio.Task[object]] = set()
+        self._silent: dict[str, int] = {}  # by origin: answers in a row without a digest
 
     def __repr__(self) -> str:
-        return f"<DigestCheck {len(self._hashing)} hashing, {len(self._waiting)} waiting>"
+        return f"<DigestCheck {len(self._hashing)} hashing, {len(self._waiting)} waiting, {len(self._asks)} asked for>"
 
     # What the origin says
+
+    def begun(self, entry: Entry, shard: Shard) -> None:
+        """A fetch for ``entry`` begins: an origin that names digests only when it is asked for them is asked, once a version."""
+        trust = entry.trust
+        if not self._enabled or shard.url.scheme not in self._fetcher.asked_schemes or not entry.version.identity:
+            return
+        if trust.digest_state is None and not trust.no_digest and self._silent.get(entry.origin, 0) < SILENT_AFTER:
+            trust.digest_state = DigestState(None)
+            self._tasks.spawn(self._ask(entry, trust.digest_state, shard), "digest")
+
+    async def _ask(self, entry: Entry, digest_state: DigestState, shard: Shard) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._asks.add(task)
+        try:
+            offered = await self._fetcher.digests(shard, entry)
+            before = self._silent.pop(entry.origin, 0)
+            if not offered:
+                if len(self._silent) >= ORIGINS_MOST:
+                    self._silent.clear()
+                self._silent[entry.origin] = before + 1
+            self.digests_offered(entry, offered)
+        except ShardError as error:
+            log.info("shard %s: its digest could not be asked for (%s)", entry.name, error.cause)
+        finally:
+            self._asks.discard(task)
+            if digest_state.expected is None and entry.trust.digest_state is digest_state:
+                entry.trust.digest_state, entry.trust.no_digest = None, True
+                self._room.claim(entry)
+            digest_state.changed.send()
 
     def digests_offered(self, entry: Entry, offered: tuple[Digest, ...]) -> None:
         """An answer about this version carried digests."""
@@ -84,7 +127,8 @@ class DigestCheck:
         """Shutdown: nothing more is hashed or asked for. Segments not compared are not claimed, and fetched at the next start."""
         self._enabled = False
         self._waiting.clear()
-        self.questions.stop()
+        for task in self._asks:
+            task.cancel()
 
     # What has come
 
@@ -104,20 +148,15 @@ class DigestCheck:
         if digest_state is None:
             return
         if digest_state.verdict is DigestVerdict.PENDING and digest_state.expected is not None:
-            if self._is_whole(entry, digest_state):
+            if digest_state.next - 1 == entry.last_index:
                 self._judge(entry, digest_state)
             elif self._enabled and entry.segments.has(digest_state.next) and entry.key not in self._hashing:
                 self._waiting[entry.key] = entry
                 self._start()
         digest_state.changed.send()
 
-    @staticmethod
-    def _is_whole(entry: Entry, digest_state: DigestState) -> bool:
-        length = entry.version.length
-        return length is not None and digest_state.next == entry.segments.layout.count(length)
-
     def _start(self) -> None:
-        """Begin the hashing that is needed soonest: readers at the gate, then shards that are being read, then the rest."""
+        """Begin the hashing that is needed soonest: waiting readers first, then shards that are being read, then the rest."""
         while self._waiting and len(self._hashing) < AT_ONCE:
             entry = max(
                 self._waiting.values(),
@@ -132,24 +171,19 @@ class DigestCheck:
         digest_state, goes_on = entry.trust.digest_state, True
         try:
             if digest_state is not None and digest_state.verdict is DigestVerdict.PENDING and entry.segments.has(digest_state.next):
-                goes_on = False
-                goes_on = await self._hash_next(entry, digest_state)
+                goes_on, index = False, digest_state.next
+                hasher, value = digest_state.hasher(), entry.segments.sums[index]
+                finding = await self._segment_reader.verify(entry, index, "digest", hasher=hasher)
+                if finding is Finding.RIGHT:
+                    digest_state.took(hasher, value)
+                goes_on = finding in (Finding.RIGHT, Finding.GONE) or (finding.removes and not entry.segments.has(index))
         finally:
             self._hashing.discard(entry.key)
             if goes_on:
                 self.hash_ready(entry)  # in line again, should it still be the one that is needed soonest
             elif digest_state is not None:
-                self._gate.give_up(entry, digest_state)  # the disk is slow or failing, or worse: no reader waits for that
+                self._give_up(entry, digest_state)  # the disk is slow or failing, or worse: no reader waits for that
             self._start()
-
-    async def _hash_next(self, entry: Entry, digest_state: DigestState) -> bool:
-        """Whether looking again can lead on."""
-        index = digest_state.next
-        hasher, value = digest_state.hasher(), entry.segments.sums[index]
-        finding = await self._segment_check.verify(entry, index, "digest", hasher=hasher)
-        if finding is Finding.RIGHT:
-            digest_state.took(hasher, value)
-        return finding in (Finding.RIGHT, Finding.GONE) or (finding.removes and not entry.segments.has(index))
 
     # How it comes out
 
@@ -159,19 +193,88 @@ class DigestCheck:
             self._differs(entry, digest_state, f"the origin's digest is {digest_state.expected}, its bytes have {computed}")
             return
         digest_state.verdict = DigestVerdict.AGREES
-        self._suspects.trusted(entry.name)
+        self._faults.trusted(entry.name)
         self._events.emit(DigestChecked(computed.algorithm, "agrees"))
         self._room.claim(entry)
 
     def _differs(self, entry: Entry, digest_state: DigestState, cause: str) -> None:
         assert digest_state.expected is not None
         digest_state.verdict = DigestVerdict.DIFFERS
-        first = self._suspects.spoilt(entry.name)
+        first = self._faults.spoilt(entry.name)
         entry.in_use.fault = DigestDiffers(entry.name, cause, again=not first)
         if not first:
-            self._suspects.refuse(entry.name, entry.in_use.fault)
+            self._faults.refuse(entry.name, entry.in_use.fault)
         log.error("shard %s: %s; %s", entry.name, cause, "it is fetched once more" if first else "as before: its readers get an error")
         self._events.emit(DigestChecked(digest_state.expected.algorithm, "differs"))
         self._events.emit(IntegrityFailed("origin"))
-        self._events.emit(VersionRefuted(entry))
+        self._room.outdated(entry)
         digest_state.changed.send()
+
+    # The readers of the end
+
+    def must_wait(self, entry: Entry, index: int) -> bool:
+        """Whether a reader must wait before it reads segment ``index``."""
+        digest_state = entry.trust.digest_state
+        if digest_state is None or index != entry.last_index or entry.in_use.fault is not None:
+            return False
+        if digest_state.verdict is DigestVerdict.AGREES:  # one that comes again is compared with the first one once it has landed
+            return not entry.segments.has(index) and self._comes(entry, index)
+        here_or_coming = (entry.segments.has(each) or self._comes(entry, each) for each in range(digest_state.next, index + 1))
+        if digest_state.given_up or not all(here_or_coming):
+            self._release(entry, digest_state)
+            return False
+        return True
+
+    def _comes(self, entry: Entry, index: int) -> bool:
+        fetch = self._table.find(entry.key, index)
+        return fetch is not None and not fetch.bypass and not fetch.done
+
+    def _release(self, entry: Entry, digest_state: DigestState) -> None:
+        """Nothing can be compared: the end is everybody's."""
+        if digest_state.closed:
+            digest_state.released = True
+            self._events.emit(DigestChecked(digest_state.expected.algorithm if digest_state.expected else "unknown", "unchecked"))
+            self._room.claim(entry)
+            digest_state.changed.send()
+
+    def _give_up(self, entry: Entry, digest_state: DigestState) -> None:
+        """Nobody waits for this verdict any more."""
+        digest_state.given_up = True
+        if digest_state.waiting:
+            self._release(entry, digest_state)
+        digest_state.changed.send()
+
+    async def passed(self, entry: Entry, index: int) -> None:
+        """Wait until ``must_wait`` no longer says so."""
+        digest_state = entry.trust.digest_state
+        assert digest_state is not None
+
+        def waits() -> bool:
+            return entry.trust.digest_state is digest_state and self.must_wait(entry, index)
+
+        digest_state.waiting += 1
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ASKED_S):
+                    while digest_state.expected is None and waits():
+                        await digest_state.changed.wait()
+            if digest_state.expected is None and entry.trust.digest_state is digest_state:
+                self._give_up(entry, digest_state)
+            while waits():
+                await digest_state.changed.wait()
+        finally:
+            digest_state.waiting -= 1
+
+    async def compared(self, entry: Entry, index: int, fetch: Fetch) -> None:
+        """Wait until a known segment that ``fetch`` brings has landed, and so been compared; or until it will not land."""
+        digest_state = entry.trust.digest_state
+        while digest_state is not None and entry.in_use.fault is None and not (index in fetch.stored or fetch.done):
+            await digest_state.changed.wait()
+
+    async def verdict(self, entry: Entry) -> None:
+        """Wait for what can still be compared of ``entry``; raises ``DigestDiffers``."""
+        last = entry.last_index
+        if last is not None and self.must_wait(entry, last):
+            await self.passed(entry, last)
+        if entry.in_use.fault is not None:
+            raise bare(entry.in_use.fault)

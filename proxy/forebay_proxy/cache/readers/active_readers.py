@@ -13,7 +13,6 @@ from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.resident.facts import ReaderResumed, ReadersLeft
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.tar_check import TarCheck
-from forebay_proxy.cache.versions.versions import Outdated
 from forebay_proxy.core.errors import ShardChanged, VersionLost
 from forebay_proxy.core.events import Events
 from forebay_proxy.telemetry.waits import READING, Waits
@@ -25,13 +24,12 @@ __all__ = ["ActiveReaders"]
 class ActiveReaders:
     """The readings in progress, by HTTP and by descriptor. Nothing here waits. Not thread-safe: the event loop's only."""
 
-    def __init__(self, *, room: SpaceManager, outdated: Outdated, tar_check: TarCheck, events: Events, clock: Callable[[], float]) -> None:
+    def __init__(self, *, room: SpaceManager, tar_check: TarCheck, events: Events, clock: Callable[[], float]) -> None:
         """``clock`` in monotonic seconds."""
         self.waits = Waits(events, clock)
         self.resting = 0  # readers whose client is stuck
         self._inside: set[ShardReader] = set()
         self._room = room
-        self._outdated = outdated
         self._tar_check = tar_check
         self._events = events
 
@@ -51,7 +49,7 @@ class ActiveReaders:
         try:
             yield reading
         except (ShardChanged, VersionLost):  # who comes next, or again, opens it anew
-            self._outdated(reading.entry)
+            self._room.outdated(reading.entry)
             raise
         finally:
             self.leave(reading)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import xxhash
 
-from forebay_proxy.cache.integrity.digest_gate import DigestGate
+from forebay_proxy.cache.integrity.digest_check import DigestCheck
 from forebay_proxy.cache.readers.reader_lease import ReaderParts, ReaderPlace
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import FellBehind, ShardError, WrongBytes, bare
@@ -161,7 +161,7 @@ class FileStretch:
 class RepeatCheck:
     """One reader's part of the comparison; ``gate`` compares with the sums from before. A difference makes the entry's ``fault``."""
 
-    def __init__(self, gate: DigestGate, entry: Entry) -> None:
+    def __init__(self, gate: DigestCheck, entry: Entry) -> None:
         self._gate = gate
         self._entry = entry
         self._uncompared: dict[int, Fetch | None] = {}  # None: they are not stored, and only a sum made here can be compared
@@ -195,7 +195,7 @@ class RepeatCheck:
         hasher.update(data)
         if position + len(data) == first + size:
             del self._uncompared[index]
-            self._gate.came_again(self._entry, index, hasher.intdigest())
+            self._gate.segment_stored(self._entry, index, hasher.intdigest())
 
     async def finish(self) -> None:
         """Wait until what was not summed up here has landed, and so been compared; or until it will not land."""

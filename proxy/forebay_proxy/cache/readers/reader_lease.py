@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from forebay_proxy.cache.fetching.segment_fetches import SegmentFetches
-from forebay_proxy.cache.integrity.digest_gate import DigestGate
+from forebay_proxy.cache.integrity.digest_check import DigestCheck
+from forebay_proxy.cache.integrity.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.space import SegmentLeases
 from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.shard import Shard
@@ -30,7 +30,7 @@ class ReaderParts:
 
     segment_reader: SegmentReader
     segment_fetches: SegmentFetches
-    gate: DigestGate
+    gate: DigestCheck
     leases: SegmentLeases
     buffers: BufferBudget
     limiters: Limiters

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from forebay_proxy.cache.resident.digest_state import DigestState
 from forebay_proxy.core.errors import ShardError
@@ -145,21 +145,19 @@ def fresh_key(shard: Shard, version: Version, serial: int) -> str:
     return store_key(shard.name, f"{version.identity}\n{serial}")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class VersionUse:
     """What keeps a shard version here, and what ends it. Not thread-safe: the event loop's only."""
 
-    __slots__ = ("answer", "departing", "fault", "fetching", "leaving", "readers", "stale", "stuck_until", "whole")
-
-    def __init__(self) -> None:
-        self.readers = 0
-        self.fetching = 0  # fetches that have not ended, and preparations that outlast theirs
-        self.whole: Fetch | None = None  # the one body of an origin without Range
-        self.answer: Answer | None = None  # of an opening, for the reader that comes for it
-        self.leaving: dict[int, asyncio.Future[None]] = {}  # segments being removed; resolved when that is done, or undone
-        self.departing: dict[int, int] = {}  # their checksums, should they stay after all
-        self.stuck_until = 0.0  # monotonic seconds: something could not be removed, which is not tried again before
-        self.stale = False  # the origin has another version now: this one serves its readers, then leaves
-        self.fault: ShardError | None = None  # why nobody may read on
+    readers: int = 0
+    fetching: int = 0  # fetches that have not ended, and preparations that outlast theirs
+    whole: Fetch | None = None  # the one body of an origin without Range
+    answer: Answer | None = None  # of an opening, for the reader that comes for it
+    leaving: dict[int, asyncio.Future[None]] = field(default_factory=dict)  # segments being removed; resolved when that is done, or undone
+    departing: dict[int, int] = field(default_factory=dict)  # their checksums, should they stay after all
+    stuck_until: float = 0.0  # monotonic seconds: something could not be removed, which is not tried again before
+    stale: bool = False  # the origin has another version now: this one serves its readers, then leaves
+    fault: ShardError | None = None  # why nobody may read on
 
     def __repr__(self) -> str:
         return f"<VersionUse {self.readers} readers, {self.fetching} fetches, {len(self.leaving)} leaving{', stale' if self.stale else ''}>"
@@ -179,21 +177,19 @@ class VersionUse:
         return self.whole is not None and not self.whole.done
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class VersionTrust:
     """How far a shard version may be believed. Not thread-safe: the event loop's only."""
 
-    __slots__ = ("checked_at", "checked_jobs", "denials", "digest_state", "no_digest", "no_tar", "no_tar_told", "remade", "wrong")
-
-    def __init__(self) -> None:
-        self.checked_jobs: set[str] = set()  # that need not ask the origin again; "" is who names none
-        self.checked_at = 0.0  # monotonic seconds
-        self.digest_state: DigestState | None = None  # set once the origin has named a digest of the whole, or is asked for it
-        self.no_digest = False  # it names none, or none that can be computed here
-        self.denials = 0  # how often in a row the origin said that it has another version
-        self.wrong = 0  # segments found to be other bytes than were stored, or none
-        self.remade = 0  # how often bytes served under this name were wrong: such a version gets another ETag each time
-        self.no_tar: str | None = None  # why it is no tar, though its name says so; "": it may be one; None: nobody has looked
-        self.no_tar_told = False  # in the log
+    checked_jobs: set[str] = field(default_factory=set)  # that need not ask the origin again; "" is who names none
+    checked_at: float = 0.0  # monotonic seconds
+    digest_state: DigestState | None = None  # set once the origin has named a digest of the whole, or is asked for it
+    no_digest: bool = False  # it names none, or none that can be computed here
+    denials: int = 0  # how often in a row the origin said that it has another version
+    wrong: int = 0  # segments found to be other bytes than were stored, or none
+    remade: int = 0  # how often bytes served under this name were wrong: such a version gets another ETag each time
+    no_tar: str | None = None  # why it is no tar, though its name says so; "": it may be one; None: nobody has looked
+    no_tar_told: bool = False  # in the log
 
     def __repr__(self) -> str:
         return f"<VersionTrust {len(self.checked_jobs)} jobs, {self.digest_state!r}, {self.wrong} wrong>"
@@ -215,34 +211,20 @@ class VersionTrust:
         return self.digest_state is not None and self.digest_state.closed
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class VersionFile:
     """A shard version on the disk. Its bytes' checksums are in ``Entry.segments``. Not thread-safe: the event loop's only."""
 
-    __slots__ = (
-        "beyond_bytes",
-        "charged_bytes",
-        "claimed",
-        "file",
-        "filed",
-        "lock",
-        "misplaced",
-        "stored_at",
-        "transient",
-        "writing"
-    )  # fmt: skip
-
-    def __init__(self, *, transient: bool = False) -> None:
-        """``transient``: it must not outlive this process, because nothing could recognise the version again."""
-        self.transient = transient
-        self.file: ShardFile | None = None  # the open one
-        self.filed = False  # a file of the version exists on the disk
-        self.misplaced = False  # something has the file's name that cannot be removed now
-        self.lock = asyncio.Lock()  # held while the file is made or removed
-        self.claimed = False  # the index has a row of the version
-        self.charged_bytes = 0  # of the file: what the ledger counts for its segments
-        self.beyond_bytes = 0  # of the file: what it holds beyond that
-        self.writing: set[int] = set()  # segments allocated in the file, and not stored yet
-        self.stored_at: dict[int, float] = {}  # segment -> monotonic seconds
+    transient: bool = False  # it must not outlive this process, because nothing could recognise the version again
+    file: ShardFile | None = None  # the open one
+    filed: bool = False  # a file of the version exists on the disk
+    misplaced: bool = False  # something has the file's name that cannot be removed now
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while the file is made or removed
+    claimed: bool = False  # the index has a row of the version
+    charged_bytes: int = 0  # of the file: what the ledger counts for its segments
+    beyond_bytes: int = 0  # of the file: what it holds beyond that
+    writing: set[int] = field(default_factory=set)  # segments allocated in the file, and not stored yet
+    stored_at: dict[int, float] = field(default_factory=dict)  # segment -> monotonic seconds
 
     def __repr__(self) -> str:
         state = "open" if self.file is not None else "closed" if self.filed else "none"

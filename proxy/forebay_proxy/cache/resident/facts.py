@@ -16,16 +16,13 @@ __all__ = [
     "EntryLeft",
     "EntryRetired",
     "FileHeld",
-    "NameForgotten",
     "ReaderResumed",
     "ReadersLeft",
     "SegmentGone",
     "SegmentMissed",
-    "SegmentRefetched",
     "SegmentSpoilt",
     "ShardCompleted",
     "VersionOutdated",
-    "VersionRefuted",
 ]
 
 
@@ -36,10 +33,9 @@ class CacheChanged(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SegmentGone(Fact):
-    """A stored segment left."""
+    """A stored segment of this shard left."""
 
     name: str
-    index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +64,6 @@ class DigestsOffered(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentRefetched(Fact):
-    """A reader had all of a segment that had been here before: now it has this ``checksum``."""
-
-    entry: Entry
-    index: int
-    checksum: int
-
-
-@dataclass(frozen=True, slots=True)
 class ShardCompleted(Fact):
     """All of a shard is here."""
 
@@ -86,13 +73,6 @@ class ShardCompleted(Fact):
 @dataclass(frozen=True, slots=True)
 class VersionOutdated(Fact):
     """The origin has another version now, or this one cannot be completed: it serves the readers inside, and leaves."""
-
-    entry: Entry
-
-
-@dataclass(frozen=True, slots=True)
-class VersionRefuted(Fact):
-    """The whole shard has not the digest that its origin names."""
 
     entry: Entry
 
@@ -116,13 +96,6 @@ class EntryRetired(Fact):
     """No segment of a version is left, and no reader is in it."""
 
     entry: Entry
-
-
-@dataclass(frozen=True, slots=True)
-class NameForgotten(Fact):
-    """The name of a shard means no version any more."""
-
-    name: str
 
 
 @dataclass(frozen=True, slots=True)

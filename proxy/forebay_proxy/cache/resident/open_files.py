@@ -1,7 +1,6 @@
 """The shard files kept open: opened or made when a segment is allocated in them or read from them, closed when there are too many.
 
-``Retirement`` forgets a version of which nothing is left, once its file is gone. ``VersionFile.lock`` is held while a file is made, closed
-or removed. Not thread-safe: the event loop's only.
+``VersionFile.lock`` is held while a file is made, closed or removed. Not thread-safe: the event loop's only.
 """
 
 from __future__ import annotations
@@ -11,18 +10,14 @@ import logging
 from collections import OrderedDict
 
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.facts import EntryRetired
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.core.errors import CacheFull, DiskFailed
-from forebay_proxy.core.events import Events
-from forebay_proxy.core.tasks import BackgroundTasks, to_its_end
 from forebay_proxy.policy.eviction.ledger import Grant
-from forebay_proxy.store.files.file_io import Leased
 from forebay_proxy.store.files.shard_file import PATIENCE_S, ShardFile
 from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.store.store import Store
 
-__all__ = ["OpenFiles", "Retirement"]
+__all__ = ["OpenFiles"]
 
 log = logging.getLogger("forebay")
 OPEN_FILES = 512  # descriptors kept for shards nobody is in; a start with 1,024 allowed must still have some for sockets
@@ -141,41 +136,3 @@ class OpenFiles:
 def _unused(entry: Entry) -> bool:
     """Idle, and without a lent descriptor: the end of its lease is found through this file."""
     return entry.in_use.idle and not entry.segments.whole_leases
-
-
-class Retirement:
-    """Called whenever a reader or a fetch leaves an entry, or a segment does. Not thread-safe: the event loop's only."""
-
-    def __init__(self, room: SpaceManager, files: OpenFiles, tasks: BackgroundTasks, events: Events) -> None:
-        self._events = events
-        self._room = room
-        self._files = files
-        self._tasks = tasks
-
-    def retire(self, entry: Entry) -> None:
-        """Forget an idle entry without segments, once its file is gone too."""
-        if not self._is_over(entry):
-            return
-        if entry.stored.filed:
-            self._tasks.spawn(self._clean_up(entry), "clean up")
-            return
-        self._room.forget(entry)
-        self._events.emit(EntryRetired(entry))
-
-    def _is_over(self, entry: Entry) -> bool:
-        return entry.is_empty and self._room.entries.get(entry.key) is entry
-
-    async def _clean_up(self, entry: Entry) -> None:
-        """Remove the empty file, unless a reader came meanwhile."""
-        async with entry.stored.lock:
-            if not (self._is_over(entry) and entry.stored.filed):
-                return
-            await to_its_end(self._remove_file(entry))
-        self.retire(entry)
-
-    async def _remove_file(self, entry: Entry) -> None:
-        try:
-            await self._files.remove(entry)
-        except (DiskFailed, Leased) as error:
-            log.warning("the file of shard %s could not be removed: %s", entry.name, error)
-            await self._files.leave_behind(entry)

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.facts import FileHeld
-from forebay_proxy.cache.resident.open_files import OpenFiles, Retirement
+from forebay_proxy.cache.resident.facts import EntryRetired, FileHeld
+from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.core.errors import CacheFull, DiskFailed
 from forebay_proxy.core.events import Events
@@ -38,15 +38,13 @@ class Reclaimer:
     """Takes from the disk what the space manager let go of. What room was made for, ``OpenFiles`` allocates."""
 
     def __init__(
-        self, *, room: SpaceManager, files: OpenFiles, retirement: Retirement, store: Store, disk: DiskHealth, tasks: BackgroundTasks,
-        events: Events,
-    ) -> None:  # fmt: skip
+        self, *, room: SpaceManager, files: OpenFiles, store: Store, disk: DiskHealth, tasks: BackgroundTasks, events: Events
+    ) -> None:
         self._disk = disk
         self._events = events
         self._room = room
         self._files = files
         self._store = store
-        self._retirement = retirement
         self._tasks = tasks
 
     # For a grant
@@ -148,7 +146,7 @@ class Reclaimer:
         try:
             await self._store.index_writer.committed()
         except DiskFailed as error:
-            self._disk_failed(error)
+            self._disk.failed(error)
             for entry, indices in slices:
                 self._parted(entry, indices, removed=False)
             return [False] * len(slices)
@@ -167,7 +165,7 @@ class Reclaimer:
                 entry.stored.charged_bytes -= min(entry.stored.charged_bytes, sum(map(entry.segments.bytes_of, indices)))
             leased = isinstance(error, Leased)
             if isinstance(error, DiskFailed):
-                self._disk_failed(error)
+                self._disk.failed(error)
         except Exception:
             removed = False  # whatever it was: it is put back and counted, and no caller waits for it for ever
             log.exception("segments of shard %s could not be removed, for no reason that is known", entry.name)
@@ -178,11 +176,7 @@ class Reclaimer:
 
     def _parted(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:
         self._room.parted(entry, indices, removed=removed)
-        self._retirement.retire(entry)
-
-    def _disk_failed(self, error: DiskFailed) -> None:
-        log.debug("segments cannot be removed: %s", error)  # the disk's health says so once, not once a segment
-        self._disk.failed(error)
+        self.retire(entry)
 
     async def _free(self, entry: Entry, indices: tuple[int, ...]) -> None:
         file = await self._files.open(entry)
@@ -197,3 +191,33 @@ class Reclaimer:
         for index in sorted(indices, reverse=True):  # from the tail: cheaper for the file system
             await file.punch(entry.segments.span(index)[0], entry.segments.bytes_of(index))
         entry.stored.charged_bytes -= sum(map(entry.segments.bytes_of, indices))  # all or none: where one cannot be freed, all are put back
+
+    # When nothing is left
+
+    def retire(self, entry: Entry) -> None:
+        """Forget an idle entry without segments, once its file is gone too; for whenever a reader, a fetch or a segment leaves it."""
+        if not self._is_over(entry):
+            return
+        if entry.stored.filed:
+            self._tasks.spawn(self._clean_up(entry), "clean up")
+            return
+        self._room.forget(entry)
+        self._events.emit(EntryRetired(entry))
+
+    def _is_over(self, entry: Entry) -> bool:
+        return entry.is_empty and self._room.entries.get(entry.key) is entry
+
+    async def _clean_up(self, entry: Entry) -> None:
+        """Remove the empty file, unless a reader came meanwhile."""
+        async with entry.stored.lock:
+            if not (self._is_over(entry) and entry.stored.filed):
+                return
+            await to_its_end(self._remove_file(entry))
+        self.retire(entry)
+
+    async def _remove_file(self, entry: Entry) -> None:
+        try:
+            await self._files.remove(entry)
+        except (DiskFailed, Leased) as error:
+            log.warning("the file of shard %s could not be removed: %s", entry.name, error)
+            await self._files.leave_behind(entry)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.facts import CacheChanged, EntryLeft, SegmentGone
+from forebay_proxy.cache.resident.facts import CacheChanged, EntryLeft, SegmentGone, VersionOutdated
 from forebay_proxy.core.events import Events, Fact
 from forebay_proxy.core.facts.cache import Evicted
 from forebay_proxy.policy.eviction.admission import AdmissionPolicy
@@ -94,14 +94,16 @@ class SpaceManager:
         entry.segments.leave(index)
         entry.stored.stored_at.pop(index, None)
         self.read_ahead.end(entry.key, index)
-        self._events.emit(SegmentGone(entry.name, index))
+        self._events.emit(SegmentGone(entry.name))
 
     def parted(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:
         """The end of what was taken out of use: segments are gone, or here as before but not to be trusted unseen."""
         for index in indices:
             value = entry.in_use.departing.pop(index, None)
             if not removed and value is not None:
-                _put_back(entry, index, value)
+                entry.segments.land(index, value)
+                entry.segments.unread.discard(index)
+                entry.segments.unverified.add(index)
             entry.in_use.leaving.pop(index).set_result(None)
         if not removed:
             entry.in_use.stuck_until = self._clock() + STUCK_S
@@ -157,6 +159,14 @@ class SpaceManager:
         if entry.stored.file is not None:
             self.overhead.weigh(entry, entry.stored.file.allocated_bytes())
 
+    def outdated(self, entry: Entry) -> None:
+        """The origin has another version now, or this one cannot be completed: it serves the readers inside, and leaves."""
+        if not entry.in_use.stale:
+            entry.in_use.stale = True
+            self._events.emit(VersionOutdated(entry))
+            self.claim(entry)
+            self.left(entry)
+
     def left(self, entry: Entry) -> None:
         """A reader or a fetch is gone from ``entry``; what may follow for the version is ``SegmentStorage``'s."""
         self.candidates.touch(entry)
@@ -180,13 +190,6 @@ class SpaceManager:
         elif entry.stored.claimed:
             self._store.index_writer.drop(entry.key)
             entry.stored.claimed = False
-
-
-def _put_back(entry: Entry, index: int, value: int) -> None:
-    """A segment stays after all, and is not to be trusted unseen."""
-    entry.segments.land(index, value)
-    entry.segments.unread.discard(index)
-    entry.segments.unverified.add(index)
 
 
 class Overhead:
@@ -233,7 +236,7 @@ class Overhead:
 
 
 class SegmentLeases:
-    """The leases of all readers, by segment; those of passed descriptors are ``FdLeases``. The event loop's only.
+    """The leases of all readers, by segment; those of passed descriptors are ``FdLender``'s. The event loop's only.
 
     ``count`` says how many segments somebody holds.
     """

@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
-from contextlib import nullcontext, suppress
+from contextlib import AsyncExitStack, nullcontext, suppress
 
-from forebay_proxy.cache.fetching.fetcher import Fetcher
+from forebay_proxy.cache.fetching.fetcher import UNWANTED_BUDGET_S, Fetcher
 from forebay_proxy.cache.fetching.segment_fetches import SegmentFetches
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.open_files import Retirement
+from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.cache.versions.opening import Opening, OpeningParts
-from forebay_proxy.cache.versions.refusals import RefusalCache, SuspectVersions
-from forebay_proxy.cache.versions.version_checks import VersionChecks
-from forebay_proxy.cache.versions.versions import Freshness, Outdated, Versions
-from forebay_proxy.core.errors import CacheFull, ShardChanged, ShardError
+from forebay_proxy.cache.versions.checks import VersionChecks
+from forebay_proxy.cache.versions.shard_faults import ShardFaults
+from forebay_proxy.cache.versions.versions import Freshness, Versions
+from forebay_proxy.core.errors import CacheFull, RangeNotSatisfiable, ShardChanged, ShardError
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.origins import OpeningDone
 from forebay_proxy.core.http_range import RangeRequest
-from forebay_proxy.core.shard import Shard
-from forebay_proxy.transfer.limiter import DEMAND
-from forebay_proxy.transfer.single_flight import Urgency, UrgentCall
+from forebay_proxy.core.segments import BLOCK_BYTES, SegmentLayout
+from forebay_proxy.core.shard import ByteRange, Pin, Shard, SparseRange
+from forebay_proxy.origins.base import OriginBody
+from forebay_proxy.transfer.fetches import WHOLE, Answer
+from forebay_proxy.transfer.limiter import DEMAND, Slot
+from forebay_proxy.transfer.single_flight import SingleFlight, Urgency
 
 __all__ = ["VersionResolver"]
 
@@ -40,10 +42,9 @@ class VersionResolver:
         self,
         *,
         room: SpaceManager,
-        retirement: Retirement,
+        reclaimer: Reclaimer,
         fetches: SegmentFetches,
-        outdated: Outdated,
-        suspects: SuspectVersions,
+        faults: ShardFaults,
         fetcher: Fetcher,
         events: Events,
         group: asyncio.TaskGroup,
@@ -51,32 +52,33 @@ class VersionResolver:
         hmac_key: bytes,
         revalidate: str | float,
     ) -> None:
-        self.suspects = suspects
+        self.faults = faults
         self.freshness = Freshness(revalidate, clock)
-        self.versions = Versions(room=room, freshness=self.freshness, suspects=self.suspects, clock=clock, hmac_key=hmac_key)
-        self._refusals = RefusalCache(clock)
+        self.versions = Versions(
+            room=room, freshness=self.freshness, faults=faults, clock=clock, hmac_key=hmac_key
+        )  # fmt: skip
+        self.fetcher = fetcher
+        self.fetches = fetches
+        self.room = room
+        self.events = events
+        self.clock = clock
+        self._reclaimer = reclaimer
+        self._openings: SingleFlight[Entry] = SingleFlight(group, fetcher.hurried)
         self._checks = VersionChecks(
-            fetcher=fetcher, versions=self.versions, freshness=self.freshness, refusals=self._refusals, room=room, events=events,
-            outdated=outdated, group=group, clock=clock,
+            fetcher=fetcher, versions=self.versions, freshness=self.freshness, faults=faults, room=room, events=events, group=group,
+            clock=clock,
         )  # fmt: skip
-        self._resolver: UrgentCall[Entry] = UrgentCall(group, fetcher.hurried)
-        self._parts = OpeningParts(
-            fetcher=fetcher, fetches=fetches, layout=room.layout, versions=self.versions, outdated=outdated, clock=clock,
-        )  # fmt: skip
-        self._retirement = retirement
-        self._events = events
-        self._clock = clock
 
     def __len__(self) -> int:
-        return len(self._resolver)
+        return len(self._openings)
 
     def __repr__(self) -> str:
-        return f"<VersionResolver {len(self.versions.current)} shards known, {len(self._resolver)} in the air>"
+        return f"<VersionResolver {len(self.versions.current)} shards known, {len(self._openings)} in the air>"
 
     @property
     def running(self) -> int:
         """Openings and checks whose task has not ended; those with an answer may still be at work."""
-        return self._resolver.running + self._checks.running
+        return self._openings.running + self._checks.calls.running
 
     async def entry(
         self,
@@ -94,7 +96,8 @@ class VersionResolver:
         Raises ``ShardError``; with the ``need`` of a prefetch also ``CacheFull``, before the origin is asked: there is no free room, and
         nothing may leave for a shard that ``reader`` needs at ``need_at`` (seconds of the plans' clock).
         """
-        mac = self._recalled(shard, ahead=need >= DEMAND)
+        mac = self.versions.mac(shard)
+        self.faults.recall(shard.name, mac, ahead=need >= DEMAND)
         compared: Entry | None = None  # by this very call: with a TTL of 0 it is never fresh
         elsewhere: set[Entry] = set()  # entries that the origin shows to other credentials only
         for _ in range(ATTEMPTS):
@@ -103,7 +106,7 @@ class VersionResolver:
                 with suppress(CacheFull) if need < DEMAND else nullcontext():  # the end of an opening that was begun ahead of need
                     return await self._opened(shard, mac, job, want, head=head, mine=Urgency(need, need_at, reader))
                 continue
-            proven = entry.access.may_read(mac, self._clock())
+            proven = entry.access.may_read(mac, self.clock())
             if proven and (entry is compared or self.freshness.is_fresh(entry, job)):
                 self.versions.known_by(entry, shard)
                 return entry, False
@@ -116,7 +119,7 @@ class VersionResolver:
 
     def ready(self, shard: Shard, job: str) -> Entry | None:
         """The result of ``entry`` if it needs no origin's answer, else None. Raises ``ShardError``."""
-        self._recalled(shard)
+        self.faults.recall(shard.name, self.versions.mac(shard))
         entry = self.versions.readable(shard)
         if entry is None:
             return None
@@ -124,54 +127,164 @@ class VersionResolver:
         is_meant = bool(shard.meant) and shard.meant == entry.shown_version.etag(entry.shown_key)
         return entry if is_meant or self.freshness.is_fresh(entry, job) else None
 
-    def _recalled(self, shard: Shard, *, ahead: bool = False) -> str:
-        """The MAC of the credential of ``shard``. Raises the error by which the origin refused it a moment ago."""
-        mac = self.versions.mac(shard)
-        if self.suspects.refused:
-            self.suspects.recall(shard.name, ahead=ahead)
-        if self._refusals.refusals:
-            self._refusals.recall(shard.name, mac)
-        return mac
-
     async def _opened(
         self, shard: Shard, mac: str, job: str, want: RangeRequest | None, *, head: bool, mine: Urgency
     ) -> tuple[Entry, bool]:
+        async def call(needed: Urgency, known: asyncio.Future[Entry]) -> None:
+            opening = Opening(self, shard, job, want, head=head, needed=needed, known=known)
+            started = self.clock()
+            try:
+                await opening.run()
+            except ShardError as error:
+                if not known.done():
+                    self.faults.origin_refused(shard.name, mac, error)
+                    self.events.emit(OpeningDone(self.clock() - started, type(error).__name__))
+                raise
+            finally:
+                if opening.entry is not None:
+                    self._reclaimer.retire(opening.entry)
+
         key = (shard.name, mac, head)
-        begun = key not in self._resolver
-        entry = await self._resolver.join(
-            key, shard.origin, mine, lambda needed, known: self._open(shard, mac, job, want, head=head, needed=needed, known=known)
-        )
+        begun = key not in self._openings
+        entry = await self._openings.join(key, shard.origin, mine, call)
         self.freshness.checked(entry, job)
         return entry, begun
 
-    async def _open(
-        self, shard: Shard, mac: str, job: str, want: RangeRequest | None, *, head: bool, needed: Urgency, known: asyncio.Future[Entry]
-    ) -> None:
-        started = self._clock()
-        opening = Opening(self._parts, shard, job, want, head=head, needed=needed, known=known)
-        try:
-            await opening.run()
-        except ShardError as error:
-            if not known.done():
-                self._refusals.remember(shard.name, mac, error)
-                self._events.emit(OpeningDone(shard.origin, self._clock() - started, type(error).__name__))
-            raise
-        finally:
-            if opening.entry is not None:
-                self._retirement.retire(opening.entry)
-        self._events.emit(OpeningDone(shard.origin, opening.seconds))
-
-    def expire(self) -> None:
-        """Once a second: drop what is remembered of refusals and wrong bytes no longer."""
-        self._refusals.expire()
-        self.suspects.expire()
-
     def cancel(self) -> None:
         """Shutdown: every opening and check ends now; the task group waits for them."""
-        self._resolver.cancel()
-        self._checks.cancel()
+        self._openings.cancel()
+        self._checks.calls.cancel()
 
     def drop(self, wanted: Callable[[str], bool]) -> None:
         """A drain: every opening ends now but those of shards whose name is ``wanted``, whose first body may be on its way."""
-        self._resolver.drop(lambda key: wanted(key[0]))
-        self._checks.drop()
+        self._openings.drop(lambda key: wanted(key[0]))
+        self._checks.calls.drop(lambda key: False)
+
+
+class Opening:
+    """One run of an opening; ``known`` is resolved as soon as the version is.
+
+    In the order of its methods: ask -> (cannot be asked in pieces: ask for the whole) -> the version is known, its waiting readers go on ->
+    room is reserved for what the header says, while the body waits in the kernel -> the body is the first fetch's -> broken: the fetch
+    resumes as any other would. Where nothing can be kept, or only a part of a segment is wanted, the body is the reader's that comes for it
+    (``Answer``).
+    """
+
+    def __init__(
+        self,
+        resolver: VersionResolver,
+        shard: Shard,
+        job: str,
+        want: RangeRequest | None,
+        *,
+        head: bool,
+        needed: Urgency,
+        known: asyncio.Future[Entry],
+    ) -> None:
+        self.entry: Entry | None = None
+        self._resolver = resolver
+        self._fetcher = resolver.fetcher
+        self._fetches = resolver.fetches
+        self._layout = resolver.room.layout
+        self._shard = shard
+        self._job = job
+        self._head = head
+        self._needed = needed
+        self._known = known
+        part = None if head else self._fetches.sparse.asked_at_opening(shard.name, want, self._layout)
+        self._asked: ByteRange | None = part or (ByteRange(0, 0) if head else _first_range(want, self._layout))
+        self._retry_budget = self._fetcher.retry_budget(shard.origin)
+        self._started = resolver.clock()
+
+    async def run(self) -> None:
+        """Ask until the version is known and its first body has landed. Raises ``ShardError``, and ahead of need ``CacheFull``."""
+        while not self._known.done():
+            try:
+                await self._attempt()
+            except RangeNotSatisfiable:
+                if self._known.done() or self._asked is None:
+                    raise
+                # The range lies beyond the shard's end, or the shard is empty. Another one is asked for, as one reader's range must not
+                # fail the other readers of this opening. A shard counts as empty only when all of it was asked for and no byte came: a 416
+                # may be a mistake of a proxy on the way, and would end a stream of samples without an error.
+                self._asked = _first_range(None, self._layout) if self._asked.first else None
+            except ShardError as error:
+                if self._known.done():
+                    raise
+                if self._needed.waiting and self._needed.need < DEMAND:
+                    self._retry_budget.wanted()
+                else:  # who asks ahead of need waits too, but can do without
+                    self._retry_budget.shorten(UNWANTED_BUDGET_S)
+                await self._fetcher.again(self._shard, error, self._retry_budget)
+
+    async def _attempt(self) -> None:
+        if self._needed.need >= DEMAND and not self._head:
+            self._fetches.check_ahead(BLOCK_BYTES, self._needed)  # how much it needs its head will tell, and its version is known then
+        async with AsyncExitStack() as held:
+            asking = self._fetcher.ask(self._shard, self._asked, Pin(), self._needed, self._retry_budget)
+            body, slot = await held.enter_async_context(asking)
+            if self._asked is not None and not self._head and _must_be_whole(body):
+                self._asked = None
+                return
+            part = self._asked if isinstance(self._asked, SparseRange) else None
+            if part and not (body.ranged and self._fetches.sparse.worth(self._shard.name, part, self._layout, body.version)):
+                self._asked = _first_range(part, self._layout)
+                return
+            self.entry = entry = self._resolver.versions.admit(self._shard, self._job, body.version, ranged=body.ranged)
+            self._retry_budget = self._fetcher.retry_budget(self._shard.origin)  # it has answered: it is worth the full budget now
+            if entry.passes and entry.version.length != 0:
+                self._fetches.not_kept(entry)
+            if self._head or entry.version.length == 0:
+                self._resolve(entry)
+            elif part or entry.passes or not await self._fetched(entry, body, slot, held):
+                await self._handed_over(entry, body, slot, held)
+
+    def _resolve(self, entry: Entry) -> None:
+        """Everybody who waits goes on."""
+        self._known.set_result(entry)
+        self._resolver.events.emit(OpeningDone(self._resolver.clock() - self._started))
+
+    async def _fetched(self, entry: Entry, body: OriginBody, slot: Slot, held: AsyncExitStack) -> bool:
+        """Have the body stored; False where there is no room for a body that comes whole or not at all."""
+        index = entry.segments.layout.index_of(body.first) if entry.ranged else WHOLE
+        if self._is_coming(entry, index):
+            self._resolve(entry)
+            return True
+        begun = self._fetches.opened(entry, index, self._needed)
+        if begun is None:
+            self._resolver.room.outdated(entry)
+            return False
+        self._resolve(entry)
+        answer = Answer(body, slot, held.pop_all())  # connection and slot go back before any pause
+        await self._fetches.run(entry, index, self._shard, *begun, answer, self._retry_budget)
+        return True
+
+    def _is_coming(self, entry: Entry, index: int) -> bool:
+        if index == WHOLE:
+            return entry.segments.complete or entry.in_use.comes_whole
+        return entry.segments.has(index) or self._fetches.find(entry, index) is not None
+
+    async def _handed_over(self, entry: Entry, body: OriginBody, slot: Slot, held: AsyncExitStack) -> None:
+        """The body is the reader's that comes for it first; of an opening ahead of need nobody does."""
+        if self._needed.need >= DEMAND:
+            self._resolve(entry)
+            return
+        answer = entry.in_use.answer = Answer(body, slot, held.pop_all())
+        self._resolve(entry)
+        try:
+            await answer.claimed()
+        finally:
+            if entry.in_use.answer is answer:
+                entry.in_use.answer = None
+            await answer.drop()
+
+
+def _must_be_whole(body: OriginBody) -> bool:
+    """A ranged answer of a shard that cannot be asked in pieces: nothing says where it ends, or which version it is of."""
+    return body.ranged and (body.version.length is None or not body.version.identity)
+
+
+def _first_range(want: RangeRequest | None, layout: SegmentLayout) -> ByteRange:
+    """The segment of the client's first byte; for a suffix, whose place is not known yet, the first one."""
+    first, size = layout.span(layout.index_of(want.first) if isinstance(want, ByteRange) else 0, None)
+    return ByteRange(first, first + size - 1)

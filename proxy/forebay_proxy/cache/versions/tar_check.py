@@ -8,10 +8,11 @@ affair. Not thread-safe: the event loop's only.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
+from forebay_proxy.cache.integrity.segment_reader import SegmentReader
 from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.resident.entry import Entry
-from forebay_proxy.cache.resident.segment_reader import SegmentReader
 from forebay_proxy.core.errors import CacheError
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.requests import NotTar
@@ -35,8 +36,13 @@ class TarCheck:
         entry, entered = reading.entry, reading.entered
         if entered is None or entered[0] != 0:
             return
-        why = self._now(entry)
-        if why:
+        size = self._unseen(entry)
+        if size is not None and 0 not in entry.segments.unverified and entry.stored.file is not None:
+            buffer = memoryview(bytearray(size))
+            with suppress(CacheError):
+                if entry.stored.file.read_now(0, buffer):
+                    entry.trust.no_tar = why_no_tar(bytes(buffer))
+        if why := entry.trust.no_tar:
             name = shown(entry.name)
             if not entry.trust.no_tar_told:
                 entry.trust.no_tar_told = True
@@ -46,34 +52,17 @@ class TarCheck:
     async def of(self, entry: Entry) -> str:
         """Why ``entry`` is no tar, in words; "" where the bytes may be a tar, the name says none, or the first block cannot be read."""
         size = self._unseen(entry)
-        if size is None:
-            return entry.trust.no_tar or ""
-        try:
-            beginning = await (await self._segment_reader.stored(entry)).read(0, size) if size else b""
-            why = why_no_tar(beginning)
-            if why and not await self._segment_reader.trusted(entry, 0):  # what rotted on the disk is no word of the origin's
-                return ""
-        except CacheError:  # the disk fails, or does not answer: whoever reads will be told
-            return ""
-        entry.trust.no_tar = why
-        return why
+        if size is not None:
+            with suppress(CacheError):  # the disk fails, or does not answer: whoever reads will be told
+                beginning = await (await self._segment_reader.stored(entry)).read(0, size) if size else b""
+                why = why_no_tar(beginning)
+                if not why or await self._segment_reader.trusted(entry, 0):  # what rotted on the disk is no word of the origin's
+                    entry.trust.no_tar = why
+        return entry.trust.no_tar or ""
 
     def doubts(self, entry: Entry) -> bool:
         """Whether ``of`` has, or may have, something to say against it. Waits for nothing."""
         return bool(entry.trust.no_tar) or self._unseen(entry) is not None
-
-    def _now(self, entry: Entry) -> str:
-        size = self._unseen(entry)
-        if size is None:
-            return entry.trust.no_tar or ""
-        buffer = memoryview(bytearray(size))
-        try:
-            if 0 in entry.segments.unverified or entry.stored.file is None or not entry.stored.file.read_now(0, buffer):
-                return ""
-        except CacheError:
-            return ""
-        entry.trust.no_tar = why_no_tar(bytes(buffer))
-        return entry.trust.no_tar
 
     @staticmethod
     def _unseen(entry: Entry) -> int | None:

@@ -15,39 +15,34 @@ from dataclasses import replace
 
 from forebay_proxy.cache.resident.entry import Entry, fresh_key
 from forebay_proxy.cache.resident.space import SpaceManager
-from forebay_proxy.cache.versions.refusals import SuspectVersions
+from forebay_proxy.cache.versions.shard_faults import ShardFaults
+from forebay_proxy.core.expiry import Expiring
 from forebay_proxy.core.shard import Shard, Version, store_key
 from forebay_proxy.origins.response import check_length
 from forebay_proxy.policy.plans.live_jobs import Bursts
 
-__all__ = ["Freshness", "Outdated", "Versions"]
+__all__ = ["Freshness", "Versions"]
 
 MOST_VARIANTS = 16  # of a shard, beside the latest: a user or two have theirs; what made-up credentials are shown leaves again
 # A minute is what a person waits before asking why the new data is not read, and costs the origin one small request a shard and minute at
 # most, of shards that are read. So long it is also left alone where it did not answer.
 NO_JOB_S = 60.0
-
-Outdated = Callable[[Entry], None]  # the origin has another version of it now: it serves who is inside, and leaves
+MOST_SILENT = 1024  # origins
 
 
 class Versions:
     """The versions in use by shard name."""
 
     def __init__(
-        self,
-        *,
-        room: SpaceManager,
-        freshness: Freshness,
-        suspects: SuspectVersions,
-        clock: Callable[[], float],
+        self, *, room: SpaceManager, freshness: Freshness, faults: ShardFaults, clock: Callable[[], float],
         hmac_key: bytes,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``hmac_key``: the key of the credentials' HMACs; no credential itself is kept."""
         self.current: dict[str, Entry] = {}  # the latest that the origin has named
         self._variants: dict[str, list[Entry]] = {}  # what it shows to other credentials, where that is something else; none is stale
         self._room = room
         self._freshness = freshness
-        self._suspects = suspects
+        self._faults = faults
         self._clock = clock
         self._hmac_key = hmac_key
         # Of versions that nothing tells apart: begun by chance, or another process would give other bytes an ETag of this one's again.
@@ -115,9 +110,9 @@ class Versions:
         if not others:
             self._variants.pop(entry.name, None)
 
-    def admit(self, shard: Shard, job: str, version: Version, outdated: Outdated, *, ranged: bool) -> Entry:
+    def admit(self, shard: Shard, job: str, version: Version, *, ranged: bool) -> Entry:
         """The entry of a version the origin has just named to ``shard``; what the name meant before, to this variant of the request, is
-        told to ``outdated``.
+        outdated.
 
         Raises ``OriginError`` for a length that no shard may have here, whoever said it: an answer, a hub, a file system.
         """
@@ -126,7 +121,7 @@ class Versions:
         if entry.passes:
             entry.in_use.stale = True  # serves this reader, and leaves: nothing would tell whether the next one may have the same
             return entry
-        self._show(entry, shard, outdated)
+        self._show(entry, shard)
         # now, not when the opener runs again: whoever looks in between must not ask the origin once more
         self._freshness.checked(entry, job)
         return entry
@@ -150,36 +145,33 @@ class Versions:
         entry = Entry(key, shard, version, self._room.layout, ranged=ranged, transient=taken)
         entry.access.macs = {mac}
         entry.access.variant, entry.access.vary, entry.access.chosen = variant, version.vary, chosen
-        if self._suspects.known:
-            entry.trust.remade = self._suspects.count(shard.name)
+        entry.trust.remade = self._faults.count(shard.name)
         self._room.entries[entry.key] = entry
         return entry
 
-    def _show(self, entry: Entry, shard: Shard, outdated: Outdated) -> None:
+    def _show(self, entry: Entry, shard: Shard) -> None:
         """``entry`` is what the origin shows to ``shard``: the entry that it showed to this variant before is outdated, but not for other
         variants.
         """
         name = entry.name
         others = [known for known in (*self._variants.get(name, []), self.current.get(name)) if known is not None and known is not entry]
         for other in others:
-            self.not_shown(other, shard, outdated)
-            if (
-                other.in_use.stale and other.version.modified == entry.version.modified
-            ):  # two writes in one second: the date does not tell which
+            self.not_shown(other, shard)
+            if other.in_use.stale and other.version.modified == entry.version.modified:  # two writes in one second: the date tells nothing
                 entry.version = replace(entry.version, second_over=False)
         others = [other for other in others if not other.in_use.stale]
         for other in others[:-MOST_VARIANTS]:
-            outdated(other)
+            self._room.outdated(other)
         self.current[name] = entry
         if others:
             self._variants[name] = others[-MOST_VARIANTS:]
         else:
             self._variants.pop(name, None)
 
-    def not_shown(self, entry: Entry, shard: Shard, outdated: Outdated) -> None:
+    def not_shown(self, entry: Entry, shard: Shard) -> None:
         """The origin shows something else to requests of the variant of ``shard``: to all of them; of the others nothing is known."""
         if entry.access.variant is None or entry.access.variant == shard.credential.variant(self._hmac_key):
-            outdated(entry)
+            self._room.outdated(entry)
         else:
             entry.access.refuse(self.mac(shard))
 
@@ -197,7 +189,7 @@ class Freshness:
         self.bursts = Bursts(clock)
         self._revalidate = revalidate
         self._clock = clock
-        self._silent: dict[str, float] = {}  # origins that could not be asked whether a shard changed, and until when they are not asked
+        self._silent: Expiring[str, bool] = Expiring(NO_JOB_S, MOST_SILENT, clock)  # origins that could not be asked just now
 
     def is_fresh(self, entry: Entry, job: str) -> bool:
         """Whether ``job`` ("": none was named) may read the stored version without asking the origin about it first."""
@@ -216,10 +208,8 @@ class Freshness:
 
     def silenced(self, origin: str) -> None:
         """``origin`` cannot be asked now: where each shard is compared again and again, each would wait out its silence once more."""
-        now = self._clock()
-        self._silent = {known: until for known, until in self._silent.items() if until > now}
-        self._silent[origin] = now + NO_JOB_S
+        self._silent.put(origin, True)
 
     def is_silent(self, origin: str) -> bool:
         """Whether ``origin`` could not be asked a moment ago."""
-        return self._silent.get(origin, 0.0) > self._clock()
+        return self._silent.get(origin) is not None

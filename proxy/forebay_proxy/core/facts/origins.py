@@ -73,7 +73,6 @@ class FetchRetried:
 class OpeningDone:
     """A shard's version and length became known (or not: ``error`` is then the class name)."""
 
-    origin: str
     seconds: float
     error: str = ""
 
@@ -89,8 +88,6 @@ class Revalidated:
 class SegmentFetched:
     """A segment is complete: on disk (``stored``) or passed through memory."""
 
-    origin: str
-    bytes: int
     seconds: float
     stored: bool
     prefetched: bool
@@ -111,9 +108,6 @@ class NotStorable:
 @dataclass(frozen=True, slots=True)
 class Refetched:
     """Bytes asked for a second time because a bypass reader fell out of its window."""
-
-    origin: str
-    bytes: int
 
 
 OriginEvent = (

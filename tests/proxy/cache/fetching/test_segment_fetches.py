@@ -356,13 +356,13 @@ async def test_what_nobody_waits_for_is_given_up_where_the_disk_refuses_it(world
 async def test_a_body_of_its_own_is_found_by_nobody_else(world: World) -> None:
     """It ends where it is told to, and counts as fetched twice; but not where only a part was wanted."""
     entry = world.entry(A)
-    for sparse, told in ((False, [SEGMENT - 10]), (True, [])):
+    for sparse, told in ((False, 1), (True, 0)):
         world.facts.clear()
         async with aclosing(world.segment_fetches.alone(entry, SEGMENT + 10, 2 * SEGMENT, shard_of(A), sparse=sparse)) as pieces:
             first = bytes(await anext(pieces))
             assert world.segment_fetches.find(entry, 1) is None
             assert first + b"".join([bytes(piece) async for piece in pieces]) == DATA[SEGMENT + 10 : 2 * SEGMENT]
-        assert [fact.bytes for fact in world.of(Refetched)] == told
+        assert len(world.of(Refetched)) == told
 
 
 @pytest.mark.parametrize("kind", [{"identity": False}, {"ranged": False, "length_known": False}], ids=str)

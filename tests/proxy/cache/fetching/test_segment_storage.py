@@ -148,7 +148,7 @@ async def test_a_whole_segment_is_stored(world: World) -> None:
     assert (entry.segments.has(1), fetch.done) == (True, False)
     await nothing_left(world, entry)
     assert world.ledger.stored_bytes == 2 * SEGMENT
-    assert [(fact.bytes, fact.stored, fact.prefetched) for fact in world.of(SegmentFetched)] == [(SEGMENT, True, False)]
+    assert [(fact.stored, fact.prefetched) for fact in world.of(SegmentFetched)] == [(True, False)]
 
 
 @pytest.mark.parametrize("followed", [True, False])
@@ -221,8 +221,8 @@ async def test_a_write_under_way_ends_before_its_room_is_given_back(world: World
 
 async def test_an_outdated_version_is_reported_once(world: World) -> None:
     """Two fetches may learn it."""
-    world.storage.outdated(entry := world.entry(A))
-    world.storage.outdated(entry)
+    world.room.outdated(entry := world.entry(A))
+    world.room.outdated(entry)
     assert [fact.entry for fact in world.of(VersionOutdated)] == [entry]
 
 
@@ -230,7 +230,7 @@ async def test_an_outdated_version_stays_while_a_reader_is_inside(world: World) 
     """The reader ends with the version it began with; then its bytes leave."""
     entry = world.entry(A)
     async with world.opened(A, last=SEGMENT - 1) as reading:
-        world.storage.outdated(entry)
+        world.room.outdated(entry)
         await world.quiet()
         assert world.ledger.stored_bytes == SEGMENT
         assert b"".join([bytes(chunk) async for chunk in reading.chunks()]) == DATA[:SEGMENT]

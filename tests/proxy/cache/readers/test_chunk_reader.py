@@ -212,7 +212,7 @@ class Gate:
         self.heard: list[tuple[int, int]] = []
         self.awaited: list[int] = []
 
-    def came_again(self, entry: Entry, index: int, value: int) -> None:
+    def segment_stored(self, entry: Entry, index: int, value: int) -> None:
         self.heard.append((index, value))
 
     async def compared(self, entry: Entry, index: int, fetch: Fetch) -> None:

@@ -145,6 +145,6 @@ async def test_an_empty_file_that_cannot_be_opened_is_left_behind(tmp_path: Path
         world.room.vacate(victims)
         world.room.parted(entry, [0], removed=True)
         world.ledger.gone(victims[0].bytes)
-        world.retirement.retire(entry)
+        world.reclaimer.retire(entry)
         await asyncio.sleep(0.05)
         assert (tries, world.room.entries, len(world.tasks)) == (1, {}, 0)

@@ -14,7 +14,7 @@ from support.fake_origin import reset
 from support.house import SEGMENT, building, data_of, reader, shard_of, until
 
 from forebay_proxy.cache.fetching.fetcher import UNWANTED_BUDGET_S
-from forebay_proxy.cache.versions.refusals import REMEMBERED_S
+from forebay_proxy.cache.versions.shard_faults import REMEMBERED_S
 from forebay_proxy.cache.versions.versions import NO_JOB_S
 from forebay_proxy.core.errors import (
     CacheFull,
@@ -139,14 +139,14 @@ async def test_a_remembered_refusal_keeps_nothing_of_who_was_refused(tmp_path: P
             lengths.append(len(traceback.extract_tb(caught.value.__traceback__)))
         assert len(world.origin.log) == 1
         assert len(set(lengths[1:])) == 1, "the first was told by the origin itself"
-        ((kept, _),) = world.resolver._refusals.refusals.values()
+        ((kept, _),) = world.resolver.faults._refusals._items.values()
         assert (kept.__traceback__, kept.__cause__, kept.__context__) == (None, None, None)
         for number in range(3):
             with pytest.raises(ShardNotFound):
                 await world.get(f"{A}?{number}")
         world.clock.advance(REMEMBERED_S)
-        world.resolver.expire()
-        assert not world.resolver._refusals
+        world.resolver.faults.expire()
+        assert not world.resolver.faults._refusals
 
 
 @pytest.mark.parametrize("head", [False, True])
@@ -376,7 +376,7 @@ async def test_a_prefetchs_opening_becomes_its_readers(tmp_path: Path) -> None:
         await gate.reached.wait()
         reading = asyncio.create_task(world.get(A))
         await asyncio.sleep(0)
-        assert [needed.need for needed in world.resolver._resolver._needs.values()] == [0.0]
+        assert [needed.need for _, needed in world.resolver._openings._calls.values()] == [0.0]
         gate.open()
         assert await reading == DATA
         await ahead

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from support.house import FakeClock, shard_of
 
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.versions import versions as versions_module
-from forebay_proxy.cache.versions.refusals import SuspectVersions
+from forebay_proxy.cache.versions.shard_faults import ShardFaults
 from forebay_proxy.cache.versions.versions import NO_JOB_S, Freshness, Versions
 from forebay_proxy.core.errors import OriginError
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, MOST_BYTES
@@ -22,13 +23,21 @@ class Room:
     """Entries by key, and which of them were to be claimed."""
 
     layout = DEFAULT_LAYOUT
+    forget: Callable[[Entry], None]
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
         self.claimed: list[Entry] = []
+        self.gone: list[Entry] = []
 
     def claim(self, entry: Entry) -> None:
         self.claimed.append(entry)
+
+    def outdated(self, entry: Entry) -> None:
+        if not entry.in_use.stale:
+            entry.in_use.stale = True
+            self.gone.append(entry)
+            self.forget(entry)
 
 
 class Named:
@@ -39,20 +48,14 @@ class Named:
         self.room: Any = Room()
         self.freshness = Freshness("job", clock)
         self.versions = Versions(
-            room=self.room, freshness=self.freshness, suspects=SuspectVersions(clock),
+            room=self.room, freshness=self.freshness, faults=ShardFaults(clock),
             clock=clock, hmac_key=b"k" * 32,
         )  # fmt: skip
-        self.gone: list[Entry] = []
-
-    def outdated(self, entry: Entry) -> None:
-        if not entry.in_use.stale:
-            entry.in_use.stale = True
-            self.gone.append(entry)
-            self.versions.forget(entry)
+        self.room.forget = self.versions.forget
 
     def admit(self, etag: str, *, credential: str = "", length: int = 10, vary: tuple[str, ...] = (), modified: str = "") -> Entry:
         version = Version(f"etag:{etag}" if etag else "", Pin(PinKind.ETAG, etag), length, vary=vary, modified=modified, second_over=True)
-        return self.versions.admit(shard_of(A, credential=credential), "job", version, self.outdated, ranged=True)
+        return self.versions.admit(shard_of(A, credential=credential), "job", version, ranged=True)
 
 
 @pytest.fixture
@@ -66,20 +69,20 @@ def test_the_same_version_is_the_same_entry(named: Named) -> None:
     assert named.admit("1") is entry
     assert named.versions.current == {A: entry}
     assert named.freshness.is_fresh(entry, "job")
-    assert not named.gone
+    assert not named.room.gone
 
 
 def test_another_version_takes_its_place(named: Named) -> None:
     """The one before is told to be outdated, and means nothing any more."""
     before, after = named.admit("1"), named.admit("2")
-    assert named.gone == [before]
+    assert named.room.gone == [before]
     assert named.versions.readable(shard_of(A)) is after
 
 
 def test_what_others_are_shown_stays_theirs(named: Named) -> None:
     """Each credential reads the version that the origin has shown to it."""
     mine, yours = named.admit("1", credential="me"), named.admit("2", credential="you")
-    assert not named.gone
+    assert not named.room.gone
     found = [named.versions.readable(shard_of(A, credential=who)) for who in ("me", "you", "somebody")]
     assert found == [mine, yours, None]
 
@@ -90,7 +93,7 @@ def test_who_was_shown_something_else_is_let_in_no_more(named: Named) -> None:
     named.admit("1", credential="you")
     yours = named.admit("2", credential="you")
     allowed = [mine.access.may_read(named.versions.mac(shard_of(A, credential=who)), 0.0) for who in ("me", "you")]
-    assert (allowed, named.gone) == ([True, False], [])
+    assert (allowed, named.room.gone) == ([True, False], [])
     assert named.versions.current == {A: yours}
 
 
@@ -114,7 +117,7 @@ def test_who_leaves_gives_its_name_to_what_others_are_shown(named: Named) -> Non
 def test_the_variants_of_a_shard_have_a_bound(named: Named) -> None:
     """Made-up credentials cannot have one each."""
     entries = [named.admit(str(number), credential=f"user {number}") for number in range(versions_module.MOST_VARIANTS + 3)]
-    assert named.gone == entries[:2]
+    assert named.room.gone == entries[:2]
 
 
 def test_what_varies_by_everything_is_nobody_elses(named: Named) -> None:
@@ -146,10 +149,10 @@ def test_what_was_stored_by_an_earlier_process_is_known_by_its_first_reader(name
     entry = named.admit("1", credential="me")
     entry.access.variant = None
     named.versions.known_by(entry, shard_of(A, credential="me"))
-    named.versions.not_shown(entry, shard_of(A, credential="you"), named.outdated)
-    assert not named.gone
-    named.versions.not_shown(entry, shard_of(A, credential="me"), named.outdated)
-    assert named.gone == [entry]
+    named.versions.not_shown(entry, shard_of(A, credential="you"))
+    assert not named.room.gone
+    named.versions.not_shown(entry, shard_of(A, credential="me"))
+    assert named.room.gone == [entry]
 
 
 def test_a_length_no_shard_may_have_is_refused(named: Named) -> None:
@@ -227,5 +230,5 @@ def test_a_silent_origin_is_left_alone_for_a_minute() -> None:
 def test_another_process_names_what_nothing_tells_apart_otherwise() -> None:
     """Or a reader would go on in other bytes after a restart: an ETag of ours would match."""
     nameless = Version("", Pin(), 10)
-    keys = {one.versions.admit(shard_of(A), "job", nameless, one.outdated, ranged=True).key for one in (Named(), Named())}
+    keys = {one.versions.admit(shard_of(A), "job", nameless, ranged=True).key for one in (Named(), Named())}
     assert len(keys) == 2

@@ -9,7 +9,7 @@ import pytest
 from support.fake_origin import ErrorOf, reset
 from support.house import SEGMENT, building, data_of, reader, shard_of
 
-from forebay_proxy.cache.versions.revalidation import HEAD_DIFFERS_S
+from forebay_proxy.cache.versions.checks import HEAD_DIFFERS_S
 from forebay_proxy.cache.versions.versions import NO_JOB_S
 from forebay_proxy.core.errors import (
     OriginError,

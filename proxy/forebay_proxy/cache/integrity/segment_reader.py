@@ -1,13 +1,14 @@
-"""Compares stored segments with their checksums. A wrong segment is removed, and fetched again when a reader wants it.
+"""Bytes that are here: read from their file, and compared with their checksums before their first use after another boot of the machine.
 
-Four parts use it: a reader of segments that another boot stored, ``forebay verify``, the sampling, and the hashing of a whole shard (one
-read serves both sums). So a rotten disk is never taken for an origin that lies, nor the other way round.
+``forebay verify``, the sampling, and the hashing of a whole shard (one read serves both sums) compare them here too. A wrong segment is
+removed, and fetched again when a reader wants it. So a rotten disk is never taken for an origin that lies, nor the other way round.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from enum import Enum
 
 from forebay_proxy.cache.resident.entry import Entry
@@ -19,12 +20,15 @@ from forebay_proxy.core.digests import DigestHasher
 from forebay_proxy.core.errors import CacheError, DiskFailed
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.cache import IntegrityFailed, SegmentVerified
+from forebay_proxy.core.tasks import BackgroundTasks
+from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.store.health import DiskHealth
 
-__all__ = ["Finding", "SegmentCheck"]
+__all__ = ["Finding", "SegmentReader"]
 
 log = logging.getLogger("forebay")
 
+FORESEEN = 2  # segments verified ahead at one time: enough for two fast readers, and six read threads stay for those who wait
 # Only these say that the bytes are not there; a disk that is slow, or a file that is being closed, says nothing about them.
 _NOT_THERE = frozenset({"EIO", "ENODATA", "ENOENT", "ESTALE"})
 
@@ -44,45 +48,103 @@ class Finding(Enum):
         return self in (Finding.WRONG, Finding.LOST)
 
 
-class SegmentCheck:
-    """Not thread-safe: the event loop's only."""
+class SegmentReader:
+    """Reads stored segments, and has those removed that turn out wrong. Not thread-safe: the event loop's only."""
 
     def __init__(
-        self,
-        *,
-        room: SpaceManager,
-        reclaimer: Reclaimer,
-        files: OpenFiles,
-        leases: SegmentLeases,
-        disk: DiskHealth,
-        events: Events,
-    ) -> None:
+        self, *, room: SpaceManager, reclaimer: Reclaimer, files: OpenFiles, leases: SegmentLeases, disk: DiskHealth, events: Events,
+        tasks: BackgroundTasks,
+    ) -> None:  # fmt: skip
         self._room = room
         self._reclaimer = reclaimer
         self._files = files
         self._leases = leases
         self._disk = disk
         self._events = events
-        self._at_it: dict[tuple[str, int], asyncio.Future[Finding]] = {}
+        self._tasks = tasks
+        self._foreseen = 0
+        self._verifying: dict[tuple[str, int], asyncio.Future[Finding]] = {}
 
-    async def once(self, entry: Entry, index: int) -> Finding:
-        """Verify a segment that another boot stored, once for all callers that wait meanwhile; if the first caller is cancelled, the next
-        one verifies it.
+    # Reading
+
+    async def read(self, entry: Entry, first: int, buffer: memoryview) -> bytes | memoryview:
+        """As many bytes as ``buffer`` holds, from ``first`` on. Raises ``DiskFailed``.
+
+        In ``buffer`` where they are in memory and the loop could read them, else from the disk, in a read thread.
         """
+        index = entry.segments.layout.index_of(first)
+        try:
+            file = entry.stored.file
+            if file is None:
+                file = await self._files.stored(entry)
+                if index in entry.segments.unverified:
+                    raise DiskFailed("read", "ENODATA", f"segment {index} of shard {entry.name} is not whole in its file")
+            if file.read_now(first, buffer):
+                return buffer
+            self._disk.must_answer()
+            return await file.read(first, len(buffer))
+        except DiskFailed as error:
+            self._disk.failed(error)
+            if entry.segments.has(index) and error.errno_name != "ETIMEDOUT":  # one that comes late is as good as ever
+                self._tasks.spawn(self._reclaimer.discard(entry, index), "discard")
+            raise
+
+    def send_now(self, entry: Entry, first: int, length: int, sock: int) -> int | None:
+        """As ``ShardFile.send_now``; also None where the file is not open. Raises ConnectionError."""
+        file = entry.stored.file
+        with suppress(DiskFailed):  # it is being closed, and the read will tell
+            return None if file is None else file.send_now(sock, first, length)
+        return None
+
+    async def stored(self, entry: Entry) -> ShardFile:
+        """As ``OpenFiles.stored``."""
+        return await self._files.stored(entry)
+
+    # Before the first use
+
+    async def trusted(self, entry: Entry, index: int) -> bool:
+        """Verify a segment that another boot stored, or that is not whole in its file; a wrong one is removed.
+
+        False: it must not be read. Where the disk does not answer, or does not let go of it, it is still here then, and unverified.
+        """
+        if entry.stored.file is None and entry.segments.has(index):
+            with suppress(CacheError):  # the read will tell
+                await self._files.stored(entry)  # missing bytes show when the file is opened
+        while index in entry.segments.unverified:
+            if await self._verified_once(entry, index) is not Finding.RIGHT:
+                return False
+        return True
+
+    def foresee(self, entry: Entry, index: int) -> None:
+        """A reader will come to the segment soon: verify it now if it must be, so that the reader does not wait for that."""
+        if index in entry.segments.unverified and self._foreseen < FORESEEN:
+            self._foreseen += 1
+            self._tasks.spawn(self._foresee(entry, index), "verify ahead")
+
+    async def _foresee(self, entry: Entry, index: int) -> None:
+        try:
+            await self.trusted(entry, index)
+        finally:
+            self._foreseen -= 1
+
+    async def _verified_once(self, entry: Entry, index: int) -> Finding:
+        """For all callers that wait meanwhile; if the first one is cancelled, the next one verifies the segment."""
         key = entry.key, index
-        while key in self._at_it:
-            other = self._at_it[key]
+        while key in self._verifying:
+            other = self._verifying[key]
             await asyncio.wait([other])
             if not other.cancelled():
                 return other.result()
-        mine = self._at_it[key] = asyncio.get_running_loop().create_future()
+        mine = self._verifying[key] = asyncio.get_running_loop().create_future()
         try:
             finding = await self.verify(entry, index, "recovery")
             mine.set_result(finding)
             return finding
         finally:
-            del self._at_it[key]
+            del self._verifying[key]
             mine.cancel()
+
+    # Comparing
 
     async def verify(self, entry: Entry, index: int, why: str, *, hasher: DigestHasher | None = None, gentle: bool = False) -> Finding:
         """Compare a segment with its checksum. ``why`` (recovery, digest, verify, sample) is for metrics.

@@ -1,4 +1,4 @@
-"""A stored segment is what it was, or it leaves, and whoever was given bytes of it is cut off."""
+"""What is here is read as it was stored, or leaves."""
 
 from __future__ import annotations
 
@@ -6,17 +6,133 @@ import asyncio
 import errno
 import logging
 import os
+import threading
 from pathlib import Path
 
 import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 
-from forebay_proxy.cache.integrity.segment_check import Finding
-from forebay_proxy.core.errors import WrongBytes
+from forebay_proxy.cache.integrity.segment_reader import Finding
+from forebay_proxy.core.errors import DiskFailed, WrongBytes
 from forebay_proxy.core.facts.cache import IntegrityFailed, SegmentVerified
 from forebay_proxy.store.files import file_io
+from forebay_proxy.store.files import shard_file as shardfile
 
 A = "https://o/set/a.tar"
+
+
+async def test_a_segment_found_wrong_by_one_reader_is_no_hole_for_another(tmp_path: Path) -> None:
+    """It leaves under a lease: who is inside looks again."""
+    async with building(tmp_path / "c") as world:
+        data = data_of(2 * SEGMENT)
+        world.origin.put(A, data)
+        await world.get(A)
+        async with world.opened(A) as inside:
+            world.buffers.readers.holders = 10_000  # small units
+            got = await world.taken(inside, 10)
+            assert len(got) < SEGMENT
+            await world.reclaimer.discard(world.entry(A), 0)
+            world.buffers.readers.holders = 1
+            got += b"".join([bytes(chunk) async for chunk in inside.chunks()])
+        assert got == data
+
+
+async def test_two_verifiers_of_one_bad_segment_discard_it_once(tmp_path: Path) -> None:
+    """The second finds it fetched again, and good."""
+    async with building(tmp_path / "c") as world:
+        data = data_of(3 * SEGMENT)
+        world.origin.put(A, data)
+        await world.get(A)
+        await world.quiet()
+        entry = world.entry(A)
+        entry.segments.unverified = {0, 1, 2}
+        entry.segments.sums[1] ^= 12345
+        assert await asyncio.gather(*(world.get(A) for _ in range(20))) == [data] * 20
+        assert len(world.of(IntegrityFailed)) <= 20
+        assert world.origin.asked(A).count((SEGMENT, 2 * SEGMENT - 1)) == 2
+
+
+async def test_a_wrong_segment_that_cannot_leave_is_passed_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index cannot be written, so it is still here afterwards: nobody is given its bytes."""
+    async with building(tmp_path / "c") as world:
+        data = data_of(3 * SEGMENT)
+        world.origin.put(A, data)
+        await world.get(A)
+        await world.quiet()
+        entry = world.entry(A)
+        with world.shard_file(A).open("r+b") as file:
+            file.seek(SEGMENT)
+            file.write(b"\xff" * SEGMENT)
+        entry.segments.unverified = {1}
+        with monkeypatch.context() as patch:
+
+            async def commit(changes: object) -> None:
+                raise DiskFailed("index commit", "ENOSPC", "full")
+
+            patch.setattr(world.store.index_writer, "_commit", commit)
+            assert await world.get(A) == data
+            parts = await asyncio.gather(*(world.get(A, None, SEGMENT - 5, SEGMENT + 5) for _ in range(4)))
+            assert parts == [data[SEGMENT - 5 : SEGMENT + 6]] * 4
+            await world.quiet()
+            assert entry.segments.has(1)
+        assert await world.get(A) == data
+
+
+async def test_a_disk_that_hangs_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first reader of a segment waits its patience out; from then on nobody asks the disk, and the segment stays."""
+    monkeypatch.setattr(shardfile, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(file_io, "read_now", lambda *args: False)
+    async with building(tmp_path / "c") as world:
+        data = data_of(3 * SEGMENT)
+        world.origin.put(A, data)
+        await world.get(A)
+        await world.quiet()
+        gate, asked, real = threading.Event(), [0], file_io.read
+
+        def hangs(fd: int, offset: int, length: int) -> bytes:
+            asked[0] += 1
+            assert gate.wait(60)
+            return real(fd, offset, length)
+
+        monkeypatch.setattr(file_io, "read", hangs)
+        try:
+            assert await world.get(A) == data
+            assert (world.cache.disk.state, asked[0]) == ("down", 1)
+            assert await asyncio.gather(*(world.get(A) for _ in range(4))) == [data] * 4
+            assert asked[0] == 1
+        finally:
+            gate.set()
+        assert world.entry(A).segments.complete
+        world.clock.advance(60)
+        await world.disk_monitor.look()
+        assert await world.get(A) == data
+        assert asked[0] > 1
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENODATA])
+async def test_a_segment_that_cannot_be_read_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """A bad spot, or a file that somebody cut: the reader inside goes on, the next one finds it stored again."""
+    monkeypatch.setattr(file_io, "read_now", lambda *args: False)
+    async with building(tmp_path / "c") as world:
+        data = data_of(3 * SEGMENT)
+        world.origin.put(A, data)
+        await world.get(A)
+        await world.quiet()
+        real = file_io.read
+
+        def bad_spot(fd: int, offset: int, length: int) -> bytes:
+            if SEGMENT <= offset < 2 * SEGMENT:
+                raise OSError(code, os.strerror(code))
+            return real(fd, offset, length)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(file_io, "read", bad_spot)
+            assert await world.get(A) == data
+            await world.quiet()
+        assert await world.get(A) == data
+        await world.quiet()
+        assert world.entry(A).segments.complete
+        assert world.origin.asked(A).count((SEGMENT, 2 * SEGMENT - 1)) >= 2
 
 
 async def stored(world: World, segments: int = 3) -> bytes:
@@ -41,8 +157,8 @@ async def test_right_bytes_stay(tmp_path: Path) -> None:
     async with building(tmp_path / "c") as world:
         await stored(world)
         entry = world.entry(A)
-        assert [await world.segment_check.verify(entry, index, "verify", gentle=True) for index in range(3)] == [Finding.RIGHT] * 3
-        assert await world.segment_check.verify(entry, 3, "verify") is Finding.GONE
+        assert [await world.segment_reader.verify(entry, index, "verify", gentle=True) for index in range(3)] == [Finding.RIGHT] * 3
+        assert await world.segment_reader.verify(entry, 3, "verify") is Finding.GONE
         assert [fact.right for fact in world.of(SegmentVerified)] == [True] * 3
 
 
@@ -54,7 +170,7 @@ async def test_a_wrong_segment_leaves_and_comes_again(tmp_path: Path, gentle: bo
         damage(world, SEGMENT + 77)
         entry = world.entry(A)
         asked = len(world.origin.log)
-        assert await world.segment_check.verify(entry, 1, "verify", gentle=gentle) is Finding.WRONG
+        assert await world.segment_reader.verify(entry, 1, "verify", gentle=gentle) is Finding.WRONG
         assert not entry.segments.has(1)
         assert await world.get(A) == data
         assert world.origin.asked(A)[asked:] == [(SEGMENT, 2 * SEGMENT - 1)]
@@ -68,7 +184,7 @@ async def test_two_wrong_segments_found_at_one_time(tmp_path: Path) -> None:
             await stored(world)
             for index in range(3):
                 damage(world, index * SEGMENT)
-            looks = [world.segment_check.verify(world.entry(A), index, "verify") for index in range(3)]
+            looks = [world.segment_reader.verify(world.entry(A), index, "verify") for index in range(3)]
             assert await asyncio.gather(*looks) == [Finding.WRONG] * 3
 
 
@@ -80,7 +196,7 @@ async def test_it_is_said_once_a_shard(tmp_path: Path, caplog: pytest.LogCapture
             damage(world, index * SEGMENT)
         with caplog.at_level(logging.WARNING):
             for index in range(3):
-                assert await world.segment_check.verify(world.entry(A), index, "sample") is Finding.WRONG
+                assert await world.segment_reader.verify(world.entry(A), index, "sample") is Finding.WRONG
         assert [A in record.getMessage() for record in caplog.records if "not a tar" not in record.getMessage()] == [True]
 
 
@@ -93,7 +209,7 @@ async def test_a_reader_given_wrong_bytes_is_cut_off(tmp_path: Path) -> None:
             etag = reading.entry.shown_version.etag(reading.entry.shown_key)
             await world.taken(reading, SEGMENT + 10)
             damage(world, SEGMENT + 1)
-            assert await world.segment_check.verify(world.entry(A), 1, "verify") is Finding.WRONG
+            assert await world.segment_reader.verify(world.entry(A), 1, "verify") is Finding.WRONG
             world.buffers.readers.holders = 1
             with pytest.raises(WrongBytes, match=f"bytes {SEGMENT} to {2 * SEGMENT - 1}"):
                 async for _ in reading.chunks():
@@ -110,7 +226,7 @@ async def test_bytes_that_are_lost_have_been_given_to_nobody(tmp_path: Path) -> 
         async with world.opened(A) as reading:
             etag = reading.entry.shown_version.etag(reading.entry.shown_key)
         os.truncate(world.shard_file(A), SEGMENT + 10)
-        findings = [await world.segment_check.verify(world.entry(A), index, "verify") for index in range(3)]
+        findings = [await world.segment_reader.verify(world.entry(A), index, "verify") for index in range(3)]
         assert findings == [Finding.RIGHT, Finding.LOST, Finding.LOST]
         async with world.opened(A) as again:
             assert again.entry.shown_version.etag(again.entry.shown_key) == etag
@@ -125,7 +241,7 @@ async def test_a_reader_that_has_not_come_there_yet_never_notices(tmp_path: Path
             world.buffers.readers.holders = 10_000
             got = await world.taken(reading, 10)
             damage(world, SEGMENT + 1)
-            assert await world.segment_check.verify(world.entry(A), 1, "verify") is Finding.WRONG
+            assert await world.segment_reader.verify(world.entry(A), 1, "verify") is Finding.WRONG
             world.buffers.readers.holders = 1
             got += b"".join([bytes(chunk) async for chunk in reading.chunks()])
         assert got == data
@@ -145,7 +261,7 @@ async def test_what_another_boot_stored_is_looked_at_once(tmp_path: Path, monkey
         monkeypatch.setattr(file_io, "digest", counted)
         first = asyncio.create_task(world.get(A, reader(99)))
         others = [asyncio.create_task(world.get(A, reader(n))) for n in range(20)]
-        await until(lambda: world.segment_check._at_it)
+        await until(lambda: world.segment_reader._verifying)
         first.cancel()
         assert await asyncio.gather(*others) == [data] * 20
         await asyncio.wait([first])
@@ -195,7 +311,7 @@ async def test_a_disk_that_does_not_answer_condemns_nothing(
     async with building(tmp_path / "c") as world:
         await stored(world)
         monkeypatch.setattr(file_io, "digest", fail)
-        assert await world.segment_check.verify(world.entry(A), 0, "verify") is finding
+        assert await world.segment_reader.verify(world.entry(A), 0, "verify") is finding
         assert world.entry(A).segments.has(0) is (finding is Finding.UNREAD)
 
 

@@ -14,7 +14,7 @@ import pytest
 from support.house import LAYOUT, SEGMENT, World, building, data_of, reader, shard_of
 from support.stores import held_by_a_child
 
-from forebay_proxy.cache.fd_lease import UseHttp
+from forebay_proxy.cache.fd_lender import UseHttp
 from forebay_proxy.core.errors import DiskFailed, ShardForbidden
 from forebay_proxy.core.facts.origins import Revalidated
 from forebay_proxy.core.facts.requests import ShardOpened
@@ -64,7 +64,7 @@ async def test_a_complete_shard_is_lent(tmp_path: Path) -> None:
             file = await passed(world, stack)
             assert os.pread(file.fileno(), LENGTH + 1, 0) == data
             assert fcntl.fcntl(file.fileno(), fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
-            fd_leases = world.fd_leases
+            fd_leases = world.cache.fd_lender
             assert (fd_leases.count, fd_leases.segments, world.cache.leased_segments) == (1, 4, 4)
             assert fd_leases.bytes == world.ledger.stored_bytes
         assert (fd_leases.count, fd_leases.bytes, fd_leases.segments) == (0, 0, 0)
@@ -114,7 +114,7 @@ async def test_a_map_outlives_the_lease(tmp_path: Path) -> None:
     """The books hold what the kernel holds: nothing of it may leave, its bytes stay right, it can still be read; then all goes back."""
     async with building(tmp_path / "c") as world:
         data = await warmed(world)
-        fd_leases = world.fd_leases
+        fd_leases = world.cache.fd_lender
         with await mapped(world) as held:
             assert (fd_leases.count, fd_leases.lingering, fd_leases.bytes, fd_leases.segments) == (0, 1, world.ledger.stored_bytes, 4)
             world.cache.fd_lender.look_again()
@@ -134,10 +134,10 @@ async def test_maps_count_towards_half_of_the_cache(tmp_path: Path) -> None:
         data = await warmed(world, A, B)
         await warmed(world, C, length=2 * SEGMENT)
         maps = [await mapped(world, name) for name in (A, B)]
-        assert world.fd_leases.bytes <= world.ledger.capacity_bytes // 2
+        assert world.cache.fd_lender.bytes <= world.ledger.capacity_bytes // 2
         assert await refused(world, C) == "half"
         maps.append(await mapped(world, B))
-        assert (world.fd_leases.lingering, world.fd_leases.segments) == (2, 8)
+        assert (world.cache.fd_lender.lingering, world.cache.fd_lender.segments) == (2, 8)
         maps.pop(0).close()
         world.cache.fd_lender.look_again()
         async with AsyncExitStack() as stack:
@@ -145,7 +145,7 @@ async def test_maps_count_towards_half_of_the_cache(tmp_path: Path) -> None:
         assert all(held[:] == data for held in maps)
         maps.pop().close()
         world.cache.fd_lender.look_again()
-        assert world.fd_leases.lingering == 1  # of two maps one is left
+        assert world.cache.fd_lender.lingering == 1  # of two maps one is left
         maps.pop().close()
 
 
@@ -155,7 +155,7 @@ async def test_a_map_of_an_outdated_version_goes_with_its_end(tmp_path: Path) ->
         await warmed(world)
         entry = world.entry(A)
         with await mapped(world):
-            world.storage.outdated(entry)
+            world.room.outdated(entry)
             await world.quiet()
             assert entry.segments.complete
         world.cache.fd_lender.look_again()
@@ -168,9 +168,9 @@ async def test_a_map_of_an_earlier_life_is_found(tmp_path: Path) -> None:
     async with building(tmp_path / "c") as world:
         await warmed(world)
         with held_by_a_child(world.shard_file(A)):
-            assert world.fd_leases.lingering == 0
+            assert world.cache.fd_lender.lingering == 0
             assert await world.reclaimer.evict(world.entry(A)) == 0
-            fd_leases = world.fd_leases
+            fd_leases = world.cache.fd_lender
             assert (fd_leases.lingering, fd_leases.bytes, fd_leases.segments) == (1, world.ledger.stored_bytes, 4)
             world.cache.fd_lender.look_again()
             assert fd_leases.lingering == 1
@@ -189,7 +189,7 @@ async def test_a_file_that_is_worked_at_is_not_asked_about(tmp_path: Path) -> No
         held.close()
         async with entry.stored.lock:
             world.cache.fd_lender.look_again()
-            assert world.fd_leases.lingering == 1
+            assert world.cache.fd_lender.lingering == 1
 
 
 async def test_descriptors_hold_half_of_the_cache_at_most(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ async def test_descriptors_hold_half_of_the_cache_at_most(tmp_path: Path) -> Non
                 await passed(world, stack, A, reader(worker))
             await passed(world, stack, B)
             assert await refused(world, C) == "half"
-            assert world.fd_leases.bytes <= world.ledger.capacity_bytes // 2
+            assert world.cache.fd_lender.bytes <= world.ledger.capacity_bytes // 2
         async with AsyncExitStack() as stack:
             await passed(world, stack, C)
 
@@ -327,10 +327,10 @@ async def test_a_wrong_segment_of_a_lent_shard_is_nobodys(tmp_path: Path) -> Non
             with world.shard_file(A).open("r+b") as file:
                 file.seek(SEGMENT)
                 file.write(b"\0" * 64)
-            await world.segment_check.verify(world.entry(A), LAYOUT.index_of(SEGMENT), "verify")
+            await world.segment_reader.verify(world.entry(A), LAYOUT.index_of(SEGMENT), "verify")
             assert await refused(world) == "incomplete"
             assert await world.get(A) == data
-        assert world.fd_leases.bytes == 0
+        assert world.cache.fd_lender.bytes == 0
 
 
 async def test_a_disk_that_fails_lends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,8 +389,8 @@ async def test_an_outdated_version_is_not_lent(tmp_path: Path) -> None:
         entry = world.entry(A)
         async with AsyncExitStack() as stack:
             await passed(world, stack)
-            world.storage.outdated(entry)
+            world.room.outdated(entry)
             with pytest.raises(UseHttp):
-                world.fd_leases.fit(entry)
+                world.cache.fd_lender._fit(entry)
         await world.quiet()
         assert not entry.segments.stored_count
