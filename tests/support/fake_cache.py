@@ -190,9 +190,6 @@ class FakeOperations:
         self.warm_error: ShardError | None = None
         self.warm_left = asyncio.Event()
 
-    def remove_set(self, name: str) -> bool:
-        return name == "known"
-
     def shards(self, name: str = "") -> list[dict[str, object]]:
         return [{"shard": "s3://b/0.tar", "complete": True}]
 
@@ -210,7 +207,7 @@ class FakeOperations:
         finally:
             self.warm_left.set()
 
-    async def warm(self, shards: list[Shard], set_name: str | None = None) -> AsyncIterator[dict[str, object]]:
+    async def warm(self, shards: list[Shard]) -> AsyncIterator[dict[str, object]]:
         try:
             for shard in shards:
                 yield {"event": "shard", "shard": shard.name, "result": "stored", "bytes": 10, "error": ""}

@@ -52,9 +52,7 @@ class SidecarDoors:
         self._guard, self._report = guard, report
         self.http = HttpServer(
             cache=cache, plans=PlanIntake(plans, parts.prefetcher),
-            operations=Operations(
-                cache, parts.resolver, parts.segment_check, start.clock, parts.sets.declare, parts.tar_check, parts.sets.remove
-            ),
+            operations=Operations(cache, parts.resolver, parts.segment_check, start.clock, parts.tar_check),
             status=report.status, announced=report.announced, indexes=parts.indexer,
             meters=MeterDoor(telemetry.meters.take, telemetry.meters.end, report.meter_page),
             metrics=telemetry.metrics.render,

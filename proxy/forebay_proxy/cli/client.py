@@ -92,10 +92,6 @@ class SidecarClient:
         """``POST /v1/evict`` with ``{"shards": [...]}`` or ``{"all": true}``; bytes freed, and bytes that stay as they are leased."""
         return _table(self._once("POST", "/v1/evict", json.dumps(selection).encode(), timeout_s=_EVICT_TIMEOUT_S))
 
-    def remove_set(self, text: str) -> None:
-        """``POST /v1/sets/remove``: the set is kept filled no longer. Raises ``SidecarRefused`` (404) where there is none of that name."""
-        self._once("POST", "/v1/sets/remove", json.dumps({"set": text}).encode(), timeout_s=_TIMEOUT_S)
-
     def allow(self, origins: Sequence[str]) -> None:
         """``POST /v1/allow``: the sidecar may go to these origins too, in the words of ``--allow-origin``. Raises ``SidecarRefused``."""
         self._once("POST", "/v1/allow", json.dumps({"origins": list(origins)}).encode(), timeout_s=_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""What people send to our own paths, read and checked: evict lists, rates, sets, origins. Pure."""
+"""What people send to our own paths, read and checked: evict lists, rates, origins. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 from forebay_proxy.background.verifier import RATE_BYTES_S
 from forebay_proxy.core.errors import InvalidRequest
 
-__all__ = ["COMMAND_BODY_BYTES", "MAX_ORIGINS", "parse_origins", "parse_patterns", "parse_rate", "parse_set"]
+__all__ = ["COMMAND_BODY_BYTES", "MAX_ORIGINS", "parse_origins", "parse_patterns", "parse_rate"]
 
 COMMAND_BODY_BYTES = 1024 * 1024  # an evict list; a pattern says the same in a hundred bytes
 MAX_PATTERNS = 10_000
@@ -29,16 +29,6 @@ def parse_patterns(body: bytes) -> list[str] | None:
     step = 'send {"shards": ["s3://bucket/train-*.tar"]} or {"all": true}'
     wish = _object(body, step)
     return None if wish == {"all": True} and wish["all"] is True else _texts(wish, "shards", MAX_PATTERNS, step)
-
-
-def parse_set(body: bytes) -> str:
-    """The name in a body that ends a set. Raises ``InvalidRequest``."""
-    step = 'send {"set": "s3://bucket/{000..999}.tar"}, as GET /v1/status has it'
-    wish = _object(body, step)
-    name = wish.get("set")
-    if set(wish) != {"set"} or not isinstance(name, str) or not name:
-        raise InvalidRequest("the body names no set", next_step=step)
-    return name
 
 
 def parse_origins(body: bytes) -> list[str]:

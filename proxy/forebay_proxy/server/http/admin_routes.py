@@ -12,10 +12,10 @@ from urllib.parse import parse_qs, unquote
 
 from aiohttp import web
 
-from forebay_proxy.core.errors import ForebayError, InvalidRequest
+from forebay_proxy.core.errors import ForebayError
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.live_jobs import LiveJobs
-from forebay_proxy.server.http.admin_bodies import COMMAND_BODY_BYTES, parse_origins, parse_patterns, parse_rate, parse_set
+from forebay_proxy.server.http.admin_bodies import COMMAND_BODY_BYTES, parse_origins, parse_patterns, parse_rate
 from forebay_proxy.server.http.body_writer import cut
 from forebay_proxy.server.http.framing import Bodies, Busy
 from forebay_proxy.server.http.plan_route import PlanRoute
@@ -56,11 +56,6 @@ class Housekeeping(Protocol):
 
     def verify(self, patterns: list[str] | None, rate_bytes_s: float) -> AsyncIterator[dict[str, object]]:
         """Compare what matches with its checksums, no faster than that; the last event is named "end". A wrong segment is removed."""
-        ...
-
-    @property
-    def remove_set(self) -> Callable[[str], bool]:
-        """Keeps the declared set of this name filled no longer; False: there is none."""
         ...
 
     def warm(self, shards: list[Shard], set_name: str | None = None) -> AsyncIterator[dict[str, object]]:
@@ -108,7 +103,6 @@ class AdminRoutes:
             "/v1/plans": {"GET": plans.show},
             "/v1/evict": {"POST": self._evict},
             "/v1/warm": {"POST": self._warm},
-            "/v1/sets/remove": {"POST": self._remove_set},
             "/v1/verify": {"POST": self._verify},
             **({"/v1/allow": {"POST": self._allow}} if allow else {}),
             **{path: {"GET": self._show_page} for path in self._page},
@@ -180,13 +174,6 @@ class AdminRoutes:
             patterns = parse_patterns(body)
         return answer_json(await self._operations.evict(patterns))
 
-    async def _remove_set(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        async with self._bodies.read(request, COMMAND_BODY_BYTES) as body:
-            name = parse_set(body)
-        if not self._operations.remove_set(name):
-            raise InvalidRequest("no declared set has this name", status=404, next_step="'forebay status' lists them")
-        return web.Response(status=204)
-
     async def _allow(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         async with self._bodies.read(request, COMMAND_BODY_BYTES) as body:
             origins = parse_origins(body)
@@ -196,11 +183,11 @@ class AdminRoutes:
 
     async def _warm(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         self._check_warming()
-        plan, shards, _ = await self._plans.read(request)
+        _, shards, _ = await self._plans.read(request)
         self._check_warming()  # again: a place is taken only now, or bodies that drip would keep them all
         self._warm_ups += 1
         try:
-            return await self._stream(request, record, self._operations.warm(list(shards), plan.set))
+            return await self._stream(request, record, self._operations.warm(shards))
         finally:
             self._warm_ups -= 1
 

@@ -287,7 +287,7 @@ async def test_a_real_browser_shows_declared_sets(monkeypatch: pytest.MonkeyPatc
             "state": "waits for room", "opened": {"train-7": 1234, "": 5},
             "failures": [{"count": 2, "shard": "s3://b/1.tar", "cause": "no tar", "next_step": "look"}],
         },
-        {"set": "<b>s3://x</b>", "shards": 1, "complete": None, "stored_bytes": None, "state": "waits for its first reader", "opened": {}},
+        {"set": "<b>s3://x</b>", "shards": 1, "complete": None, "stored_bytes": None, "state": "fetching", "opened": {}},
     ]  # fmt: skip
     status = fake_status() | {"sets": sets}
     monkeypatch.setattr(http_server, "fake_status", lambda: status)
