@@ -185,7 +185,7 @@ class FakeOperations:
 
     def __init__(self) -> None:
         self.evicted: list[list[str] | None] = []
-        self.verified: list[tuple[list[str] | None, float]] = []
+        self.verified: list[list[str] | None] = []
         self.warm_gate: asyncio.Event | None = None
         self.warm_error: ShardError | None = None
         self.warm_left = asyncio.Event()
@@ -197,8 +197,8 @@ class FakeOperations:
         self.evicted.append(patterns)
         return {"shards": 1, "bytes": 10, "leased": 0}
 
-    async def verify(self, patterns: list[str] | None, rate_bytes_s: float) -> AsyncIterator[dict[str, object]]:
-        self.verified.append((patterns, rate_bytes_s))
+    async def verify(self, patterns: list[str] | None) -> AsyncIterator[dict[str, object]]:
+        self.verified.append(patterns)
         try:
             yield {"event": "progress", "done_bytes": 0, "bytes": 10}
             if self.warm_gate is not None:

@@ -17,10 +17,10 @@ from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.core.tasks import Event, told_while
 
-__all__ = ["RATE_BYTES_S", "IdleVerifier", "Verifier"]
+__all__ = ["IdleVerifier", "Verifier"]
 
 # A sixth of what one NVMe reads, and a twentieth of a core for the sums: training meanwhile does not notice, and a terabyte takes half an
-# hour. --rate asks for another one.
+# hour.
 RATE_BYTES_S = 500 * 10**6
 AT_ONCE = 2  # of the eight read threads: enough to keep a queue at the disk
 

@@ -102,10 +102,9 @@ class SidecarClient:
             "/v1/warm" + (f"?{query}" if query else ""), body, {"Content-Type": content_type, **dict(headers)}, done="warmed"
         )
 
-    def verify(self, selection: Mapping[str, Any], rate_bytes_s: int | None = None) -> Iterator[Table]:
+    def verify(self, selection: Mapping[str, Any]) -> Iterator[Table]:
         """``POST /v1/verify`` with a selection as of ``evict``; yields its events as they come."""
-        path = "/v1/verify" + (f"?rate={rate_bytes_s}" if rate_bytes_s else "")
-        return self._events(path, json.dumps(selection).encode(), {"Content-Type": "application/json"}, done="verified")
+        return self._events("/v1/verify", json.dumps(selection).encode(), {"Content-Type": "application/json"}, done="verified")
 
     def samples(self, target: str, headers: tuple[tuple[str, str], ...] = ()) -> tuple[int, str, str]:
         """How many samples the shard at ``target`` ("/s3/bucket/key") has, its ETag, and what is amiss with them ("": nothing).

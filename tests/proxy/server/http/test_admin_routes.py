@@ -18,7 +18,6 @@ from support.fake_cache import fake_plan, fake_status
 from support.http_server import Reply, World, listening, read_to_end, request
 from support.lengths import ordinarily
 
-from forebay_proxy.background.verifier import RATE_BYTES_S
 from forebay_proxy.core.errors import OriginUnavailable
 from forebay_proxy.core.facts.requests import Aborted, RequestDone
 from forebay_proxy.server.http import plan_route
@@ -184,19 +183,11 @@ async def test_warm_shows_each_event_at_once(world: World) -> None:
 
 
 async def test_verify_streams_a_line_an_event(world: World) -> None:
-    """Operations are told what and how fast."""
-    reply = await send(world, "POST", "/v1/verify?rate=1000", {"shards": ["s3://b/*"]})
+    """Operations are told what."""
+    reply = await send(world, "POST", "/v1/verify", {"shards": ["s3://b/*"]})
     assert [json.loads(line)["event"] for line in reply.body.splitlines()] == ["progress", "end"]
     await send(world, "POST", "/v1/verify", {"all": True})
-    assert world.operations.verified == [(["s3://b/*"], 1000.0), (None, float(RATE_BYTES_S))]
-
-
-@pytest.mark.parametrize("query", ["rate=0", "rate=-5", "rate=fast", "rate=1e9", "rate=" + "9" * 20])
-async def test_an_unclear_rate_begins_nothing(world: World, query: str) -> None:
-    """400 and what would be right."""
-    reply = await send(world, "POST", f"/v1/verify?{query}", {"all": True})
-    assert (reply.status, world.operations.verified) == (400, [])
-    assert "?rate=" in reply.problem["next_step"]
+    assert world.operations.verified == [["s3://b/*"], None]
 
 
 async def test_one_verification_at_a_time(world: World) -> None:

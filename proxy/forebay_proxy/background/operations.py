@@ -72,9 +72,9 @@ class Operations:
             freed += sum(sizes)
         return {"shards": shards, "bytes": freed, "leased": leased}
 
-    def verify(self, patterns: list[str] | None, rate_bytes_s: float) -> AsyncIterator[dict[str, object]]:
+    def verify(self, patterns: list[str] | None) -> AsyncIterator[dict[str, object]]:
         """Compare what matches with its checksums; yields the events of ``POST /v1/verify``."""
-        return Verifier(self._segment_check, self.selected(patterns), rate_bytes_s).run()
+        return Verifier(self._segment_check, self.selected(patterns)).run()
 
     def selected(self, patterns: list[str] | None) -> AsyncIterator[Entry]:
         """What is here and matches, by name."""
