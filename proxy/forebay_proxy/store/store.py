@@ -102,26 +102,23 @@ class Store:
 
         Nothing is removed here, so that the time does not grow with what a killed process, or a lost index, left behind: see ``sweep``.
         """
-        loaded = StartReport()
+        notices = list[str]()
         try:
             with disk_errors("load", str(self.path)):
-                index = await self._load_index(loaded.notices)
+                index = await self._load_index(notices)
                 scan = await self._pools.reads.run(self.directory.scan)
         except DiskFailed as error:
             raise ConfigError(f"cache directory {self.path} cannot be used: {error}", next_step="name another with --cache-dir") from error
-        found = recover(index.rows, scan, index.committed_at, self.layout)
-        loaded.rows, loaded.allocated, loaded.unknown = found.rows, found.allocated, scan.unknown
-        loaded.rows_doubted = len(found.doubted)
-        loaded.rows_refused, loaded.rows_without_file = index.refused, len(found.dropped)
-        gone = frozenset(found.dropped)
-        loaded.segments_without_file = sum(row.claimed for row in index.rows if row.key in gone)
-        loaded.files_without_row, loaded.unclaimed_bytes = len(found.garbage), found.unclaimed_bytes if self.abilities.punch else 0
-        self.sweeping.add(found.garbage, found.unclaimed)
+        loaded = recover(index.rows, scan, index.committed_at, self.layout)
+        loaded.rows_refused, loaded.notices = index.refused, notices
+        if not self.abilities.punch:
+            loaded.unclaimed_bytes = 0
+        self.sweeping.add(loaded.garbage, loaded.unclaimed)
         self.samples.found(scan.samples)
-        loaded.allocated_bytes = self.measure() + sum(found.allocated.values())
+        self.measure()
         describe(loaded)
         self.index_writer.start()
-        await self._drop(found.dropped)
+        await self._drop(loaded.dropped)
         return loaded
 
     async def _load_index(self, notices: list[str]) -> LoadedIndex:
