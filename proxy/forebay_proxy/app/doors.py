@@ -10,8 +10,7 @@ from pathlib import Path
 
 from forebay_proxy.app.composition import CacheParts
 from forebay_proxy.app.startup import Start
-from forebay_proxy.app.status import StatusReport
-from forebay_proxy.app.telemetry_parts import TelemetryParts
+from forebay_proxy.app.status import StatusReport, TelemetryParts
 from forebay_proxy.background.operations import Operations
 from forebay_proxy.background.plan_intake import PlanIntake
 from forebay_proxy.core.errors import ConfigError, InvalidRequest

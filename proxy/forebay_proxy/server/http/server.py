@@ -257,7 +257,9 @@ class HttpServer:
     def _refusal(self, error: ForebayError, request: web.BaseRequest) -> web.StreamResponse:
         if isinstance(error, AccessRefused):
             self._events.emit(ClientRefused(error.reason))
-        _log_refusal(error)
+        # Once, without a query: what a client got wrong is its own business (debug), what an origin or we did is not (warning).
+        ours = error.status >= 500 and not isinstance(error, Draining | NotOffered)
+        log.log(logging.WARNING if ours else logging.DEBUG, "%d %s: %s", error.status, error.title, in_words(error))
         response = answer_in_xml(error) if speaks_s3(request.raw_path, request.headers) else answer_error(error)
         if isinstance(error, BadFraming | Draining | AccessRefused) or "Expect" in request.headers:
             # Where the next request would begin is anybody's guess (also where a body was announced, and need not come now); or there will
@@ -268,12 +270,6 @@ class HttpServer:
 
 def _draining() -> Draining:
     return Draining("the sidecar is shutting down", next_step="ask again: its successor answers at the same address, or read the origin")
-
-
-def _log_refusal(error: ForebayError) -> None:
-    """Once, without a query: what a client got wrong is its own business (debug), what an origin or we did is not (warning)."""
-    ours = error.status >= 500 and not isinstance(error, Draining | NotOffered)
-    log.log(logging.WARNING if ours else logging.DEBUG, "%d %s: %s", error.status, error.title, in_words(error))
 
 
 def _fault(error: Exception) -> web.StreamResponse:
