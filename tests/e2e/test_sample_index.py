@@ -262,7 +262,7 @@ def test_the_verb_names_what_has_none(sidecar: Sidecar, shards: Path, place: Pat
     """Exit code 1, no half sizes.json; two shards of one name, or no place for the sizes, end it before anything is fetched."""
     done = forebay(place, "index", *urls(shards, 0), f"file://{shards}/gz.tar", f"file://{shards}/absent.tar", "--url", sidecar.url)
     assert (done.returncode, done.stdout) == (1, f"{SAMPLES} samples in 1 shard ({SAMPLES} to {SAMPLES} each)\n")
-    assert "gz.tar: it has no sample index: it is not a plain tar (gzip)" in done.stderr
+    assert "gz.tar: it has no sample index: it is not a plain tar (gz)" in done.stderr
     assert "absent.tar" in done.stderr
     assert "2 of 3 shards have no index" in done.stderr
     assert not (place / "sizes.json").exists()

@@ -19,7 +19,7 @@ from forebay_proxy.cache.resident.space import Slice
 from forebay_proxy.core.facts.cache import DiskOperationFailed
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.policy.eviction.ledger import Grant
-from forebay_proxy.store import file_table
+from forebay_proxy.store import store as store_module
 from forebay_proxy.store.files import file_io
 from forebay_proxy.store.files.shard_file import ShardFile
 
@@ -101,7 +101,7 @@ async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.M
 
 async def test_a_file_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for it any more: it leaves at the next pass, and not at the next start only."""
-    monkeypatch.setattr(file_table, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(store_module, "PATIENCE_S", 0.01)
     create, hangs, shards = file_io.create, threading.Event(), tmp_path / "c" / "shards"
 
     def late(*args: Any) -> int:

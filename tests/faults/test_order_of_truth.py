@@ -177,7 +177,7 @@ async def test_a_dropped_row_is_gone_before_its_file_is_made_anew(tmp_path: Path
     loaded = await store.load()
     copy = copy_tree(tmp_path / "c", tmp_path / "copy")
     await store.aclose()
-    assert loaded.rows_without_file == 1
+    assert len(loaded.dropped) == 1
     with closing(sqlite3.connect(copy / "index" / "cache.db")) as index:
         assert index.execute("SELECT count(*) FROM Cache").fetchall() == [(0,)]
 

@@ -178,7 +178,7 @@ async def test_an_index_that_cannot_be_read_is_out_of_the_way(tmp_path: Path, mo
 
         patch.setattr(IndexDatabase, "load", fail)
         assert "disk I/O error" in (await look(tmp_path / "c")).notices[0]
-    assert (await look(tmp_path / "c")).rows_without_file == 0, "it is gone for good"
+    assert len((await look(tmp_path / "c")).dropped) == 0, "it is gone for good"
 
 
 @pytest.mark.another_python

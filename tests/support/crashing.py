@@ -18,7 +18,7 @@ import pytest
 
 from forebay_proxy.cache.fetching import segment_storage
 from forebay_proxy.cache.resident import open_files
-from forebay_proxy.store import file_table
+from forebay_proxy.store import store as store_module
 from forebay_proxy.store.files import file_io, shard_file
 from forebay_proxy.store.files.thread_pools import Pool
 
@@ -53,7 +53,7 @@ class Instants:
                 return append(*args)
 
         monkeypatch.setattr(file_io, "append", appended)
-        for module in (file_table, open_files, shard_file):
+        for module in (store_module, open_files, shard_file):
             monkeypatch.setattr(module, "PATIENCE_S", UNLIMITED_S)
         monkeypatch.setattr(segment_storage, "HUNG_S", UNLIMITED_S)
 

@@ -185,13 +185,10 @@ class FakeOperations:
 
     def __init__(self) -> None:
         self.evicted: list[list[str] | None] = []
-        self.verified: list[tuple[list[str] | None, float]] = []
+        self.verified: list[list[str] | None] = []
         self.warm_gate: asyncio.Event | None = None
         self.warm_error: ShardError | None = None
         self.warm_left = asyncio.Event()
-
-    def remove_set(self, name: str) -> bool:
-        return name == "known"
 
     def shards(self, name: str = "") -> list[dict[str, object]]:
         return [{"shard": "s3://b/0.tar", "complete": True}]
@@ -200,8 +197,8 @@ class FakeOperations:
         self.evicted.append(patterns)
         return {"shards": 1, "bytes": 10, "leased": 0}
 
-    async def verify(self, patterns: list[str] | None, rate_bytes_s: float) -> AsyncIterator[dict[str, object]]:
-        self.verified.append((patterns, rate_bytes_s))
+    async def verify(self, patterns: list[str] | None) -> AsyncIterator[dict[str, object]]:
+        self.verified.append(patterns)
         try:
             yield {"event": "progress", "done_bytes": 0, "bytes": 10}
             if self.warm_gate is not None:
@@ -210,7 +207,7 @@ class FakeOperations:
         finally:
             self.warm_left.set()
 
-    async def warm(self, shards: list[Shard], set_name: str | None = None) -> AsyncIterator[dict[str, object]]:
+    async def warm(self, shards: list[Shard]) -> AsyncIterator[dict[str, object]]:
         try:
             for shard in shards:
                 yield {"event": "shard", "shard": shard.name, "result": "stored", "bytes": 10, "error": ""}

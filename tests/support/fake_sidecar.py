@@ -151,7 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"] or 0))
         self._record(body)
-        if self.path in ("/v1/evict", "/v1/sets/remove"):
+        if self.path == "/v1/evict":
             self._json(self.fake.evicted)
         elif self.path.partition("?")[0] == "/v1/verify":
             self._lines(self.fake.verify_events)

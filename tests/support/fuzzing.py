@@ -25,7 +25,7 @@ from forebay_proxy.core.http_range import Suffix
 from forebay_proxy.core.segments import DEFAULT_LAYOUT
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.origins.response import OriginResponse, parse_content_range, parse_unsatisfied_range
-from forebay_proxy.server.http.admin_bodies import parse_patterns
+from forebay_proxy.server.http.admin_routes import parse_patterns
 from forebay_proxy.server.http.plan_route import parse_plan, shards_of
 from forebay_proxy.store.index import row
 from forebay_proxy.store.index.row import InvalidRow

@@ -15,9 +15,9 @@ from support.fake_origin import FakeOrigin, FakeOrigins
 from support.scripted_answers import ramp
 
 from forebay_proxy.app.composition import CacheParts, Surroundings, build_cache
-from forebay_proxy.app.operations import Operations
 from forebay_proxy.app.startup import adopt
 from forebay_proxy.background.disk_monitor import DiskMonitor
+from forebay_proxy.background.operations import Operations
 from forebay_proxy.background.prefetcher import Prefetcher
 from forebay_proxy.background.sample_indexer import SampleIndexer
 from forebay_proxy.background.set_prefetch import SetPrefetch

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from support.fake_cache import FakeCache, FakeOperations, FakePlans, FakeShard, fake_plans, fake_status
 
 from forebay_proxy.core.events import Event, Events
-from forebay_proxy.server.http.meter_route import MeterDoor
 from forebay_proxy.server.http.server import HttpServer
 from forebay_proxy.server.net.access import Access
 from forebay_proxy.wire.protocol.meter import MeterBody
@@ -78,7 +78,8 @@ async def listening(
     ended: list[ReaderName] = []
     server = HttpServer(
         cache=cache, plans=plans, operations=operations, status=fake_status, announced=fake_plans,
-        meters=MeterDoor(lambda reader, body: meters.append((reader, body)), ended.append, lambda job: {"job": job, "ranks": []}),
+        meters=SimpleNamespace(take=lambda reader, body: meters.append((reader, body)), end=ended.append),
+        meter_page=lambda job: {"job": job, "ranks": []},
         metrics=lambda: (b"forebay_up 1\n", "text/plain; version=0.0.4"),
         access=Access(os.getuid()), events=board, pass_headers=pass_headers, instance="feed",
     )  # fmt: skip

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from forebay_proxy.app.composition import CacheParts
-from forebay_proxy.app.operations import Operations
 from forebay_proxy.app.startup import Start
-from forebay_proxy.app.status import StatusReport
-from forebay_proxy.app.telemetry_parts import TelemetryParts
+from forebay_proxy.app.status import StatusReport, TelemetryParts
+from forebay_proxy.background.operations import Operations
 from forebay_proxy.background.plan_intake import PlanIntake
 from forebay_proxy.core.errors import ConfigError, InvalidRequest
 from forebay_proxy.core.request_loop import LoopGuard
@@ -20,7 +19,6 @@ from forebay_proxy.core.uids import anybodys_uid
 from forebay_proxy.node.runfile import Claim
 from forebay_proxy.origins.net.guard import Guard, Refused
 from forebay_proxy.server.fd_door import FdServer, default_socket
-from forebay_proxy.server.http.meter_route import MeterDoor
 from forebay_proxy.server.http.server import HttpServer
 from forebay_proxy.server.net.access import Access
 
@@ -52,11 +50,9 @@ class SidecarDoors:
         self._guard, self._report = guard, report
         self.http = HttpServer(
             cache=cache, plans=PlanIntake(plans, parts.prefetcher),
-            operations=Operations(
-                cache, parts.resolver, parts.segment_reader, start.clock, parts.sets.declare, parts.tar_check, parts.sets.remove
-            ),
+            operations=Operations(cache, parts.resolver, parts.segment_reader, start.clock, parts.tar_check),
             status=report.status, announced=report.announced, indexes=parts.indexer,
-            meters=MeterDoor(telemetry.meters.take, telemetry.meters.end, report.meter_page),
+            meters=telemetry.meters, meter_page=report.meter_page,
             metrics=telemetry.metrics.render,
             access=self._access, events=start.events, pass_headers=settings.pass_header, clock=start.clock,
             loop_guard=loop_guard, instance=start.instance, jobs=plans.jobs, allow=self._allow,

@@ -14,9 +14,8 @@ from typing import Any, NoReturn
 from forebay_proxy.app.composition import CacheParts, Surroundings, build_cache
 from forebay_proxy.app.doors import SidecarDoors
 from forebay_proxy.app.shutdown import Deadline, Shutdown
-from forebay_proxy.app.startup import NotBegun, OwnedDirectory, Start, adopt, own_directory
-from forebay_proxy.app.status import ServiceInfo, StatusReport
-from forebay_proxy.app.telemetry_parts import TelemetryParts, begin_access_log
+from forebay_proxy.app.startup import NotBegun, OwnedDirectory, Start, adopt, begin_access_log, own_directory
+from forebay_proxy.app.status import ServiceInfo, StatusReport, TelemetryParts
 from forebay_proxy.background.set_prefetch import check_sets
 from forebay_proxy.background.verifier import IdleVerifier
 from forebay_proxy.config.settings import Settings

@@ -16,6 +16,7 @@ from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.config.settings import Settings
+from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.cache import CacheRecovered
 from forebay_proxy.core.segments import SegmentLayout
@@ -24,9 +25,10 @@ from forebay_proxy.node import cache_location
 from forebay_proxy.node.cache_location import CacheLocation, Capacity, Machine
 from forebay_proxy.store.directory import DirectoryOwned
 from forebay_proxy.store.store import StartReport, Store
+from forebay_proxy.telemetry.access_log import AccessLog
 from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, parse_origin_url
 
-__all__ = ["NotBegun", "OwnedDirectory", "Start", "adopt", "own_directory"]
+__all__ = ["NotBegun", "OwnedDirectory", "Start", "adopt", "begin_access_log", "own_directory"]
 
 log = logging.getLogger("forebay")
 
@@ -116,3 +118,16 @@ def adopt(loaded: StartReport, store: Store, resolver: VersionResolver, cache: S
         entry = Entry.of_row(shard, row, store.boot_id, store.layout)
         resolver.versions.found(entry)
         cache.room.found(entry, loaded.allocated[row.key])
+
+
+async def begin_access_log(start: Start, store: Store) -> None:
+    """Write one where the settings name a file. Raises ``ConfigError``: it cannot be there, or cannot be written."""
+    path = start.settings.access_log
+    if path is None:
+        return
+    if path.resolve().is_relative_to(store.path.resolve()):
+        step = "name a file elsewhere: what lies in the cache directory counts against --cache-size, and a log grows without a bound"
+        raise ConfigError(f"--access-log {path} is in the cache directory", next_step=step)
+    access_log = AccessLog(path, store.directory.hmac_key, start.events, clock=start.clock)
+    await access_log.start()
+    start.life.push_async_callback(access_log.aclose)

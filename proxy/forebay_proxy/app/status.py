@@ -12,22 +12,54 @@ from pathlib import Path
 from typing import Any
 
 from forebay_proxy.app.composition import CacheParts
-from forebay_proxy.app.telemetry_parts import TelemetryParts
 from forebay_proxy.background.prefetcher import Prefetcher
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.config.settings import Settings, as_json
+from forebay_proxy.core.events import Events
 from forebay_proxy.core.logs import log_path
 from forebay_proxy.core.shard import shown_set
 from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
 from forebay_proxy.server.http.plan_route import MOST_ROWS
-from forebay_proxy.telemetry.counters import PlanAdherence
+from forebay_proxy.telemetry.counters import Counters, PlanAdherence
+from forebay_proxy.telemetry.meter_board import MeterBoard
+from forebay_proxy.telemetry.origin_board import OriginBoard
+from forebay_proxy.telemetry.prometheus.metrics import Metrics
+from forebay_proxy.telemetry.troubles import RecentErrors, Troubles
 from forebay_proxy.telemetry.usage import PeakBytes, Usage
 from forebay_proxy.telemetry.verdict import verdict
 from forebay_proxy.telemetry.waits import OPENING, why
 from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.protocol.version import VERSION
 
-__all__ = ["Lead", "PlanStatus", "ServiceInfo", "StatusReport"]
+__all__ = ["Lead", "PlanStatus", "ServiceInfo", "StatusReport", "TelemetryParts"]
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryParts:
+    """What every sidecar counts and keeps; each part hears the facts that it names, but ``troubles``, which asks the counters, and
+    ``meters``, which is told by training processes.
+    """
+
+    counters: Counters
+    adherence: PlanAdherence
+    metrics: Metrics
+    board: OriginBoard
+    recent_errors: RecentErrors
+    troubles: Troubles
+    meters: MeterBoard
+
+    @classmethod
+    def build(cls, events: Events, clock: Callable[[], float], segment_bytes: int) -> TelemetryParts:
+        """They listen from now on."""
+        counters = Counters()
+        troubles = Troubles(clock, segment_bytes, lambda: counters.bypassed)
+        parts = cls(
+            counters, PlanAdherence(), Metrics(version=VERSION), OriginBoard(clock), RecentErrors(time.time), troubles,
+            MeterBoard(events, clock),
+        )  # fmt: skip
+        for part in (parts.counters, parts.adherence, parts.metrics, parts.board, parts.recent_errors):
+            events.listen(part.listen, part.kinds)
+        return parts
 
 
 @dataclass(frozen=True, slots=True)

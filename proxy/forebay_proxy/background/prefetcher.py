@@ -8,7 +8,6 @@ Demand goes first because the limiter gives it the next slot; prefetch only ever
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 import time
 from collections import Counter
@@ -47,7 +46,6 @@ class NegativeCache:
     def __init__(self) -> None:
         self.of_origin: Counter[str] = Counter()  # names without an origin are not counted
         self._until: dict[str, tuple[float, str]] = {}
-        self._ends: list[tuple[float, str]] = []  # a heap; an end that is not its name's any more is passed over
 
     def __len__(self) -> int:
         return len(self._until)
@@ -57,21 +55,17 @@ class NegativeCache:
 
     def add(self, name: str, origin: str, until: float) -> None:
         """Leave ``name`` alone until then, or longer if that was said before."""
-        before = self._until.get(name)
-        if before is None:
+        if name not in self._until:
             self.of_origin[origin] += 1
-        elif before[0] >= until:
-            return
-        self._until[name] = until, origin
-        heapq.heappush(self._ends, (until, name))
+            self._until[name] = until, origin
+        elif self._until[name][0] < until:
+            self._until[name] = until, origin
 
     def over(self, now: float) -> Iterator[str]:
         """Those whose time is over; each is told once."""
-        while self._ends and self._ends[0][0] <= now:
-            until, name = heapq.heappop(self._ends)
-            if name in self._until and self._until[name][0] == until:
-                self.of_origin -= Counter((self._until.pop(name)[1],))
-                yield name
+        for name in [name for name, (until, _) in self._until.items() if until <= now]:
+            self.of_origin -= Counter((self._until.pop(name)[1],))
+            yield name
 
 
 class _View:

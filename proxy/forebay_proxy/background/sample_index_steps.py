@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.core.errors import IndexNotYet, NoIndex
+from forebay_proxy.wire.tar.first_bytes import MAGIC_BYTES, compression_of
 from forebay_proxy.wire.tar.header import BadTar
 from forebay_proxy.wire.tar.sample_index import IndexBuilder, NotIndexable, encode
 from forebay_proxy.wire.tar.scan import scan
@@ -32,11 +33,6 @@ MOST_TIME_S = 120.0  # of work: a million members take ten
 AHEAD_PAUSE = 19.0  # pauses in units of the work before, while the sidecar is busy: 5 % of a core
 ASKED_PAUSE = 2.0
 MOST_PAUSE_S = 1.0
-
-_KINDS = {
-    b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "a zip archive",
-    b"PAR1": "Parquet",
-}  # fmt: skip
 
 
 class SampleIndexSteps:
@@ -87,9 +83,7 @@ class SampleIndexSteps:
     def _described(self, bad: BadTar) -> str:
         if bad.kind != "start":
             return f"its tar is not well formed: {bad}, at byte {bad.at}"
-        beginning = os.pread(self._fd, 8, 0)
-        kind = next((kind for magic, kind in _KINDS.items() if beginning.startswith(magic)), "")
-        return f"it is not a plain tar ({kind or bad})"
+        return f"it is not a plain tar ({compression_of(os.pread(self._fd, MAGIC_BYTES, 0)) or bad})"
 
 
 class SampleIndexReader:

@@ -59,7 +59,6 @@ class _Declared:
     text: str
     shards: PatternSet
     rewound_at: float
-    is_awaited: bool = False  # its shards are not fetched before a reader opens one
     cursor: int = 0  # the next shard to look at
     epochs: tuple[tuple[str, int], ...] = ()  # of each job, when the pass over the set began
     warned: bool = False  # that something of it is no tar
@@ -205,21 +204,6 @@ class SetPrefetch:
     def __len__(self) -> int:
         return len(self._sets)
 
-    def declare(self, text: str) -> None:
-        """A person warmed the set ``text``: from its first reader on it is fetched like the others, until no job has read it for hours."""
-        key = self._plans.epochs.declare_set(text, self._plans.clock(), for_good=False)
-        shards = self._plans.epochs.sets.get(key)
-        if shards is not None and key not in self._sets:
-            self._sets[key] = _Declared(key, text, shards, self._clock(), True)
-
-    def remove(self, name: str) -> bool:
-        """Keep the set shown as ``name`` filled no longer; False: there is none."""
-        keys = [key for key, declared in self._sets.items() if name in (declared.text, shown_set(declared.text))]
-        for key in keys:
-            del self._sets[key]
-            self._plans.epochs.undeclare_set(key)
-        return bool(keys)
-
     def status_rows(self) -> list[dict[str, object]]:
         """For ``/v1/status``: for each set the number of its shards, how many of them each live job has opened in its epoch, how many are
         stored, the failures, and what goes on.
@@ -261,8 +245,6 @@ class SetPrefetch:
     def _state(self, declared: _Declared, complete: int, *, failed: bool) -> str:
         if not self._runs:
             return "not fetched ahead: prefetch is off"
-        if declared.is_awaited:
-            return "waits for its first reader"
         if complete == len(declared.shards):
             return "all here"
         if declared.ended and not self._unread.coming and not self._again:
@@ -274,8 +256,6 @@ class SetPrefetch:
     def look_again(self) -> None:
         """Once a second: there may be room now."""
         self._unread.look_again(len(self._cache.readers))
-        for key in [key for key in self._sets if self._plans.epochs.sets.get(key) is None]:
-            del self._sets[key]
         self._woken.set()
 
     async def run(self) -> None:
@@ -287,9 +267,7 @@ class SetPrefetch:
 
     def read(self, fact: SetShardOpened) -> None:
         """A job has opened a shard of a set: it is unread no more."""
-        declared = self._sets.get(fact.key)
-        if declared is not None:
-            declared.is_awaited = False
+        if fact.key in self._sets:
             self._unread.readers = max(self._unread.readers, len(self._cache.readers))
             self._woken.set()
 
@@ -305,7 +283,7 @@ class SetPrefetch:
                 await self._woken.wait()
 
     def _has_more(self) -> bool:
-        wants = any(not declared.is_awaited and not declared.ended for declared in self._sets.values())
+        wants = any(not declared.ended for declared in self._sets.values())
         return wants and not self._held_back()  # in this order: to see whether there is room, thousands of tiny shards are walked over
 
     def _held_back(self) -> bool:
@@ -322,8 +300,6 @@ class SetPrefetch:
             if any(self._wanted(declared, shard.name) for declared in self._sets.values() if declared.shards.index(shard.name) is not None):
                 return shard
         for declared in self._sets.values():
-            if declared.is_awaited:
-                continue
             self._begin_again(declared)
             for index in range(declared.cursor, min(declared.cursor + STEPS, len(declared.shards))):
                 declared.cursor = index + 1

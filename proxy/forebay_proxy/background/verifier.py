@@ -17,10 +17,10 @@ from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.core.tasks import Event, told_while
 
-__all__ = ["RATE_BYTES_S", "IdleVerifier", "Verifier"]
+__all__ = ["IdleVerifier", "Verifier"]
 
 # A sixth of what one NVMe reads, and a twentieth of a core for the sums: training meanwhile does not notice, and a terabyte takes half an
-# hour. --rate asks for another one.
+# hour.
 RATE_BYTES_S = 500 * 10**6
 AT_ONCE = 2  # of the eight read threads: enough to keep a queue at the disk
 
@@ -57,8 +57,11 @@ class Verifier:
         return {"event": "progress", "done_bytes": self._done_bytes, "bytes": self._total_bytes}
 
     async def _all(self) -> None:
-        await self._list()
-        waiting = self._segments_in_order()
+        async for entry in self._entries:
+            indices = list(entry.segments.stored())
+            self._work.append((entry, indices))
+            self._total_bytes += sum(entry.segments.span(index)[1] for index in indices)
+        waiting = ((entry, index) for entry, indices in self._work for index in indices)
         started = self._clock()
         async with asyncio.TaskGroup() as group:
             for number in range(AT_ONCE):
@@ -67,15 +70,6 @@ class Verifier:
             "event": "end", "shards": sum(1 for _, indices in self._work if indices), "segments": self._segments,
             "bytes": self._done_bytes, "wrong": self._wrong.total(), "wrong_shards": len(self._wrong), "unread": self._unread,
         })  # fmt: skip
-
-    async def _list(self) -> None:
-        async for entry in self._entries:
-            indices = list(entry.segments.stored())
-            self._work.append((entry, indices))
-            self._total_bytes += sum(entry.segments.span(index)[1] for index in indices)
-
-    def _segments_in_order(self) -> Iterator[tuple[Entry, int]]:
-        return ((entry, index) for entry, indices in self._work for index in indices)
 
     async def _some(self, waiting: Iterator[tuple[Entry, int]], started: float) -> None:
         for entry, index in waiting:

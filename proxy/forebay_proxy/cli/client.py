@@ -92,10 +92,6 @@ class SidecarClient:
         """``POST /v1/evict`` with ``{"shards": [...]}`` or ``{"all": true}``; bytes freed, and bytes that stay as they are leased."""
         return _table(self._once("POST", "/v1/evict", json.dumps(selection).encode(), timeout_s=_EVICT_TIMEOUT_S))
 
-    def remove_set(self, text: str) -> None:
-        """``POST /v1/sets/remove``: the set is kept filled no longer. Raises ``SidecarRefused`` (404) where there is none of that name."""
-        self._once("POST", "/v1/sets/remove", json.dumps({"set": text}).encode(), timeout_s=_TIMEOUT_S)
-
     def allow(self, origins: Sequence[str]) -> None:
         """``POST /v1/allow``: the sidecar may go to these origins too, in the words of ``--allow-origin``. Raises ``SidecarRefused``."""
         self._once("POST", "/v1/allow", json.dumps({"origins": list(origins)}).encode(), timeout_s=_TIMEOUT_S)
@@ -106,10 +102,9 @@ class SidecarClient:
             "/v1/warm" + (f"?{query}" if query else ""), body, {"Content-Type": content_type, **dict(headers)}, done="warmed"
         )
 
-    def verify(self, selection: Mapping[str, Any], rate_bytes_s: int | None = None) -> Iterator[Table]:
+    def verify(self, selection: Mapping[str, Any]) -> Iterator[Table]:
         """``POST /v1/verify`` with a selection as of ``evict``; yields its events as they come."""
-        path = "/v1/verify" + (f"?rate={rate_bytes_s}" if rate_bytes_s else "")
-        return self._events(path, json.dumps(selection).encode(), {"Content-Type": "application/json"}, done="verified")
+        return self._events("/v1/verify", json.dumps(selection).encode(), {"Content-Type": "application/json"}, done="verified")
 
     def samples(self, target: str, headers: tuple[tuple[str, str], ...] = ()) -> tuple[int, str, str]:
         """How many samples the shard at ``target`` ("/s3/bucket/key") has, its ETag, and what is amiss with them ("": nothing).

@@ -33,7 +33,6 @@ __all__ = [
     "load_settings",
     "quantity",
     "settings_options",
-    "some_bytes",
     "survey_options",
     "url_option",
 ]
@@ -125,14 +124,6 @@ def _total_bytes(text: str) -> int:
     if text.strip().endswith("%"):
         raise ValueError(f"{text!r}: this plan may be for another machine, whose disk it does not know; write how many bytes, as 500GB")
     return parse_size(text)
-
-
-def some_bytes(text: str) -> int:
-    """A size above nothing."""
-    size = parse_size(text)
-    if not size:
-        raise ValueError(f"{text!r} is no byte at all; write 200MB")
-    return size
 
 
 def survey_options(function: Function) -> Function:

@@ -55,7 +55,6 @@ _rate, _count = quantity(parse_rate), click.IntRange(min=1)
 @click.option("--replay", "file", metavar="FILE", help="Replay a list or an access log through the cache's own code.")
 @click.option("--epochs", type=_count, metavar="N", help="Replay: epochs to read.  [default: 2, or as recorded]")
 @click.option("--shuffle", type=int, metavar="SEED", help="Replay: a fresh order each epoch.  [default: as listed]")
-@click.option("--jobs", type=_count, metavar="N", default=1, show_default=True, help="Replay: jobs that read the whole list each.")
 @click.option(
     "--ahead", callback=quantity(_ahead), default="16", show_default=True, metavar="N|all", help="Replay: shards a reader announces."
 )
@@ -174,10 +173,10 @@ def _workload(recording: Recording, lengths: dict[str, int], flags: dict[str, An
     if recording.kind == "list":
         return shuffled(
             recording.orders[ALONE][0].shards, lengths, epochs=flags["epochs"] or 2, seed=flags["shuffle"],
-            readers=flags["workers"] or 1, jobs=flags["jobs"], ahead=flags["ahead"],
+            readers=flags["workers"] or 1, ahead=flags["ahead"],
         )  # fmt: skip
-    for name, unsaid in (("epochs", None), ("shuffle", None), ("workers", None), ("jobs", 1)):
-        if flags[name] != unsaid:
+    for name in ("epochs", "shuffle", "workers"):
+        if flags[name] is not None:
             raise click.UsageError(f"--{name} is for a list of shards; this {recording.kind} says itself who read what")
     return Workload(recording.orders, lengths, flags["ahead"], recording.turns)
 

@@ -6,32 +6,27 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import click
 
 from forebay_proxy.core.errors import ConfigError
-from forebay_proxy.wire.commands.sources import Source, masked_parts, parse_source, why_left
-from forebay_proxy.wire.urls.patterns import InvalidPattern, check_parts, expand, parse_pattern
+from forebay_proxy.wire.commands.sources import Source, parse_source, why_left
+from forebay_proxy.wire.urls.patterns import InvalidPattern, expand
 from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, parse_origin_url
 
-__all__ = ["Batch", "batches", "declared_set", "is_list", "named_batches", "named_texts", "read_list", "shown_argument", "understood"]
+__all__ = ["Batch", "batches", "is_list", "named_batches", "named_texts", "read_list", "shown_argument", "understood"]
 
-_MAX_SET = 1 << 16  # characters; the sidecar takes no more
 _BATCH = 10_000  # about 1 MB of URLs: small enough to answer quickly, large enough that requests do not count
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Origin URLs that one request asks for; ``headers`` (secret) prove who asks and belong to this host only.
-
-    ``set_name`` is the pattern they are of, where they are of one that is told without headers.
-    """
+    """Origin URLs that one request asks for; ``headers`` (secret) prove who asks and belong to this host only."""
 
     shards: tuple[str, ...]
     headers: tuple[tuple[str, str], ...]
-    set_name: str | None = None
 
 
 def is_list(text: str) -> bool:
@@ -68,20 +63,18 @@ def understood(texts: Iterable[str]) -> Iterator[Source]:
 
 
 def batches(texts: Iterable[str]) -> list[Batch]:
-    """All shards that ``texts`` name, grouped by pattern, and by host and headers, because those must not reach another host.
+    """All shards that ``texts`` name; those with headers by host and headers, because these must not reach another host.
 
     Repeated shards once; order kept within a group. Raises ``ConfigError`` as ``understood`` does.
     """
-    groups: dict[tuple[str | None, str, tuple[tuple[str, str], ...]], list[str]] = {}
-    taken = set[tuple[str, tuple[tuple[str, str], ...]]]()
-    for text in texts:
-        set_name = declared_set(text)
-        for source in understood([text]):
-            url = source.url.text()
-            if (url, source.headers) not in taken:
-                taken.add((url, source.headers))
-                groups.setdefault((set_name, source.url.authority if source.headers else "", source.headers), []).append(url)
-    return [Batch(tuple(part), headers, name) for (name, _, headers), shards in groups.items() for part in _parts(shards)]
+    groups: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, None]] = {}
+    for source in understood(texts):
+        groups.setdefault((source.url.authority if source.headers else "", source.headers), {})[source.url.text()] = None
+    return [
+        Batch(tuple(islice(shards, first, first + _BATCH)), headers)
+        for (_, headers), shards in groups.items()
+        for first in range(0, len(shards), _BATCH)
+    ]
 
 
 def named_texts(urls: Sequence[str], lists: Sequence[str]) -> Iterator[str]:
@@ -98,26 +91,6 @@ def named_batches(urls: Sequence[str], lists: Sequence[str]) -> list[Batch]:
         names = ", ".join("stdin" if path == "-" else path for path in files)
         raise click.UsageError(f"{names} {'hold' if len(files) > 1 else 'holds'} no URL")
     raise click.UsageError("name at least one URL, or a list with --from")
-
-
-def declared_set(text: str) -> str | None:
-    """The set that ``text`` declares when it is warmed; None where it is one shard, or needs headers, which no set's name carries."""
-    if len(text) > _MAX_SET:
-        return None
-    try:
-        check_parts(text)
-        parts = masked_parts(text) if "{" in text else None
-        urls = [unmask(source.url.text()) for source, unmask in parts or () if not source.headers]
-        if parts is None or len(urls) != len(parts) or sum(parse_pattern(url).count for url in urls if url) < 2:
-            return None
-    except (InvalidPattern, InvalidShardUrl):
-        return None
-    return None if None in urls else "::".join(url for url in urls if url)
-
-
-def _parts(shards: list[str]) -> Iterator[list[str]]:
-    for first in range(0, len(shards), _BATCH):
-        yield shards[first : first + _BATCH]
 
 
 def _one(text: str) -> Source:

@@ -5,12 +5,10 @@ Every decision carries the sentence that is said once at start, with the flag th
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import socket
 import stat
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -90,9 +88,6 @@ def in_container(environ: Mapping[str, str], root: Path = Path("/")) -> bool:
 _DEFAULT_SHARE = 0.75  # of what is free: the rest of the node writes too
 _DEFAULT_MOST = 500 * 10**9  # a working set beyond this is a decision a person should take
 _IN_CONTAINER = 20 * 2**30  # the disk shown is the node's; pods are commonly evicted for more than a few tens of GiB
-_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-_CHOOSE = "choose another with --cache-dir"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +182,7 @@ def _default_place(path: Path, reason: str) -> CacheLocation:
 
 
 def prepare(place: CacheLocation, settings: Settings, machine: Machine) -> CacheLocation:
-    """Create the directory (0700) where it is missing and make sure it is ours, local and writable. Raises ``ConfigError``."""
+    """Where it really is, if that is a local disk, and who laid its link may. Nothing is created yet. Raises ``ConfigError``."""
     _check_link(place.path, machine.uid)
     path = Path(os.path.realpath(place.path))
     kind = machine.file_system_type(path)
@@ -196,20 +191,8 @@ def prepare(place: CacheLocation, settings: Settings, machine: Machine) -> Cache
             f"cache directory {path} is on a network file system ({kind})",
             next_step="choose a local disk with --cache-dir, or say --allow-network-fs",
         )
-    _create(path)
-    _check_owner(path, machine.uid)
-    warnings = _check_writable(path)
-    if is_memory(kind):
-        warnings += (f"cache directory {path} is in memory ({kind}): what it holds counts as used memory",)
-    return CacheLocation(path, place.notices, warnings)
-
-
-def _create(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cache directory {path} cannot be created: {error.strerror}", next_step=_CHOOSE) from error
+    in_memory = f"cache directory {path} is in memory ({kind}): what it holds counts as used memory"
+    return CacheLocation(path, place.notices, (in_memory,) if is_memory(kind) else ())
 
 
 def _check_link(path: Path, uid: int) -> None:
@@ -223,35 +206,6 @@ def _check_link(path: Path, uid: int) -> None:
             f"cache directory {path} is a link that uid {found.st_uid} laid, not you (uid {uid})",
             next_step=f"name the directory itself with --cache-dir, as {os.path.realpath(path)}",
         )
-
-
-def _check_owner(path: Path, uid: int) -> None:
-    found = path.stat()
-    if found.st_uid != uid:
-        raise ConfigError(f"cache directory {path} belongs to uid {found.st_uid}, not to you (uid {uid})", next_step=_own_directory(path))
-    if found.st_mode & _OTHERS_MAY_WRITE:
-        raise ConfigError(
-            f"cache directory {path} can be written by others (mode {stat.S_IMODE(found.st_mode):04o}), who could plant wrong bytes",
-            next_step=_own_directory(path),
-        )
-
-
-def _own_directory(path: Path) -> str:
-    """What to do about a directory that is not ours alone: one below it, if that can be made."""
-    example = f", such as --cache-dir {path / 'forebay'}" if os.access(path, os.W_OK | os.X_OK) else " with --cache-dir"
-    return f"choose a directory of your own{example}"
-
-
-def _check_writable(path: Path) -> tuple[str, ...]:
-    """Write for real: modes say nothing of read-only mounts, and root passes every mode."""
-    try:
-        with tempfile.TemporaryFile(dir=path) as probe:
-            probe.write(b"\0")
-    except OSError as error:
-        if error.errno in _NO_SPACE:
-            return (f"cache directory {path}: the disk is full; shards pass through without being stored until there is room",)
-        raise ConfigError(f"cache directory {path} cannot be written: {error.strerror}", next_step=_CHOOSE) from error
-    return ()
 
 
 def measure(path: Path) -> Disk:

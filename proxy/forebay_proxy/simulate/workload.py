@@ -95,18 +95,17 @@ def _in_turn(orders: Orders) -> Iterator[ReaderName]:
 
 def shuffled(
     shards: Sequence[Shard], lengths: Mapping[str, int],
-    *, epochs: int = 1, seed: int | None = 0, readers: int = 1, jobs: int = 1, ahead: int = ALL,
+    *, epochs: int = 1, seed: int | None = 0, readers: int = 1, ahead: int = ALL,
 ) -> Workload:  # fmt: skip
-    """Each job reads every shard once an epoch, in an order of its own (``seed``; None: as listed), dealt out to its readers in turn."""
+    """A job reads every shard once an epoch, in an order of its own (``seed``; None: as listed), dealt out to its readers in turn."""
     orders: dict[ReaderName, list[ReaderEpoch]] = {}
-    for job in range(jobs):
-        for epoch in range(epochs):
-            order = list(shards)
-            if seed is not None:
-                random.Random(f"{seed}/{job}/{epoch}").shuffle(order)  # noqa: S311 -- an order to be had again, no secret
-            for number in range(readers):
-                name = ReaderName(f"job{job}", "0", str(number), f"{number}.0")
-                orders.setdefault(name, []).append(ReaderEpoch(epoch, order[number::readers]))
+    for epoch in range(epochs):
+        order = list(shards)
+        if seed is not None:
+            random.Random(f"{seed}/0/{epoch}").shuffle(order)  # noqa: S311 -- an order to be had again, no secret
+        for number in range(readers):
+            name = ReaderName("job0", "0", str(number), f"{number}.0")
+            orders.setdefault(name, []).append(ReaderEpoch(epoch, order[number::readers]))
     return Workload(orders, lengths, ahead)
 
 

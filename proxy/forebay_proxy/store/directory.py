@@ -22,13 +22,14 @@ import secrets
 import stat
 import struct
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.store.files.file_io import is_plain
+from forebay_proxy.wire.protocol.runfile import process_start_time
 
 __all__ = [
     "HMAC_KEY", "LOCK", "Directory", "DirectoryOwned", "Look", "Scan", "StoredFile", "boot_id", "hmac_key", "take_lock", "write_lock",
@@ -79,7 +80,14 @@ def _read_lock(fd: int) -> tuple[str, bool]:
 
 def write_lock(fd: int, who: str, url: str, instance: str, *, ending: bool = False) -> None:
     """Say who we are, in one write: a second owner-to-be may read at any time. A disk too full for it does not undo the lock."""
-    told = {"pid": os.getpid(), "start_time": _start_time(), "who": who, "url": url, "instance": instance, "ending": ending}
+    told = {
+        "pid": os.getpid(),
+        "start_time": process_start_time(os.getpid()),
+        "who": who,
+        "url": url,
+        "instance": instance,
+        "ending": ending,
+    }
     text = json.dumps(told).encode()
     with suppress(OSError):
         os.pwrite(fd, text, 0)
@@ -89,11 +97,6 @@ def write_lock(fd: int, who: str, url: str, instance: str, *, ending: bool = Fal
 def _is_plain(state: os.stat_result) -> bool:
     """Whether it may be written to: what has a second name is somebody's, whoever linked it here."""
     return stat.S_ISREG(state.st_mode) and state.st_nlink == 1
-
-
-def _start_time() -> int:
-    """Field 22 of our stat line, in clock ticks since boot: tells a reused pid apart."""
-    return int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
 
 
 def hmac_key(root: int) -> bytes:
@@ -190,14 +193,16 @@ class Directory:
     def open(cls, path: Path, who: str) -> Directory:
         """Make what is missing and take the lock. Raises ConfigError: one line, and what to do about it."""
         path = Path(os.path.abspath(path))
-        with ExitStack() as undo, _config_errors(path):
-            root = _kept(undo, _open_root(path))
-            lock = _kept(undo, take_lock(root, path))
-            write_lock(lock, who, "", "")
-            shards = _kept(undo, _open_folder(root, path, SHARDS))
-            index = _kept(undo, _open_folder(root, path, INDEX))
-            samples = _kept(undo, _open_folder(root, path, SAMPLES))
-            owned = cls(path, root=root, lock=lock, shards=shards, index=index, samples=samples, key=hmac_key(root), who=who)
+        with ExitStack() as undo:
+            try:
+                root = _kept(undo, _open_root(path))
+                lock = _kept(undo, take_lock(root, path))
+                write_lock(lock, who, "", "")
+                shards, index, samples = (_kept(undo, _open_folder(root, path, name)) for name in (SHARDS, INDEX, SAMPLES))
+                owned = cls(path, root=root, lock=lock, shards=shards, index=index, samples=samples, key=hmac_key(root), who=who)
+            except OSError as error:
+                step = "name another with --cache-dir"
+                raise ConfigError(f"cache directory {path} cannot be used: {error.strerror}", next_step=step) from error
             undo.pop_all()
             return owned
 
@@ -304,14 +309,6 @@ class Directory:
             os.ftruncate(self._lock, 0)
         for fd in (self.index, self.shards, self.samples, self._lock, self._root):
             os.close(fd)
-
-
-@contextmanager
-def _config_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(f"cache directory {path} cannot be used: {error.strerror}", next_step="name another with --cache-dir") from error
 
 
 def _generation(fd: int) -> int:

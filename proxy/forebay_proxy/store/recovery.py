@@ -22,7 +22,7 @@ from forebay_proxy.core.segments import SegmentLayout
 from forebay_proxy.store.directory import Scan, StoredFile
 from forebay_proxy.store.index.row import Row
 
-__all__ = ["RecoveredShard", "StartReport", "describe", "recover"]
+__all__ = ["StartReport", "describe", "recover"]
 
 Range = tuple[int, int]  # offset and length in bytes
 # A row is committed within 0.1 s of the write it tells of. A range that is written or punched later without another commit (a segment in
@@ -33,10 +33,11 @@ _NAMES_SHOWN = 8
 
 
 @dataclass(slots=True)
-class RecoveredShard:
-    """``allocated``: bytes of each kept shard's file; ``garbage``: those of files nothing claims; ``unclaimed``: ranges to punch.
+class StartReport:
+    """What a start found: the ``rows`` that hold, with the bytes ``allocated`` for each one's file; and by key what does not hold.
 
-    ``doubted``: keys of kept rows whose files something else changed.
+    ``dropped`` rows have no file, ``doubted`` ones (which stay) a file that something else changed. ``garbage`` are files that nothing
+    claims, with their allocated bytes, ``unclaimed`` ranges to punch in files that stay: counted as overhead until they are gone.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -46,16 +47,21 @@ class RecoveredShard:
     garbage: dict[str, int] = field(default_factory=dict)
     unclaimed: dict[str, list[Range]] = field(default_factory=dict)
     unclaimed_bytes: int = 0
+    segments_without_file: int = 0  # that the dropped rows claimed
+    rows_refused: int = 0
+    unknown: list[str] = field(default_factory=list)  # names that are not ours: left alone, counted as overhead
+    notices: list[str] = field(default_factory=list)
 
 
-def recover(rows: Iterable[Row], scan: Scan, committed_at: Mapping[str, float], layout: SegmentLayout) -> RecoveredShard:
+def recover(rows: Iterable[Row], scan: Scan, committed_at: Mapping[str, float], layout: SegmentLayout) -> StartReport:
     """Which rows hold, and what of the files must leave. Later rows of one key win. ``committed_at``: of each, by the wall clock."""
-    result = RecoveredShard()
+    result = StartReport(unknown=scan.unknown)
     files = dict(scan.files)
     for row in {row.key: row for row in rows}.values():
         file = files.get(row.key)
         if file is None or not _fits(row, file, layout):
             result.dropped.append(row.key)
+            result.segments_without_file += row.claimed
             continue
         del files[row.key]
         if file.retouched or file.changed_at > committed_at.get(row.key, 0.0) + _LATER_S:
@@ -95,30 +101,13 @@ def _unclaimed(row: Row, size: int, layout: SegmentLayout) -> Iterator[Range]:
         yield first, size - first
 
 
-@dataclass(slots=True)
-class StartReport:
-    """What a start found. ``allocated_bytes`` counts everything in the directory, ``allocated`` each kept shard's file."""
-
-    rows: list[Row] = field(default_factory=list)
-    allocated: dict[str, int] = field(default_factory=dict)
-    unknown: list[str] = field(default_factory=list)  # names that are not ours: left alone, counted as overhead
-    rows_refused: int = 0
-    rows_without_file: int = 0
-    segments_without_file: int = 0  # that those rows claimed
-    rows_doubted: int = 0
-    files_without_row: int = 0  # to be removed: counted as overhead until then
-    unclaimed_bytes: int = 0  # in files that stay, to be freed: in ``allocated`` until then
-    allocated_bytes: int = 0
-    notices: list[str] = field(default_factory=list)
-
-
 def describe(loaded: StartReport) -> None:
     """One line for each thing a person may want to know."""
     counts = {
         "index rows refused as not ours": loaded.rows_refused,
-        "index rows dropped, their file is gone or cut": loaded.rows_without_file,
-        "shard files changed by something else: what they hold is verified before its first use": loaded.rows_doubted,
-        "shard files that nothing claims: they are being removed": loaded.files_without_row,
+        "index rows dropped, their file is gone or cut": len(loaded.dropped),
+        "shard files changed by something else: what they hold is verified before its first use": len(loaded.doubted),
+        "shard files that nothing claims: they are being removed": len(loaded.garbage),
         "unclaimed bytes in shard files: they are being freed": loaded.unclaimed_bytes,
     }
     loaded.notices += [f"cache directory: {count} {what}" for what, count in counts.items() if count]

@@ -7,11 +7,14 @@ nothing: who holds how many bytes is the ledger's, who leaves is the cache's. Th
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import os
 import sqlite3
-from collections.abc import Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import diskcache
@@ -21,9 +24,9 @@ from forebay_proxy.core.events import Events
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SegmentLayout
 from forebay_proxy.node.cache_location import file_system_type, is_network, read_mounts
 from forebay_proxy.store.directory import Directory, Look, boot_id
-from forebay_proxy.store.file_table import ShardFiles
-from forebay_proxy.store.files import fallocate, page_cache
+from forebay_proxy.store.files import fallocate, file_io, page_cache
 from forebay_proxy.store.files.fallocate import Abilities
+from forebay_proxy.store.files.shard_file import PATIENCE_S, ShardFile
 from forebay_proxy.store.files.thread_pools import Pools, disk_errors, disk_failed
 from forebay_proxy.store.garbage import GarbageSweep
 from forebay_proxy.store.index.database import IndexBroken, IndexDatabase, LoadedIndex
@@ -32,7 +35,98 @@ from forebay_proxy.store.index.writer import IndexWriter
 from forebay_proxy.store.recovery import StartReport, describe, recover
 from forebay_proxy.store.sample_index_files import SampleFiles
 
-__all__ = ["StartReport", "Store"]
+__all__ = ["ShardFiles", "StartReport", "Store"]
+
+
+class ShardFiles:
+    """Makes them, and opens them again."""
+
+    def __init__(self, directory: Directory, pools: Pools, abilities: Abilities, sweeping: GarbageSweep, layout: SegmentLayout) -> None:
+        self.open: dict[str, ShardFile | None] = {}  # by store key; None: being opened
+        self._late = set[str]()  # being opened by a call that nobody waits for any more
+        self._directory = directory
+        self._pools = pools
+        self._abilities = abilities
+        self._sweeping = sweeping
+        self._layout = layout
+
+    def __repr__(self) -> str:
+        return f"<ShardFiles {len(self.open)} open, {len(self._late)} late>"
+
+    async def create(self, key: str, length: int | None) -> ShardFile:
+        """A new sparse file of ``length`` bytes (None: empty, it grows). Raises DiskFailed, or Leased if an old file is stuck there."""
+
+        def opener() -> int:
+            return file_io.create(key, self._directory.shards, length, self._abilities)
+
+        if not self._is_untidy(key):
+            return await self._open_file(key, "create", opener)
+        async with self._sweeping.apart(key):
+            file = await self._open_file(key, "create", opener)
+            self._sweeping.replaced(key)
+            return file
+
+    async def reopen(self, key: str, length: int | None = None, claimed: Sequence[int] = ()) -> ShardFile:
+        """A file that ``load`` kept or ``create`` made, and that was closed since. Raises DiskFailed.
+
+        ``ESTALE``: another file has its name, or the file is not ``length`` bytes long. Its ``lacking`` are those of the segments
+        ``claimed`` that are not wholly in it.
+        """
+        lacking = set[int]()
+
+        def opener() -> int:
+            fd = file_io.reopen(key, self._directory.shards, length)
+            lacking.update(file_io.lacking(fd, ((index, *self._layout.span(index, length)) for index in claimed)))  # raises nothing
+            return fd
+
+        async with self._sweeping.apart(key) if self._is_untidy(key) else nullcontext():
+            file = await self._open_file(key, "open", opener)
+            file.lacking = frozenset(lacking)
+            return file
+
+    def _is_untidy(self, key: str) -> bool:
+        return key in self._sweeping.garbage or key in self._sweeping.unclaimed
+
+    async def _open_file(self, key: str, operation: str, opener: Callable[[], int]) -> ShardFile:
+        if key in self._late:
+            raise DiskFailed(operation, "ETIMEDOUT", f"an earlier call has not come back (shard file {key[:12]})")
+        if key in self.open:
+            raise ValueError(f"shard file {key[:12]} is open already")
+        self.open[key] = None
+        try:
+            with disk_errors(operation, f"shard file {key[:12]}"):
+                late = partial(self._opens_late, key, operation)
+                fd = await self._pools.writes.run(opener, undo=os.close, patience_s=PATIENCE_S, late=late)
+        finally:
+            if key not in self._late:
+                del self.open[key]
+        file = ShardFile(key, fd, self._directory.shards, pools=self._pools, abilities=self._abilities, closed=self._forget)
+        self.open[key] = file
+        return file
+
+    def _opens_late(self, key: str, operation: str, call: asyncio.Future[int]) -> None:
+        """No caller waits for ``call`` any more. Until it has come back the file may not be made again: the late call would remove that
+        one. A file that it has made is nobody's.
+        """
+        self._late.add(key)
+
+        def came_back(_: asyncio.Future[int]) -> None:
+            self._late.discard(key)
+            del self.open[key]
+            if operation == "create":
+                self._sweeping.add({key: 0}, {})
+
+        call.add_done_callback(came_back)
+
+    def _forget(self, file: ShardFile) -> None:
+        del self.open[file.key]
+
+    async def aclose(self) -> None:
+        """Close all of them."""
+        async with AsyncExitStack() as stack:
+            for file in list(self.open.values()):
+                if file is not None:
+                    stack.push_async_callback(file.aclose)
 
 
 class Store:
@@ -102,26 +196,23 @@ class Store:
 
         Nothing is removed here, so that the time does not grow with what a killed process, or a lost index, left behind: see ``sweep``.
         """
-        loaded = StartReport()
+        notices = list[str]()
         try:
             with disk_errors("load", str(self.path)):
-                index = await self._load_index(loaded.notices)
+                index = await self._load_index(notices)
                 scan = await self._pools.reads.run(self.directory.scan)
         except DiskFailed as error:
             raise ConfigError(f"cache directory {self.path} cannot be used: {error}", next_step="name another with --cache-dir") from error
-        found = recover(index.rows, scan, index.committed_at, self.layout)
-        loaded.rows, loaded.allocated, loaded.unknown = found.rows, found.allocated, scan.unknown
-        loaded.rows_doubted = len(found.doubted)
-        loaded.rows_refused, loaded.rows_without_file = index.refused, len(found.dropped)
-        gone = frozenset(found.dropped)
-        loaded.segments_without_file = sum(row.claimed for row in index.rows if row.key in gone)
-        loaded.files_without_row, loaded.unclaimed_bytes = len(found.garbage), found.unclaimed_bytes if self.abilities.punch else 0
-        self.sweeping.add(found.garbage, found.unclaimed)
+        loaded = recover(index.rows, scan, index.committed_at, self.layout)
+        loaded.rows_refused, loaded.notices = index.refused, notices
+        if not self.abilities.punch:
+            loaded.unclaimed_bytes = 0
+        self.sweeping.add(loaded.garbage, loaded.unclaimed)
         self.samples.found(scan.samples)
-        loaded.allocated_bytes = self.measure() + sum(found.allocated.values())
+        self.measure()
         describe(loaded)
         self.index_writer.start()
-        await self._drop(found.dropped)
+        await self._drop(loaded.dropped)
         return loaded
 
     async def _load_index(self, notices: list[str]) -> LoadedIndex:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from support.house import SEGMENT, World, building, data_of, reader, shard_of
 
-from forebay_proxy.app.status import StatusReport
-from forebay_proxy.app.telemetry_parts import TelemetryParts
+from forebay_proxy.app.status import StatusReport, TelemetryParts
 from forebay_proxy.core.events import RequestFailed
 from forebay_proxy.core.facts.requests import RequestDone, RequestOutcome
 from forebay_proxy.telemetry.waits import OPENING

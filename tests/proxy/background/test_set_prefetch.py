@@ -15,9 +15,8 @@ from forebay_proxy.background.set_prefetch import FAILED_S, MOST_FAILED, NOT_TAR
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import Slice
 from forebay_proxy.policy.eviction.ledger import Grant
-from forebay_proxy.policy.plans.epochs import GROUP_LIFE_S
 from forebay_proxy.policy.plans.live_jobs import QUIET_S
-from forebay_proxy.policy.plans.registry import Rank, SetShardOpened
+from forebay_proxy.policy.plans.registry import SetShardOpened
 
 PATTERN = "https://o/set/{00..11}.tar"
 NAMES = [f"https://o/set/{number:02d}.tar" for number in range(12)]
@@ -167,24 +166,6 @@ async def test_an_origin_that_has_lost_the_set_is_left_alone(tmp_path: Path) -> 
         assert len(world.origin.log) > asked
 
 
-async def test_a_warmed_set_comes_from_its_first_reader_on(tmp_path: Path) -> None:
-    """Nothing before: who stops a warm-up stops it. Then as any other; and forgotten with the set."""
-    async with building(tmp_path / "c") as world:
-        fill(world)
-        async with fetching(world) as sets:
-            sets.declare(PATTERN)
-            await tick(world, sets)
-            assert complete(world) == set()
-            assert sets.status_rows()[0]["state"] == "waits for its first reader"
-            assert world.plans.next_use(NAMES[3], "https://o/set/").rank is Rank.SOON
-            await world.get(NAMES[0], reader())
-            await until(lambda: complete(world) == set(NAMES))
-            world.clock.advance(GROUP_LIFE_S + 1)
-            world.plans.expire(lambda who: False)
-            await tick(world, sets)
-            assert len(sets) == 0
-
-
 async def test_what_is_ahead_is_counted_as_it_comes_and_goes(tmp_path: Path) -> None:
     """The sum that holds fetching back is that of what is unread."""
     async with building(tmp_path / "c") as world:
@@ -278,24 +259,6 @@ async def test_a_body_without_ranges_that_has_no_place_is_not_asked_for_each_sec
             for _ in range(20):
                 await tick(world, sets)
             assert len(world.origin.asked(NAMES[0])) == 1
-
-
-async def test_a_set_that_was_removed_is_fetched_no_longer(tmp_path: Path) -> None:
-    """What leaves stays away; a name that is none is told."""
-    async with building(tmp_path / "c") as world:
-        fill(world)
-        async with fetching(world, PATTERN) as sets:
-            await until(lambda: complete(world) == set(NAMES))
-            assert not sets.remove("s3://other/{0..1}.tar")
-            assert sets.remove(PATTERN)
-            assert sets.status_rows() == []
-            assert world.plans.epochs.sets.kept == {}
-            (entry,) = [entry for entry in world.room.entries.values() if entry.name == NAMES[0]]
-            assert world.plans.next_use(entry.name, entry.group).rank < Rank.LATER  # nobody is waited for who may come for what is here
-            assert (await world.operations.evict(None))["shards"] == len(NAMES)
-            for _ in range(3):
-                await tick(world, sets)
-            assert complete(world) == set()
 
 
 PAGE = b"<!DOCTYPE html><html><head><title>Log in</title></head></html>"

@@ -17,7 +17,6 @@ from forebay_proxy.core.errors import WrongBytes
 from forebay_proxy.core.facts.cache import SegmentVerified
 
 A, B = "https://o/set/a.tar", "https://o/set/b.tar"
-FAST = 1e12
 
 
 async def filled(world: World) -> dict[str, bytes]:
@@ -35,8 +34,8 @@ def damage(world: World, name: str, offset: int) -> None:
         file.write(b"\x00\x01\x02")
 
 
-async def verify(world: World, patterns: list[str] | None = None, rate: float = FAST) -> list[dict[str, Any]]:
-    return [event async for event in world.operations.verify(patterns, rate)]
+async def verify(world: World, patterns: list[str] | None = None) -> list[dict[str, Any]]:
+    return [event async for event in world.operations.verify(patterns)]
 
 
 async def test_all_is_right(tmp_path: Path) -> None:
@@ -108,7 +107,7 @@ async def test_leaving_ends_it(tmp_path: Path) -> None:
     """Nothing is looked at any more, nothing is held."""
     async with building(tmp_path / "c") as world:
         await filled(world)
-        stream = world.operations.verify(None, 1.0)  # a byte a second
+        stream = Verifier(world.segment_check, world.operations.selected(None), 1.0).run()  # a byte a second
         first = asyncio.create_task(anext(stream))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         first.cancel()

@@ -11,8 +11,8 @@ import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
 from support.tars import tar_shard
 
-from forebay_proxy.app.operations import Operations
 from forebay_proxy.background import warmer
+from forebay_proxy.background.operations import Operations
 from forebay_proxy.core.quantities import format_size
 from forebay_proxy.telemetry.counters import Counters
 from forebay_proxy.telemetry.troubles import RecentErrors

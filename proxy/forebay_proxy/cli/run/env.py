@@ -13,7 +13,7 @@ import click
 
 from forebay_proxy.cli.client import locate
 from forebay_proxy.cli.options import url_option
-from forebay_proxy.cli.output import is_terminal, notice, say, show_table
+from forebay_proxy.cli.output import is_terminal, notice, say
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.logs import scrubbed
 from forebay_proxy.core.quantities import format_size
@@ -150,18 +150,14 @@ def _understood(text: str) -> Source | str | None:
 
 
 @click.command()
-@click.option(
-    "--check", metavar="URL", help="Instead: show which way URL (or a 'pipe:' command) goes; 'forebay check' asks its origin too."
-)
 @url_option
-def env(check: str | None, url: str | None) -> int:
+def env(url: str | None) -> int:
     """Print GOPEN_REWRITE and NO_PROXY, so that an unchanged WebDataset reads through the running sidecar.
 
     \b
     Examples:
       eval "$(forebay env)"          sh, bash, zsh
       forebay env | source           fish
-      forebay env --check 'pipe:aws s3 cp s3://bucket/shard-000000.tar -'
 
     On a terminal it says in three lines what it would set; else stdout holds nothing but lines for eval. Exit code 2 when no sidecar is
     running. Limits of this way in: no request headers travel, no plan is announced, one curl process a shard, and WebDataset refuses all of
@@ -170,9 +166,6 @@ def env(check: str | None, url: str | None) -> int:
     """
     sidecar = locate(url, os.environ)
     base = sidecar.address if sidecar.address.startswith("http") else str(sidecar.status()["url"])
-    if check is not None:
-        show_table(ways_in(check, base, os.environ))
-        return 0
     for text in traps(os.environ):
         notice(text)
     variables = rewrite_variables(base, os.environ)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -16,7 +16,6 @@ from forebay_proxy.cli.output import many, notice, say, say_json
 from forebay_proxy.cli.sources import shown_argument, understood
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.quantities import format_size
-from forebay_proxy.policy.plans.shard_sets import understood as understood_set
 
 __all__ = ["evict", "selected", "selections"]
 
@@ -38,8 +37,7 @@ def evict(shards: tuple[str, ...], everything: bool, yes: bool, as_json: bool, u
       forebay evict 's3://bucket/old-*'
       forebay evict --all --yes
 
-    Segments that a reader holds stay. A declared set that is named as 'forebay status' writes it is kept filled no longer; one of
-    'serve --set' comes back when the sidecar is started again.
+    Segments that a reader holds stay. Shards of a declared set ('serve --set') come again.
     """
     if everything == bool(shards):
         raise click.UsageError("name shards or say --all, one of them")
@@ -48,32 +46,19 @@ def evict(shards: tuple[str, ...], everything: bool, yes: bool, as_json: bool, u
             raise ConfigError("--all empties the whole cache", next_step="say --all --yes")
         click.confirm("Empty the whole cache?", abort=True, err=True)
     sidecar = locate(url, os.environ)
-    sets = sidecar.status().get("sets", ())
-    ended = [str(each["set"]) for each in sets if each["set"] in shards]
-    for name in ended:
-        sidecar.remove_set(name)
     freed: Counter[str] = Counter()
     for selection in [{"all": True}] if everything else selections(selected(shards)):
         freed.update(sidecar.evict(selection))
     if as_json:
         say_json(dict(freed))
         return 0
-    _say(freed, shards)
-    for name in ended:
-        say(f"the set {name} is kept filled no longer")
-    if freed["shards"]:
-        _say_sets([each for each in sets if each["set"] not in ended], shards)
+    if shards and not freed["shards"] and not freed["leased"]:
+        say(f"nothing that is stored matches {', '.join(map(shown_argument, shards))}: 0 shards evicted")
+        return 0
+    say(f"{many(freed['shards'], 'shard')} evicted, {format_size(freed['bytes'])} freed")
+    if freed["leased"]:
+        notice(f"{many(freed['leased'], 'shard')} being read: what readers are inside of stays until they leave")
     return 0
-
-
-def _say_sets(sets: Sequence[Mapping[str, Any]], shards: tuple[str, ...]) -> None:
-    """A set that is kept filled is fetched again, which a person who has just evicted some of it does not expect."""
-    for each in sets:
-        known = understood_set(each["set"])
-        if each["state"].startswith(("waits for its first", "not fetched")) or known is None:
-            continue
-        if not shards or any("*" in name or known.index(name) is not None for name in selected(shards)):
-            notice(f"the set {each['set']} is kept filled: its shards come again; \"forebay evict '{each['set']}'\" ends that")
 
 
 def selected(shards: tuple[str, ...]) -> list[str]:
@@ -85,12 +70,3 @@ def selections(names: list[str]) -> Iterator[dict[str, Any]]:
     """Request bodies, each well below what the sidecar takes (1 MiB, 10,000 names)."""
     for first in range(0, len(names), _AT_ONCE):
         yield {"shards": names[first : first + _AT_ONCE]}
-
-
-def _say(freed: Mapping[str, int], shards: tuple[str, ...]) -> None:
-    if shards and not freed["shards"] and not freed["leased"]:
-        say(f"nothing that is stored matches {', '.join(map(shown_argument, shards))}: 0 shards evicted")
-        return
-    say(f"{many(freed['shards'], 'shard')} evicted, {format_size(freed['bytes'])} freed")
-    if freed["leased"]:
-        notice(f"{many(freed['leased'], 'shard')} being read: what readers are inside of stays until they leave")

@@ -21,14 +21,14 @@ import click
 import xxhash
 
 from forebay_proxy.cli.client import SidecarClient
-from forebay_proxy.cli.options import Seams, config_option, json_option, load_settings, quantity, some_bytes
+from forebay_proxy.cli.options import Seams, config_option, json_option, load_settings, quantity
 from forebay_proxy.cli.output import many, notice, say, say_json, show_table
 from forebay_proxy.cli.run.join import join
 from forebay_proxy.cli.sources import understood
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ConfigError, ShardNotFound
 from forebay_proxy.core.exit_codes import ExitCode, by_signal
-from forebay_proxy.core.quantities import format_rate, format_size
+from forebay_proxy.core.quantities import format_rate, format_size, parse_size
 from forebay_proxy.core.shard import Pin, Shard
 from forebay_proxy.wire.protocol.plan import encode
 
@@ -67,12 +67,18 @@ class _Pass:
     same: bool = True
 
 
+def _limit(text: str) -> int:
+    if size := parse_size(text):
+        return size
+    raise ValueError(f"{text!r} is no byte at all; write 200MB")
+
+
 @click.command("try")
 @click.argument("urls", nargs=-1, required=True)
 @click.option("--shards", type=click.IntRange(min=1), default=_SHARDS, show_default=True, help="Read the first N of them.", metavar="N")
 @click.option(
     "--limit",
-    callback=quantity(some_bytes),
+    callback=quantity(_limit),
     default=_LIMIT,
     show_default=True,
     metavar="SIZE",

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from forebay_proxy.cli.client import locate
-from forebay_proxy.cli.options import json_option, quantity, some_bytes, url_option
+from forebay_proxy.cli.options import json_option, url_option
 from forebay_proxy.cli.output import many, notice, say, say_json
 from forebay_proxy.cli.progress import ProgressView
 from forebay_proxy.cli.shards.evict import selected, selections
@@ -22,32 +22,27 @@ __all__ = ["verify"]
 
 @click.command()
 @click.argument("shards", nargs=-1)
-@click.option(
-    "--rate",
-    callback=quantity(some_bytes),
-    metavar="SIZE",
-    help="Read at most so much a second, as 2GB.  [default: 500MB, which training bears]",
-)
 @click.option("--quiet", is_flag=True, help="No progress; what is wrong is still named.")
 @json_option
 @url_option
-def verify(shards: tuple[str, ...], rate: int | None, quiet: bool, as_json: bool, url: str | None) -> int:
+def verify(shards: tuple[str, ...], quiet: bool, as_json: bool, url: str | None) -> int:
     """Compare everything the running sidecar has stored, or SHARDS of it, with its checksums.
 
     \b
     Examples:
       forebay verify
-      forebay verify 's3://bucket/train-*' --rate 2GB
+      forebay verify 's3://bucket/train-*'
       forebay verify --json | jq 'select(.event == "wrong")'
 
     A wrong segment is named (shard and offset) and removed from the cache. Its next reader fetches it from the origin again; a reader that
-    is inside it is cut off. Exit code 0: every segment is right (or none is stored); 1: one was wrong; 2: no sidecar answers.
+    is inside it is cut off. At most 500 MB are read a second, which training bears. Exit code 0: every segment is right (or none is
+    stored); 1: one was wrong; 2: no sidecar answers.
     """
     sidecar = locate(url, os.environ)
     totals: Counter[str] = Counter()
     with ProgressView(quiet=quiet, as_json=as_json) as view:
         for selection in selections(selected(shards)) if shards else [{"all": True}]:
-            for event in sidecar.verify(selection, rate):
+            for event in sidecar.verify(selection):
                 _take(event, totals, view, as_json=as_json)
     if shards and not totals["shards"] and not as_json:
         say(f"nothing that is stored matches {', '.join(map(shown_argument, shards))}: 0 segments verified")

@@ -38,12 +38,11 @@ def warm(urls: tuple[str, ...], lists: tuple[str, ...], quiet: bool, as_json: bo
       forebay warm shards.txt --quiet
       aws s3 ls s3://bucket/ | awk '{print "s3://bucket/" $4}' | forebay warm -
 
-    URLS are URLs, brace patterns, 'pipe:' commands, or files of them, one a line; '-' is stdin. A pattern is a set: from its first reader
-    on, the sidecar goes on fetching what the epoch has not read, as with 'serve --set'. Shards that are stored already are compared with
-    their origin. A shard that is named as a tar (.tar, .tgz, .tar.gz, …) and does not begin as one, often a login page, has failed and does
-    not stay. Shards of other names are stored whatever they hold. Exit code 1 when a shard failed. Shards that found no room are counted
-    and named in the end, and are no failure (exit code 0): the cache evicts for them only shards that no reader is known to need, and once
-    it is full no further shard is begun.
+    URLS are URLs, brace patterns, 'pipe:' commands, or files of them, one a line; '-' is stdin. Shards that are stored already are compared
+    with their origin. A shard that is named as a tar (.tar, .tgz, .tar.gz, …) and does not begin as one, often a login page, has failed and
+    does not stay. Shards of other names are stored whatever they hold. Exit code 1 when a shard failed. Shards that found no room are
+    counted and named in the end, and are no failure (exit code 0): the cache evicts for them only shards that no reader is known to need,
+    and once it is full no further shard is begun.
     """
     work = named_batches(urls, lists)
     sidecar = locate(url, os.environ)
@@ -80,7 +79,7 @@ class _Warming:
 
     def run(self, view: ProgressView) -> None:
         for batch in self._work:
-            encoded = encode(batch.shards, set=batch.set_name)
+            encoded = encode(batch.shards)
             try:
                 for event in self._sidecar.warm(encoded.content_type, encoded.body, batch.headers, encoded.query):
                     view.event(event)

@@ -133,7 +133,9 @@ class S3Origin(RequestTarget):
         bad = answer.code in _BAD_TOKENS
         looked = await self._recredential(order.client.profile)
         second = await self._signed_anew(shard)
-        return None if _same_signer(ask, second) and (ask.fresh or (bad and not looked)) else second
+        # Signed with the same keys for the same region the answer would be the same.
+        same = ask.region == second.region and _keys_in(ask.url) == _keys_in(second.url)
+        return None if same and (ask.fresh or (bad and not looked)) else second
 
     async def _signed_anew(self, shard: Shard) -> OriginRequest:
         self._signatures.pop(shard.name, None)
@@ -143,7 +145,8 @@ class S3Origin(RequestTarget):
         """Whether the operator named where this order goes; raises ``OriginRefused`` where it may not go."""
         await self._permit_profile(shard, order.client.profile)
         home = await self._home(shard, order.client.profile)
-        named = _is_named(order.endpoint, home, self._guard)
+        named = order.endpoint is None or order.endpoint == home or self._guard.names(order.endpoint)
+        named = named or (order.endpoint is not None and is_aws(order.endpoint) and is_aws(home))
         if not named and not order.client.unsigned and order.endpoint is not None:
             raise OriginRefused(
                 shard.name,
@@ -203,17 +206,6 @@ class S3Origin(RequestTarget):
     @staticmethod
     def _place_of_bucket(order: S3Request) -> tuple[str, str, str]:
         return (order.client.profile, order.client.endpoint, order.bucket)
-
-
-def _is_named(endpoint: AllowedPlace | None, home: AllowedPlace, guard: Guard) -> bool:
-    if endpoint is None or endpoint == home:
-        return True
-    return guard.names(endpoint) or (is_aws(endpoint) and is_aws(home))
-
-
-def _same_signer(one: OriginRequest, other: OriginRequest) -> bool:
-    """Whether both were signed with the same keys for the same region: then the answer would be the same."""
-    return one.region == other.region and _keys_in(one.url) == _keys_in(other.url)
 
 
 def _keys_in(url: str) -> tuple[str, str]:

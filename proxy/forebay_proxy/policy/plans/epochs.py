@@ -167,18 +167,11 @@ class EpochTracker:
         for key in self.sets.containing(shard.name) or (shard.group,):
             self.groups.enter(key, WARM, now)
 
-    def declare_set(self, text: str, now: float, *, for_good: bool = True) -> str:
+    def declare_set(self, text: str, now: float) -> str:
         """Somebody declared the set ``text``: until a job reads it, it counts as unread. Returns its key."""
-        key = self.sets.keep(text) if for_good else self.sets.learn(text)
+        key = self.sets.keep(text)
         self.groups.enter(key, WARM, now)
         return key
-
-    def undeclare_set(self, key: str) -> None:
-        """It is no longer kept for whoever may come: only the jobs that read it count."""
-        self.sets.kept.pop(key, None)
-        group = self.groups.get(key)
-        if group is not None:
-            group.passes.pop(WARM, None)
 
     def began(self, set_name: str | None, job: str, epoch: int | None, now: float) -> None:
         """A reader of ``job`` has announced shards, of the set and in ``epoch`` if it told."""

@@ -7,15 +7,14 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from importlib.resources import files
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from aiohttp import web
 
+from forebay_proxy.background.operations import Operations
 from forebay_proxy.core.errors import ForebayError, InvalidRequest
-from forebay_proxy.core.shard import Shard
 from forebay_proxy.policy.plans.live_jobs import LiveJobs
-from forebay_proxy.server.http.admin_bodies import COMMAND_BODY_BYTES, parse_origins, parse_patterns, parse_rate, parse_set
 from forebay_proxy.server.http.body_writer import cut
 from forebay_proxy.server.http.framing import Bodies, Busy
 from forebay_proxy.server.http.plan_route import PlanRoute
@@ -23,13 +22,16 @@ from forebay_proxy.server.http.problem import SERVER, MethodNotAllowed, NoSuchPa
 from forebay_proxy.server.http.request_record import RequestRecord
 from forebay_proxy.server.http.shard_route import closing
 
-__all__ = ["AdminRoutes", "Housekeeping"]
+__all__ = ["AdminRoutes", "parse_patterns"]
 
 # Warm-ups at once: a person starts one, a cluster's prologue a few. Each keeps its list of shards in memory until it ends.
 MOST_WARMS = 8
 # Holds at once. A node runs a few jobs, each with a hold for `forebay run` and one for each rank that calls fb.sidecar(): a crowd of
 # holds is a fault, and would take the places of readers.
 MOST_HOLDS = 256
+COMMAND_BODY_BYTES = 1024 * 1024  # an evict list; a pattern says the same in a hundred bytes
+MAX_PATTERNS = 10_000
+MAX_ORIGINS = 100  # a command line of a person's
 
 # Nothing but our own files is loaded, and nobody frames the page.
 _PAGE_HEADERS = {
@@ -43,34 +45,6 @@ _PAGE_HEADERS = {
 Handler = Callable[[web.BaseRequest, RequestRecord], Awaitable[web.StreamResponse]]
 
 
-class Housekeeping(Protocol):
-    """What a person asks of the cache."""
-
-    def shards(self, name: str = "") -> list[dict[str, object]]:
-        """One object a stored version, as ``/v1/shards`` shows it; of the shard ``name`` alone, if one is named."""
-        ...
-
-    async def evict(self, patterns: list[str] | None) -> dict[str, int]:
-        """Let go of what matches (``*`` and ``?``); None: everything. Returns ``shards``, ``bytes`` and what is ``leased`` and stays."""
-        ...
-
-    def verify(self, patterns: list[str] | None, rate_bytes_s: float) -> AsyncIterator[dict[str, object]]:
-        """Compare what matches with its checksums, no faster than that; the last event is named "end". A wrong segment is removed."""
-        ...
-
-    @property
-    def remove_set(self) -> Callable[[str], bool]:
-        """Keeps the declared set of this name filled no longer; False: there is none."""
-        ...
-
-    def warm(self, shards: list[Shard], set_name: str | None = None) -> AsyncIterator[dict[str, object]]:
-        """Fetch ``shards`` of the set ``set_name`` ahead; yields the events of ``POST /v1/warm``, the last one named "end".
-
-        Closing it stops asking for more.
-        """
-        ...
-
-
 class AdminRoutes:
     """One method a path. ``status`` and ``metrics`` are asked at each request; ``ready`` says whether ``/readyz`` is 200."""
 
@@ -79,7 +53,7 @@ class AdminRoutes:
         *,
         plans: PlanRoute,
         bodies: Bodies,
-        operations: Housekeeping,
+        operations: Operations,
         status: Callable[[], dict[str, Any]],
         metrics: Callable[[], tuple[bytes, str]],
         ready: Callable[[], str],
@@ -108,7 +82,6 @@ class AdminRoutes:
             "/v1/plans": {"GET": plans.show},
             "/v1/evict": {"POST": self._evict},
             "/v1/warm": {"POST": self._warm},
-            "/v1/sets/remove": {"POST": self._remove_set},
             "/v1/verify": {"POST": self._verify},
             **({"/v1/allow": {"POST": self._allow}} if allow else {}),
             **{path: {"GET": self._show_page} for path in self._page},
@@ -180,27 +153,21 @@ class AdminRoutes:
             patterns = parse_patterns(body)
         return answer_json(await self._operations.evict(patterns))
 
-    async def _remove_set(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        async with self._bodies.read(request, COMMAND_BODY_BYTES) as body:
-            name = parse_set(body)
-        if not self._operations.remove_set(name):
-            raise InvalidRequest("no declared set has this name", status=404, next_step="'forebay status' lists them")
-        return web.Response(status=204)
-
     async def _allow(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         async with self._bodies.read(request, COMMAND_BODY_BYTES) as body:
-            origins = parse_origins(body)
+            step = 'send {"origins": ["https://host:8443"]}, in the words of --allow-origin'
+            origins = _texts(_object(body, step), "origins", MAX_ORIGINS, step)
         assert self._allow_origins is not None
         self._allow_origins(origins)
         return web.Response(status=204)
 
     async def _warm(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         self._check_warming()
-        plan, shards, _ = await self._plans.read(request)
+        _, shards, _ = await self._plans.read(request)
         self._check_warming()  # again: a place is taken only now, or bodies that drip would keep them all
         self._warm_ups += 1
         try:
-            return await self._stream(request, record, self._operations.warm(list(shards), plan.set))
+            return await self._stream(request, record, self._operations.warm(shards))
         finally:
             self._warm_ups -= 1
 
@@ -210,14 +177,13 @@ class AdminRoutes:
             raise Busy(f"{self._warm_ups} warm-ups are running already", next_step=step)
 
     async def _verify(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        rate_bytes_s = parse_rate(request.raw_path.partition("?")[2])
         self._check_verifying()
         async with self._bodies.read(request, COMMAND_BODY_BYTES) as body:
             patterns = parse_patterns(body)
         self._check_verifying()  # as for a warm-up
         self._verifies = True
         try:
-            return await self._stream(request, record, self._operations.verify(patterns, rate_bytes_s))
+            return await self._stream(request, record, self._operations.verify(patterns))
         finally:
             self._verifies = False
 
@@ -241,6 +207,32 @@ class AdminRoutes:
             record.abort("origin_failed")
             cut(request.transport)
         return response
+
+
+def parse_patterns(body: bytes) -> list[str] | None:
+    """What a body names; None for everything. Raises ``InvalidRequest`` naming the first bad entry."""
+    step = 'send {"shards": ["s3://bucket/train-*.tar"]} or {"all": true}'
+    wish = _object(body, step)
+    return None if wish == {"all": True} and wish["all"] is True else _texts(wish, "shards", MAX_PATTERNS, step)
+
+
+def _object(body: bytes, step: str) -> dict[str, Any]:
+    try:
+        wish = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest("the body is not JSON", next_step=step) from error
+    return wish if isinstance(wish, dict) else {}
+
+
+def _texts(wish: dict[str, Any], name: str, most: int, step: str) -> list[str]:
+    """The list ``name``, the only member of ``wish``."""
+    texts = wish[name] if set(wish) == {name} else None
+    if not isinstance(texts, list) or not 0 < len(texts) <= most:
+        raise InvalidRequest(f"the body does not name 1 to {most} {name}", next_step=step)
+    for index, text in enumerate(texts):
+        if not isinstance(text, str) or not text:
+            raise InvalidRequest(f"entry {index} of {name} is no text", next_step=step)
+    return texts
 
 
 def _begin(path: str) -> str:

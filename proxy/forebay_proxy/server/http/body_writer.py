@@ -17,13 +17,13 @@ import asyncio
 import os
 import socket
 import struct
-from typing import Protocol
 
 from aiohttp.abc import AbstractStreamWriter
 
+from forebay_proxy.cache.readers.chunk_reader import FileStretch
 from forebay_proxy.core.errors import ClientGone
 
-__all__ = ["BodyWriter", "Stretch", "cut"]
+__all__ = ["BodyWriter", "cut"]
 
 # What is left with the transport when the socket is full: it comes back once the kernel has sent a third of its buffer (hundreds of
 # kilobytes), so the size of this piece matters only in that it is copied.
@@ -34,21 +34,6 @@ _LAST_BYTES = 2 * 2**20  # of a stretch, its last turn: behind them comes what m
 # Where ``net.core.wmem_max`` is smaller, the kernel takes that.
 _STRETCH_BUFFER_BYTES = 2 * 2**20
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 s
-
-
-class Stretch(Protocol):
-    """Bytes that lie in a file. ``goes_on``: there are more of them, which follow at once."""
-
-    @property
-    def goes_on(self) -> bool: ...
-
-    def __len__(self) -> int:
-        """How many are left."""
-        ...
-
-    def send(self, sock: int) -> bool:
-        """Have the socket take what it takes now, a turn's worth at most; False: not all of that. Raises ConnectionError."""
-        ...
 
 
 class BodyWriter:
@@ -74,7 +59,7 @@ class BodyWriter:
         if not waited:
             await asyncio.sleep(0)  # a fast client with warm bytes must not keep the loop for itself
 
-    async def send_stretch(self, stretch: Stretch) -> None:
+    async def send_stretch(self, stretch: FileStretch) -> None:
         """Return when the kernel has all of ``stretch``, or takes no more of it: then a chunk comes next. Raises ``ClientGone``."""
         await self._settle()
         while stretch:

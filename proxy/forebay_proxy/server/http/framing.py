@@ -73,7 +73,9 @@ class Bodies:
             raise InvalidRequest("an encoded request body", status=415, next_step="send it without Content-Encoding")
         if (request.content_length or 0) > limit_bytes:
             raise _too_large(f"{request.content_length} bytes", limit_bytes)
-        _invite(request)
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.version >= (1, 1):
+            assert request.transport is not None
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")  # curl waits a second for this before it sends a body of some size
         parts: list[bytes] = []
         size = 0
         try:
@@ -135,20 +137,10 @@ def _check_framing(request: web.BaseRequest) -> None:
     for name in _SINGLE:
         if len(request.headers.getall(name, ())) > 1:
             raise BadFraming(f"the header {name} is there more than once", next_step="send it once")
-    if request.method in ("GET", "HEAD") and _announces_body(request):
+    announces_body = "Transfer-Encoding" in request.headers or request.headers.get("Content-Length", "0") != "0"
+    if request.method in ("GET", "HEAD") and announces_body:
         step = "send GET and HEAD without Content-Length and Transfer-Encoding"
         raise BadFraming(f"{request.method} with a body", next_step=step)
-
-
-def _announces_body(request: web.BaseRequest) -> bool:
-    return "Transfer-Encoding" in request.headers or request.headers.get("Content-Length", "0") != "0"
-
-
-def _invite(request: web.BaseRequest) -> None:
-    """curl waits a second for this before it sends a body of some size."""
-    if request.headers.get("Expect", "").lower() == "100-continue" and request.version >= (1, 1):
-        assert request.transport is not None
-        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 def _too_large(found: str, limit_bytes: int) -> InvalidRequest:

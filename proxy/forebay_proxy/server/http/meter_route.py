@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
@@ -14,29 +13,22 @@ from forebay_proxy.server.http.connection import asks
 from forebay_proxy.server.http.framing import Bodies, named_reader
 from forebay_proxy.server.http.problem import MethodNotAllowed, answer_json
 from forebay_proxy.server.http.request_record import RequestRecord
-from forebay_proxy.wire.protocol.meter import MAX_BODY_BYTES, InvalidMeter, MeterBody, decode_meter
+from forebay_proxy.telemetry.meter_board import MeterBoard
+from forebay_proxy.wire.protocol.meter import MAX_BODY_BYTES, InvalidMeter, decode_meter
 from forebay_proxy.wire.protocol.plan import ReaderName
 
-__all__ = ["METER_PATH", "MeterDoor", "MeterRoute"]
+__all__ = ["METER_PATH", "MeterRoute"]
 
 METER_PATH = "/v1/meter"
 _NAMED = "/v1/meter/{job}/{rank}/{worker}/{opener}"
 
 
-@dataclass(frozen=True, slots=True)
-class MeterDoor:
-    """Who takes the totals of a process, who is told of its ``end``, and who shows those of a job's processes (``page``)."""
-
-    take: Callable[[ReaderName, MeterBody], None]
-    end: Callable[[ReaderName], None]
-    page: Callable[[str], dict[str, Any]]
-
-
 class MeterRoute:
-    """What lies below ``/v1/meter``. ``bodies`` bounds what is held of requests while they come."""
+    """What lies below ``/v1/meter``. ``page`` shows the totals of a job's processes; ``bodies`` bounds what is held of requests."""
 
-    def __init__(self, meters: MeterDoor, bodies: Bodies) -> None:
+    def __init__(self, meters: MeterBoard, page: Callable[[str], dict[str, Any]], bodies: Bodies) -> None:
         self._meters = meters
+        self._page = page
         self._bodies = bodies
 
     async def answer(self, path: str, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
@@ -45,7 +37,7 @@ class MeterRoute:
             if request.method not in ("GET", "HEAD"):
                 raise MethodNotAllowed.of(path, request.method, ("GET",))
             record.looks_only = True
-            return answer_json(self._meters.page(_job(path)))
+            return answer_json(self._page(_job(path)))
         if request.method not in ("POST", "DELETE"):
             raise MethodNotAllowed.of(path, request.method, ("POST", "DELETE"))
         record.reader = reader = named_reader(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import Any
 from urllib.parse import parse_qsl
@@ -46,16 +46,24 @@ class PlanRoute:
         self._parser_pool = parser_pool
         self._bodies = bodies
         self._pass_headers = frozenset(name.lower() for name in pass_headers)
-        self._methods: dict[str, Callable[[web.BaseRequest, RequestRecord], Awaitable[web.StreamResponse]]] = {
-            "PUT": self._put, "POST": self._post, "DELETE": self._delete,
-        }  # fmt: skip
 
     async def answer(self, path: str, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         """One reader's plan is announced or withdrawn. Raises ``MethodNotAllowed``, ``InvalidRequest``."""
-        method = self._methods.get(request.method)
-        if method is None:
-            raise MethodNotAllowed.of(path, request.method, self._methods)
-        return await method(request, record)
+        if request.method not in ("PUT", "POST", "DELETE"):
+            raise MethodNotAllowed.of(path, request.method, ("PUT", "POST", "DELETE"))
+        record.reader = reader = named_reader(
+            path.removeprefix(f"{PLANS_PATH}/"), "the plan's reader", "use /v1/plans/{job}/{rank}/{worker}/{opener}"
+        )
+        if request.method == "DELETE":
+            await self._plans.retract(reader)  # withdrawing twice is no error: the wish is fulfilled
+            return web.Response(status=204)
+        asks(request, reader)
+        plan, _, headers = await self.read(request, expand=False)
+        try:
+            await self._plans.announce(reader, plan, headers, appended=request.method == "POST")
+        except InvalidShardUrl as error:
+            raise InvalidRequest(str(error), next_step="send a pattern of URLs such as s3://bucket/{000..999}.tar as the set") from error
+        return web.Response(status=204)
 
     async def show(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         """Some of what is announced."""
@@ -69,32 +77,6 @@ class PlanRoute:
             if len(body) <= _PARSE_ON_LOOP_BYTES:
                 return *parse_plan(*arguments), headers
             return *await asyncio.get_running_loop().run_in_executor(self._parser_pool, parse_plan, *arguments), headers
-
-    @staticmethod
-    def _reader(request: web.BaseRequest) -> ReaderName:
-        name = request.raw_path.partition("?")[0].removeprefix(f"{PLANS_PATH}/")
-        return named_reader(name, "the plan's reader", "use /v1/plans/{job}/{rank}/{worker}/{opener}")
-
-    async def _put(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        return await self._take(request, record, appended=False)
-
-    async def _post(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        return await self._take(request, record, appended=True)
-
-    async def _take(self, request: web.BaseRequest, record: RequestRecord, *, appended: bool) -> web.StreamResponse:
-        record.reader = reader = self._reader(request)
-        asks(request, reader)
-        plan, _, headers = await self.read(request, expand=False)
-        try:
-            await self._plans.announce(reader, plan, headers, appended=appended)
-        except InvalidShardUrl as error:
-            raise InvalidRequest(str(error), next_step="send a pattern of URLs such as s3://bucket/{000..999}.tar as the set") from error
-        return web.Response(status=204)
-
-    async def _delete(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        record.reader = self._reader(request)
-        await self._plans.retract(record.reader)  # withdrawing twice is no error: the wish is fulfilled
-        return web.Response(status=204)
 
 
 def parse_plan(

@@ -76,8 +76,10 @@ class PreconditionFailed(ShardError):
 
 def describe(error: ForebayError) -> dict[str, object]:
     """The members of the problem document. ``type`` is a stable name made from the class; the rest is for people and for numbers."""
+    # Of the first class that others know: a module's own kinds of an error are not part of what is promised.
+    public = next(known.__name__ for known in type(error).__mro__ if not known.__name__.startswith("_"))
     document: dict[str, object] = {
-        "type": f"urn:forebay:problem:{_kebab(_public_name(type(error)))}",
+        "type": f"urn:forebay:problem:{re.sub(r'(?<=[a-z])(?=[A-Z])', '-', public).lower()}",
         "title": error.title,
         "status": error.status,
         "detail": in_words(error),
@@ -102,7 +104,8 @@ def headers_of(error: ForebayError) -> dict[str, str]:
     if isinstance(error, RangeNotSatisfiable) and error.length is not None:
         headers["Content-Range"] = f"bytes */{error.length}"
     if error.status in _RETRY_STATUSES:
-        headers["Retry-After"] = str(_retry_after_s(error))
+        wish = error.retry_after_s if isinstance(error, OriginUnavailable) else None
+        headers["Retry-After"] = str(_RETRY_AFTER_S if wish is None else max(1, min(_RETRY_AFTER_MAX_S, math.ceil(wish))))
     return headers
 
 
@@ -123,17 +126,3 @@ def in_words(error: ForebayError) -> str:
     if isinstance(error, ShardError):
         return f"shard {shown(error.shard)}: {error.cause}"
     return str(error)
-
-
-def _retry_after_s(error: ForebayError) -> int:
-    wish = error.retry_after_s if isinstance(error, OriginUnavailable) else None
-    return _RETRY_AFTER_S if wish is None else max(1, min(_RETRY_AFTER_MAX_S, math.ceil(wish)))
-
-
-def _public_name(kind: type) -> str:
-    """The name of the first class that others know: a module's own kinds of an error are not part of what is promised."""
-    return next(known.__name__ for known in kind.__mro__ if not known.__name__.startswith("_"))
-
-
-def _kebab(name: str) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()

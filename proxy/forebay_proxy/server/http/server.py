@@ -17,6 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
+from forebay_proxy.background.operations import Operations
 from forebay_proxy.background.plan_intake import PlanIntake
 from forebay_proxy.background.sample_indexer import SampleIndexer
 from forebay_proxy.cache.shard_cache import ShardCache
@@ -25,11 +26,11 @@ from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.requests import ClientRefused
 from forebay_proxy.core.request_loop import CDN_LOOP, LoopGuard
 from forebay_proxy.policy.plans.live_jobs import LiveJobs
-from forebay_proxy.server.http.admin_routes import AdminRoutes, Housekeeping
+from forebay_proxy.server.http.admin_routes import AdminRoutes
 from forebay_proxy.server.http.body_writer import cut
 from forebay_proxy.server.http.connection import Connection, ConnectionLimit, ConnectionServer, client_places
 from forebay_proxy.server.http.framing import BadFraming, Bodies, checked_path
-from forebay_proxy.server.http.meter_route import METER_PATH, MeterDoor, MeterRoute
+from forebay_proxy.server.http.meter_route import METER_PATH, MeterRoute
 from forebay_proxy.server.http.plan_route import PLANS_PATH, Announced, PlanRoute
 from forebay_proxy.server.http.problem import SERVER, Draining, InternalFault, answer_error, in_words
 from forebay_proxy.server.http.request_record import OpenRequests, RequestRecord
@@ -39,9 +40,10 @@ from forebay_proxy.server.http.shard_route import INSTANCE, ShardRoute
 from forebay_proxy.server.net.access import Access, AccessQuestion, AccessRefused
 from forebay_proxy.server.net.listen import UnixListener, bind_tcp, is_loopback_host
 from forebay_proxy.server.net.peers import Where
+from forebay_proxy.telemetry.meter_board import MeterBoard
 from forebay_proxy.wire.urls.shard_url import SCHEMES
 
-__all__ = ["Housekeeping", "HttpServer", "ServerAddress"]
+__all__ = ["HttpServer", "ServerAddress"]
 
 log = logging.getLogger("forebay")
 
@@ -78,11 +80,12 @@ class HttpServer:
         *,
         cache: ShardCache,
         plans: PlanIntake,
-        operations: Housekeeping,
+        operations: Operations,
         status: Callable[[], dict[str, Any]],
         announced: Announced,
         indexes: SampleIndexer | None = None,
-        meters: MeterDoor | None = None,
+        meters: MeterBoard,
+        meter_page: Callable[[str], dict[str, Any]],
         metrics: Callable[[], tuple[bytes, str]],
         access: Access,
         events: Events,
@@ -103,7 +106,7 @@ class HttpServer:
         self._plans = PlanRoute(plans, announced, self._parser_pool, bodies := Bodies(), pass_headers)
         self._shards = ShardRoute(cache, pass_headers, instance)
         self._indexes = IndexRoute(indexes, pass_headers, instance) if indexes is not None else None
-        self._meters = MeterRoute(meters, bodies) if meters is not None else None
+        self._meters = MeterRoute(meters, meter_page, bodies)
         self._admin = AdminRoutes(
             plans=self._plans, bodies=bodies, operations=operations, status=self.status, metrics=metrics, ready=lambda: self.state,
             jobs=jobs, allow=allow,
@@ -228,7 +231,7 @@ class HttpServer:
             return await self._shards.answer(request, record, via)
         if path.startswith(f"{PLANS_PATH}/"):
             return await self._plans.answer(path, request, record)
-        if self._meters is not None and path.startswith(f"{METER_PATH}/"):
+        if path.startswith(f"{METER_PATH}/"):
             return await self._meters.answer(path, request, record)
         if self._indexes is not None and path.startswith(f"{INDEX_PATH}/"):
             return await self._indexes.answer(request, record, via)
@@ -254,7 +257,9 @@ class HttpServer:
     def _refusal(self, error: ForebayError, request: web.BaseRequest) -> web.StreamResponse:
         if isinstance(error, AccessRefused):
             self._events.emit(ClientRefused(error.reason))
-        _log_refusal(error)
+        # Once, without a query: what a client got wrong is its own business (debug), what an origin or we did is not (warning).
+        ours = error.status >= 500 and not isinstance(error, Draining | NotOffered)
+        log.log(logging.WARNING if ours else logging.DEBUG, "%d %s: %s", error.status, error.title, in_words(error))
         response = answer_in_xml(error) if speaks_s3(request.raw_path, request.headers) else answer_error(error)
         if isinstance(error, BadFraming | Draining | AccessRefused) or "Expect" in request.headers:
             # Where the next request would begin is anybody's guess (also where a body was announced, and need not come now); or there will
@@ -265,12 +270,6 @@ class HttpServer:
 
 def _draining() -> Draining:
     return Draining("the sidecar is shutting down", next_step="ask again: its successor answers at the same address, or read the origin")
-
-
-def _log_refusal(error: ForebayError) -> None:
-    """Once, without a query: what a client got wrong is its own business (debug), what an origin or we did is not (warning)."""
-    ours = error.status >= 500 and not isinstance(error, Draining | NotOffered)
-    log.log(logging.WARNING if ours else logging.DEBUG, "%d %s: %s", error.status, error.title, in_words(error))
 
 
 def _fault(error: Exception) -> web.StreamResponse:

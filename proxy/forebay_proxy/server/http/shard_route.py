@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
+from forebay_proxy.cache.readers.chunk_reader import FileStretch
 from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.core.errors import (
@@ -27,7 +28,7 @@ from forebay_proxy.core.errors import (
     VersionLost,
 )
 from forebay_proxy.core.shard import Shard, shown
-from forebay_proxy.server.http.body_writer import BodyWriter, Stretch, cut
+from forebay_proxy.server.http.body_writer import BodyWriter, cut
 from forebay_proxy.server.http.connection import asks
 from forebay_proxy.server.http.framing import credential_headers, reader_of
 from forebay_proxy.server.http.problem import SERVER, MethodNotAllowed
@@ -43,7 +44,7 @@ log = logging.getLogger("forebay")
 VERSION = "Forebay-Version"  # the ETag of the version that is meant
 INSTANCE = "Forebay-Instance"  # of every answer but refusals: by another one than before, a reader knows that its plan is lost
 
-Chunk = bytes | memoryview
+Piece = bytes | memoryview | FileStretch
 T = TypeVar("T")
 
 
@@ -156,13 +157,11 @@ async def _stream(
         return response
 
 
-async def _copy(
-    first: Chunk | Stretch, pieces: AsyncIterator[Chunk | Stretch], body_writer: BodyWriter, told: ShardRecord, reading: ShardReader
-) -> None:
+async def _copy(first: Piece, pieces: AsyncIterator[Piece], body_writer: BodyWriter, told: ShardRecord, reading: ShardReader) -> None:
     """A chunk counts once all of it is sent, as a hit too: bytes that were read from the store for a client that left do not count as
     hits.
     """
-    piece: Chunk | Stretch | None = first
+    piece: Piece | None = first
     while piece is not None:
         if isinstance(piece, bytes | memoryview):
             await body_writer.send(piece)
@@ -173,7 +172,7 @@ async def _copy(
         piece = await anext(pieces, None)
 
 
-async def _sent(stretch: Stretch, body_writer: BodyWriter, told: ShardRecord) -> None:
+async def _sent(stretch: FileStretch, body_writer: BodyWriter, told: ShardRecord) -> None:
     before = len(stretch)
     try:
         await body_writer.send_stretch(stretch)
@@ -181,9 +180,7 @@ async def _sent(stretch: Stretch, body_writer: BodyWriter, told: ShardRecord) ->
         told.bytes_sent += before - len(stretch)
 
 
-async def _counted(
-    pieces: AsyncIterator[Chunk | Stretch], shard: Shard, promised: int | None, told: ShardRecord
-) -> AsyncIterator[Chunk | Stretch]:
+async def _counted(pieces: AsyncIterator[Piece], shard: Shard, promised: int | None, told: ShardRecord) -> AsyncIterator[Piece]:
     """``pieces``, held to the length the header promises: whatever went wrong before, no wrong body looks right."""
     async for piece in pieces:
         if promised is not None and told.bytes_sent + len(piece) > promised:

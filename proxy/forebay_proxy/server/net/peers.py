@@ -63,7 +63,7 @@ def peer_of(transport: asyncio.BaseTransport) -> Peer:
 
 def unix_peer(sock: socket.socket) -> Peer:
     """Who is at the other end of a unix socket's connection."""
-    return Peer(Where.UNIX, _peer_credential(sock))
+    return Peer(Where.UNIX, int(_UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1]))
 
 
 def loopback_uid(theirs: Address, ours: Address) -> int | None:
@@ -72,11 +72,6 @@ def loopback_uid(theirs: Address, ours: Address) -> int | None:
         return _uid_by_netlink(theirs, ours)
     except OSError:
         return _uid_by_proc(theirs, ours)
-
-
-def _peer_credential(sock: socket.socket) -> int:
-    uid: int = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1]
-    return uid
 
 
 def _uid_by_netlink(theirs: Address, ours: Address) -> int | None:

@@ -48,13 +48,6 @@ def test_fish_takes_it_too(sidecar: FakeSidecar) -> None:
     assert sidecar.url in seen
 
 
-def test_check_says_which_way_a_url_goes(sidecar: FakeSidecar) -> None:
-    """And asks its origin nothing."""
-    told = invoke("env", "--check", "pipe:aws s3 cp s3://b/{0..9}.tar -").stdout
-    assert f"{sidecar.url}/s3/b/0.tar" in told
-    assert "left to WebDataset" in invoke("env", "--check", "pipe:rclone cat r:b/0.tar").stdout
-
-
 def test_without_a_sidecar_it_is_exit_2_and_an_empty_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """eval "$(forebay env)" must not half work."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))

@@ -53,26 +53,6 @@ def test_names_and_all_together_are_a_mistake(sidecar: FakeSidecar) -> None:
     assert asked(sidecar) == []
 
 
-def test_what_is_kept_filled_is_told_of(sidecar: FakeSidecar) -> None:
-    """It comes again; sets that hold none of it, or wait for a reader, say nothing."""
-    name = "s3://b/{0..9}.tar"
-    others = [("s3://c/{0..9}.tar", "fetching"), ("s3://b/{00..10}.tar", "waits for its first reader")]
-    sidecar.status = {**sidecar.status, "sets": [{"set": each, "state": state} for each, state in [(name, "all here"), *others]]}
-    told = invoke("evict", "s3://b/3.tar").stderr
-    assert f"the set {name} is kept filled: its shards come again; \"forebay evict '{name}'\" ends that" in told
-    assert told.count("kept filled") == 1
-    assert invoke("evict", "--all", "--yes").stderr.count("kept filled") == 2
-
-
-def test_a_declared_set_that_is_named_ends(sidecar: FakeSidecar) -> None:
-    """By its pattern, before its shards go; other sets stay."""
-    names = ["s3://b/{0..9}.tar", "s3://c/{0..9}.tar"]
-    sidecar.status = {**sidecar.status, "sets": [{"set": each, "state": "waits for its first reader"} for each in names]}
-    told = invoke("evict", names[0])
-    assert (told.exit_code, told.stdout.splitlines()[1]) == (0, f"the set {names[0]} is kept filled no longer"), told
-    assert [json.loads(body) for _, path, _, body in sidecar.requests if path == "/v1/sets/remove"] == [{"set": names[0]}]
-
-
 def test_a_pattern_that_matches_nothing_is_said(sidecar: FakeSidecar) -> None:
     """It may be a typing error; what is only being read does match."""
     sidecar.evicted = {"shards": 0, "bytes": 0, "leased": 0}

@@ -43,10 +43,10 @@ def test_what_is_wrong_is_named(sidecar: FakeSidecar) -> None:
     assert result.stdout.endswith("wrong: 1 segment of 1 shard\n")
 
 
-def test_names_patterns_and_a_rate(sidecar: FakeSidecar) -> None:
-    """As evict takes them; a size a second."""
-    invoke("verify", "S3://b/a.tar", "s3://b/old-*", "--rate", "2GB")
-    assert asked(sidecar) == [("/v1/verify?rate=2000000000", {"shards": ["s3://b/a.tar", "s3://b/old-*"]})]
+def test_names_and_patterns(sidecar: FakeSidecar) -> None:
+    """As evict takes them."""
+    invoke("verify", "S3://b/a.tar", "s3://b/old-*")
+    assert asked(sidecar) == [("/v1/verify", {"shards": ["s3://b/a.tar", "s3://b/old-*"]})]
 
 
 def test_json_for_programs(sidecar: FakeSidecar) -> None:
@@ -72,13 +72,6 @@ def test_a_sidecar_that_ends_meanwhile_is_no_success(sidecar: FakeSidecar) -> No
     result = invoke("verify")
     assert result.exit_code == 2
     assert "before it had verified everything" in result.stderr
-
-
-@pytest.mark.parametrize("rate", ["0", "fast", "-1"])
-def test_a_rate_that_is_none(sidecar: FakeSidecar, rate: str) -> None:
-    """One line, and nothing is begun."""
-    result = invoke("verify", f"--rate={rate}")
-    assert (result.exit_code, asked(sidecar)) == (2, [])
 
 
 def test_a_pattern_that_matches_nothing_is_not_all_right(sidecar: FakeSidecar) -> None:

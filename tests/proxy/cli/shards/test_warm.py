@@ -138,23 +138,7 @@ def test_an_argument_that_is_a_file_is_a_list(sidecar: FakeSidecar, tmp_path: Pa
     (tmp_path / "more.txt").write_text("# more\ns3://b/2.tar\n")
     assert invoke("warm", "s3://b/9.tar", "urls", str(tmp_path / "more.txt")).exit_code == 0
     shards = [shard for _, part in asked(sidecar) for shard in part]
-    assert shards == ["s3://b/9.tar", "s3://b/2.tar", "s3://b/0.tar", "s3://b/1.tar"]
-
-
-def test_a_pattern_is_told_as_a_set(sidecar: FakeSidecar) -> None:
-    """Each as its own, as origin URLs; nothing for single shards, and nothing that needs a header."""
-    invoke(
-        "warm",
-        "pipe:aws s3 cp s3://b/{0..2}.tar -",
-        "s3://c/{0..1}.tar",
-        "s3://b/1.tar",
-        "s3://b/x.tar",
-        "pipe:curl -H 'Cookie: k' https://h/{0..1}.tar",
-    )
-    told = [
-        (body.get("set"), len(body["shards"])) for body in (json.loads(body) for _, path, _, body in sidecar.requests if path == "/v1/warm")
-    ]
-    assert told == [("s3://b/{0..2}.tar", 3), ("s3://c/{0..1}.tar", 2), (None, 1), (None, 2)]
+    assert shards == ["s3://b/9.tar", "s3://b/0.tar", "s3://b/1.tar", "s3://b/2.tar"]
 
 
 def failing(count: int, result: str = "stored") -> Any:

@@ -18,7 +18,6 @@ from support.fake_cache import fake_plan, fake_status
 from support.http_server import Reply, World, listening, read_to_end, request
 from support.lengths import ordinarily
 
-from forebay_proxy.background.verifier import RATE_BYTES_S
 from forebay_proxy.core.errors import OriginUnavailable
 from forebay_proxy.core.facts.requests import Aborted, RequestDone
 from forebay_proxy.server.http import plan_route
@@ -184,19 +183,11 @@ async def test_warm_shows_each_event_at_once(world: World) -> None:
 
 
 async def test_verify_streams_a_line_an_event(world: World) -> None:
-    """Operations are told what and how fast."""
-    reply = await send(world, "POST", "/v1/verify?rate=1000", {"shards": ["s3://b/*"]})
+    """Operations are told what."""
+    reply = await send(world, "POST", "/v1/verify", {"shards": ["s3://b/*"]})
     assert [json.loads(line)["event"] for line in reply.body.splitlines()] == ["progress", "end"]
     await send(world, "POST", "/v1/verify", {"all": True})
-    assert world.operations.verified == [(["s3://b/*"], 1000.0), (None, float(RATE_BYTES_S))]
-
-
-@pytest.mark.parametrize("query", ["rate=0", "rate=-5", "rate=fast", "rate=1e9", "rate=" + "9" * 20])
-async def test_an_unclear_rate_begins_nothing(world: World, query: str) -> None:
-    """400 and what would be right."""
-    reply = await send(world, "POST", f"/v1/verify?{query}", {"all": True})
-    assert (reply.status, world.operations.verified) == (400, [])
-    assert "?rate=" in reply.problem["next_step"]
+    assert world.operations.verified == [["s3://b/*"], None]
 
 
 async def test_one_verification_at_a_time(world: World) -> None:
@@ -287,7 +278,7 @@ async def test_a_real_browser_shows_declared_sets(monkeypatch: pytest.MonkeyPatc
             "state": "waits for room", "opened": {"train-7": 1234, "": 5},
             "failures": [{"count": 2, "shard": "s3://b/1.tar", "cause": "no tar", "next_step": "look"}],
         },
-        {"set": "<b>s3://x</b>", "shards": 1, "complete": None, "stored_bytes": None, "state": "waits for its first reader", "opened": {}},
+        {"set": "<b>s3://x</b>", "shards": 1, "complete": None, "stored_bytes": None, "state": "fetching", "opened": {}},
     ]  # fmt: skip
     status = fake_status() | {"sets": sets}
     monkeypatch.setattr(http_server, "fake_status", lambda: status)

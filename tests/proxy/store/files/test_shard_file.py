@@ -17,7 +17,7 @@ from support.stores import held_by_a_child, make_row, ramp, sum_of
 
 from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
-from forebay_proxy.store import file_table
+from forebay_proxy.store import store as store_module
 from forebay_proxy.store.files import fallocate, file_io, shard_file
 from forebay_proxy.store.files.file_io import Leased
 from forebay_proxy.store.files.shard_file import QUICK_FOR_S, QUICK_S, SLOW_FOR_S, ShardFile
@@ -425,7 +425,7 @@ async def test_a_call_that_hangs_is_not_waited_for(file: ShardFile, monkeypatch:
 
 async def test_a_file_that_is_made_late_is_nobodys(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it has been, nobody else may make it; then it is replaced like any leftover."""
-    monkeypatch.setattr(file_table, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(store_module, "PATIENCE_S", 0.1)
     gate, real = threading.Event(), file_io.create
 
     def hangs(*args: Any) -> int:

@@ -31,14 +31,10 @@ class Operations:
         resolver: VersionResolver,
         segment_reader: SegmentReader,
         clock: Callable[[], float],
-        declare: Callable[[str], None] = lambda text: None,
         tar_check: TarCheck | None = None,
-        undeclare: Callable[[str], bool] = lambda name: False,
     ) -> None:
-        """``declare`` hears of the set that a person warms; ``tar_check`` tells what of it is no tar, though its name says so."""
+        """``tar_check`` tells what of a person's shards is no tar, though its name says so."""
         self._tar_check = tar_check
-        self.remove_set = undeclare
-        self._declare = declare
         self._cache = cache
         self._resolver = resolver
         self._segment_reader = segment_reader
@@ -76,18 +72,16 @@ class Operations:
             freed += sum(sizes)
         return {"shards": shards, "bytes": freed, "leased": leased}
 
-    def verify(self, patterns: list[str] | None, rate_bytes_s: float) -> AsyncIterator[dict[str, object]]:
+    def verify(self, patterns: list[str] | None) -> AsyncIterator[dict[str, object]]:
         """Compare what matches with its checksums; yields the events of ``POST /v1/verify``."""
-        return Verifier(self._segment_reader, self.selected(patterns), rate_bytes_s).run()
+        return Verifier(self._segment_reader, self.selected(patterns)).run()
 
     def selected(self, patterns: list[str] | None) -> AsyncIterator[Entry]:
         """What is here and matches, by name."""
         return _matching(sorted(self._cache.room.entries.values(), key=lambda entry: entry.name), patterns)
 
-    def warm(self, shards: list[Shard], set_name: str | None = None) -> AsyncIterator[dict[str, object]]:
-        """Fetch ``shards`` ahead, which are of the set ``set_name``; yields the events of ``POST /v1/warm``."""
-        if set_name is not None:
-            self._declare(set_name)
+    def warm(self, shards: list[Shard]) -> AsyncIterator[dict[str, object]]:
+        """Fetch ``shards`` ahead; yields the events of ``POST /v1/warm``, the last one named "end". Closing it stops asking for more."""
         return Warmer(self._cache, self._resolver, shards, tar_check=self._tar_check).run()
 
 
