@@ -109,7 +109,8 @@ class Clips(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
 
     def __getitem__(self, number: int) -> tuple[Any, Any, Any, int]:
         sample = self.clips[number]
-        return sample["frames"], numpy.diff(sample["frames"].astype(numpy.int16), axis=0), sample["audio"], json.loads(sample["json"])["number"]
+        frames = sample["frames"]
+        return frames, numpy.diff(frames.astype(numpy.int16), axis=0), sample["audio"], json.loads(sample["json"])["number"]
 
 
 def test_random_access_gives_frames_sound_and_label(sidecar: Sidecar, shards: Path) -> None:

@@ -175,7 +175,7 @@ class TarSamples:
     def __call__(self, data: Iterable[Any]) -> Iterator[dict[str, Any]]:
         skips = current()
         if skips is not None:
-            skips.stages.reads = True
+            skips.reads = True
             samples = self._of_pass(data, skips, cursor_here())
             return skips.counting(samples) if self.counts else iter(samples)
         skips = lone_pass()

@@ -32,8 +32,9 @@ from forebay_loader.identity.reader_name import ensure_job
 from forebay_loader.identity.world import World, here_worker, in_worker, take_role
 from forebay_loader.memos.stage import folded
 from forebay_loader.meter.profile_ranges import staged
+from forebay_loader.meter.skips.counts import SkipLimits
 from forebay_loader.meter.skips.recorded_handler import Handler
-from forebay_loader.meter.skips.skip_pass import SkipWatch, current, making
+from forebay_loader.meter.skips.skip_pass import current, dataset_pass, making
 from forebay_loader.meter.skips.stock_stages import recorded_stage
 from forebay_loader.meter.stalls import install
 from forebay_loader.plan.ahead import Ahead
@@ -86,8 +87,8 @@ class WebDataset(compat.WebDataset):
       ``get_value()``. Without it iterations are counted.
     - ``ahead``: how many coming shards to announce; ``FOREBAY_AHEAD`` or 16 without, 0 for none.
     - ``limits``: how long to wait for what, a ``fb.Limits``.
-    - ``max_skipped``: how much handlers may pass over in an epoch of a rank: a number, or a share such as 0.001 of its samples, and of its
-      shards; ``FOREBAY_MAX_SKIPPED`` or any without.
+    - ``max_skipped``: how much handlers may pass over in an epoch of each worker: a number, or a share such as 0.001 of its samples, and
+      of its shards; ``FOREBAY_MAX_SKIPPED`` or any without.
     - ``max_consecutive_skips``: how much one stage may in a row, a number; ``FOREBAY_MAX_CONSECUTIVE_SKIPS``, or 1000 with ``max_skipped``.
     - ``resume``: "exact", or "replay" to run an epoch again up to where a state was taken; docs/resume.md has what each asks for.
 
@@ -137,7 +138,8 @@ class WebDataset(compat.WebDataset):
         self.world = World.here(asked.data_parallel, group_of(nodes) if asked.group is None else asked.group)
         self.seed = asked.seed_number
         self._epochs = Epochs(asked.epoch)
-        self._skips = SkipWatch(asked.max_skipped, asked.max_consecutive_skips)
+        self._bearable = asked.max_skipped, asked.max_consecutive_skips
+        SkipLimits.of(*self._bearable)
         self._shards: Optional[ShardList] = None
         self._place: Optional[StreamPosition] = None  # of the iteration that was begun last, in this process
         self._resumed: Optional[Resumed] = None  # what the next one goes on from
@@ -317,9 +319,9 @@ class WebDataset(compat.WebDataset):
     def _passes(self, epoch: int, place: StreamPosition, most: Optional[int], resumed: Optional[Resumed]) -> Iterator[Any]:
         world, (ranks, workers) = self.world.resolved(), self._own_draws
         drawn_at = (world.rank if ranks else 0) + (world.size * here_worker().id if workers else 0)
-        skips, first = self._skips.begin(epoch, world), 0 if resumed is None else resumed.turn
+        skips, first = dataset_pass(*self._bearable, epoch, world), 0 if resumed is None else resumed.turn
         skips.end_with_process()
-        skips.stages.repeats = place.repeats
+        skips.repeats = place.repeats
         listed = None if self._shards is None else len(self._shards)
         empty = EmptyPasses(world.size * here_worker().workers, listed, share_of(self.pipeline))
         try:
