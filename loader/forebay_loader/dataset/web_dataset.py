@@ -22,12 +22,11 @@ from forebay_loader.base.notices import notice_once
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.dataset.arguments import Arguments, with_positional
 from forebay_loader.dataset.decode_stage import DecodeStage
-from forebay_loader.dataset.local_copies import tell_unused
 from forebay_loader.dataset.resume import Resumed, SampleShuffle, StreamPosition, made_of, undetermined, untold_class, untold_of
 from forebay_loader.dataset.samples_again import PassAgain
 from forebay_loader.dataset.shard_list import EmptyPasses, FairShare, NodeSplit, ShardList, ShardOrder, WorkerSplit
 from forebay_loader.dataset.stages import ShardOpenings, TarSamples
-from forebay_loader.dataset.webdataset_compat import POSITIONAL, file_cache, group_of, listed, node_stage, stock_source, with_length
+from forebay_loader.dataset.webdataset_compat import POSITIONAL, group_of, listed, node_stage, stock_source, with_length
 from forebay_loader.identity.reader_name import ensure_job
 from forebay_loader.identity.world import World, here_worker, in_worker, take_role
 from forebay_loader.memos.stage import folded
@@ -43,6 +42,7 @@ from forebay_loader.plan.plan_client import set_of, told_epoch
 from forebay_loader.resume.cursor import Cursor, Taken, cursor_here, putting_together
 from forebay_loader.resume.known_stages import kept_stage, share_of
 from forebay_loader.resume.state_parts import sealed
+from forebay_loader.stream.webdataset_openers import tell_unused
 from forebay_loader.videos.torch_video import torch_video
 
 __all__ = ["WebDataset"]
@@ -68,7 +68,7 @@ class WebDataset(compat.WebDataset):
     - ``repeat``: not used, as in webdataset; ``.repeat()`` is the stage.
     - ``shardshuffle``: True or a number above 0 permutes all shards before they are split, anew each epoch: unlike webdataset, where it is
       the size of a buffer behind the split. None, False and 0 leave the list's order.
-    - ``cache_size``, ``cache_dir``: bytes and folder of 1.x's own copies, for ``__local_path__`` only; leave them out, the sidecar has one.
+    - ``cache_size``, ``cache_dir``: not used; the sidecar has the one copy.
     - ``url_to_name``: not used; it names webdataset's own copies.
     - ``detshuffle``: webdataset's own deterministic buffer behind the split, of ``shardshuffle`` shards.
     - ``nodesplitter``: a rank's share, such as ``wds.split_by_node``; without it more than one rank is an error; ``iter`` reads all on
@@ -162,7 +162,7 @@ class WebDataset(compat.WebDataset):
         files = {name: getattr(asked, name) for name in ("select_files", "rename_files", "on_tar_fault")}
         # Ours does the same; webdataset's keeps the exception in a frame of its traceback, and with it the data set and its descriptor.
         self._handler = None if asked.handler is reraise_exception else asked.handler
-        return TarSamples(ShardOpenings(self._handler, reading, asked.limits, file_cache(asked)), files)
+        return TarSamples(ShardOpenings(self._handler, reading, asked.limits), files)
 
     def _stages(self, asked: Arguments, urls: list[str], nodes: Any, tars: TarSamples) -> list[Any]:
         self._shards = shards = ShardList(urls, ShardOrder(self.seed, asked.shuffles, asked.draws), self._epochs, self.world)
@@ -174,7 +174,7 @@ class WebDataset(compat.WebDataset):
         return [shards, *(stage for stage in (nodes, workers, shuffle) if stage), tars, fair]
 
     def _tell(self, asked: Arguments) -> None:
-        if asked.asks_cache and file_cache(asked) is None:
+        if asked.asks_cache:
             tell_unused()
         if (asked.shuffles or asked.draws or asked.shuffle_buffer) and self.world.rank == 0 and not in_worker():
             given = "" if asked.seed is not None else ", the default"
