@@ -28,7 +28,6 @@ import torch.distributed
 
 import forebay_loader as fb
 from demo.processes import OriginProcess
-from forebay_loader.videos.transforms import mel_spectrogram
 
 SIDE, FRAMES, FPS, RATE_HZ = 48, 24, 24, 16_000
 MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))  # left, right, up, down: pixels a frame
@@ -113,8 +112,9 @@ class Network(torch.nn.Module):
 
 def prepared(sample: dict[str, Any]) -> tuple[Any, Any, int]:
     """Frames, the sound's energy by pitch, the class; in a worker."""
-    spectrum = mel_spectrogram(sample["audio"], RATE_HZ, mels=32)[0].mean(1) / 10
-    return sample["frames"], spectrum, int(sample["json"]["class"])
+    sound = torch.stft(torch.as_tensor(sample["audio"][0]), 400, 160, window=torch.hann_window(400), return_complex=True)
+    bands = torch.nn.functional.adaptive_avg_pool1d(sound.abs().square().mean(1)[None], 32)[0]
+    return sample["frames"], bands.clamp(min=1e-10).log() / 10, int(sample["json"]["class"])
 
 
 def train(rank: int, urls: str, epochs: int, folder: str) -> None:

@@ -53,7 +53,7 @@ def sidecar(place: Path, urls: list[str], monkeypatch: pytest.MonkeyPatch) -> It
 
 
 def test_every_fault_is_listed_and_the_rest_is_read(place: Path, sidecar: Sidecar, urls: list[str], tmp_path: Path) -> None:
-    """By two workers, of whatever way the bytes came; one line says the sum."""
+    """By two workers, of whatever way the bytes came; each worker's line says what it left out."""
     log = logging.FileHandler(tmp_path / "log")
     logging.getLogger("forebay_loader").addHandler(log)
     data = fb.WebDataset(urls, handler=wds.ignore_and_continue, shardshuffle=False, limits=QUICK)
@@ -72,8 +72,8 @@ def test_every_fault_is_listed_and_the_rest_is_read(place: Path, sidecar: Sideca
         ("read", "file", urls[2], f"2-{SAMPLES - 1}.jpg"),
         ("read", "shard", urls[2], ""),
     ]
-    (said,) = [line for line in (tmp_path / "log").read_text().splitlines() if line.startswith("forebay: epoch")]
-    assert said == (
-        f"forebay: epoch 0: 2 of {3 * SAMPLES - 1} samples skipped (1 file, 1 decode), 2 of 4 shards skipped (1 open, 1 read); "
-        f"in 3 shards; see {place / 'skips.jsonl'}"
-    )
+    said = sorted(line for line in (tmp_path / "log").read_text().splitlines() if line.startswith("forebay: epoch"))
+    assert [line.partition("; in")[0] for line in said] == [
+        f"forebay: epoch 0, worker 0: 1 of {2 * SAMPLES - 1} samples skipped (1 file), 1 of 2 shards skipped (1 read)",
+        f"forebay: epoch 0, worker 1: 1 of {SAMPLES} samples skipped (1 decode), 1 of 2 shards skipped (1 open)",
+    ]

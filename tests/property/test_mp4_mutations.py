@@ -24,7 +24,7 @@ from support.clips import rendered
 CLIPS: list[dict[str, object]] = [
     {"b_frames": 2, "audio": "aac", "moov_first": True},
     {"codec": "libx265", "open_gop": True, "b_frames": 3, "audio": "libopus", "start_ms": 300},
-    {"audio": "pcm_s16le", "container": "mov", "frames": 12},
+    {"audio": "aac", "container": "mov", "frames": 12},
     {"audio": "flac", "b_frames": 2},
 ]
 ABSURD = (2**32 - 1, 0, 2**31 - 1, 1, 2**31, 7, 2**32 - 8, 8, 2**22 - 99)  # the last is as many as samples may be, almost
@@ -32,7 +32,7 @@ SLOW = settings(max_examples=examples(900), suppress_health_check=[HealthCheck.t
 KINDS = [
     b"ftyp", b"moov", b"mvhd", b"trak", b"tkhd", b"edts", b"elst", b"mdia", b"mdhd", b"hdlr", b"minf", b"dinf", b"dref", b"stbl",
     b"stsd", b"stts", b"ctts", b"stss", b"stsc", b"stsz", b"stco",
-    b"mdat", b"avc1", b"avcC", b"hvc1", b"hvcC", b"mp4a", b"esds", b"Opus", b"dOps", b"fLaC", b"dfLa", b"sowt", b"sbgp",
+    b"mdat", b"avc1", b"avcC", b"hvc1", b"hvcC", b"mp4a", b"esds", b"Opus", b"dOps", b"fLaC", b"dfLa", b"wave", b"sbgp",
 ]  # fmt: skip
 TRIED = ordinarily(1, of=5, what="absurd numbers in each place of a clip")  # of these, other ones in the next place
 MEMORY_BYTES = 64 << 20  # far above what any of these clips takes, far below what one absurd count would

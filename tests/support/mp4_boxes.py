@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 __all__ = [
-    "AVC", "FTYP", "PCM", "TURNED", "HandTrack", "Spans", "box", "film", "full", "patched", "places", "reads_of",
+    "AVC", "FTYP", "SOUND_ENTRY", "TURNED", "HandTrack", "Spans", "box", "film", "full", "patched", "places", "reads_of",
     "table",
 ]  # fmt: skip
 
@@ -39,7 +39,7 @@ def table(kind: bytes, form: str, rows: Iterable[Sequence[int]], version: int = 
 
 FTYP = box(b"ftyp", b"isom", bytes(4), b"isomiso2")
 AVC = box(b"avc1", bytes(6), b"\0\1", bytes(16), struct.pack(">HH", 64, 48), bytes(50), box(b"avcC", b"\1\2\3"))
-PCM = box(b"sowt", bytes(6), b"\0\1", bytes(8), struct.pack(">HH", 2, 16), bytes(4), struct.pack(">I", 48000 << 16))
+SOUND_ENTRY = box(b".mp3", bytes(6), b"\0\1", bytes(8), struct.pack(">HH", 2, 16), bytes(4), struct.pack(">I", 48000 << 16))
 
 
 @dataclass(frozen=True)

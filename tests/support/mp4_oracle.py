@@ -8,7 +8,7 @@ import struct
 from contextlib import suppress
 
 import numpy
-from support.mp4_boxes import PCM, HandTrack, box, film, full, reads_of, table
+from support.mp4_boxes import SOUND_ENTRY, HandTrack, box, film, full, reads_of, table
 
 from forebay_loader.videos.errors import VideoError
 from forebay_loader.videos.mp4.index import Mp4Index, check_boxes, read_index
@@ -73,7 +73,7 @@ def mp4_seeds() -> tuple[bytes, ...]:
         sizes=(10, 20, 30, 5), shifts=(0, 20, -10, -10), sync=(1, 2), in_chunks=(2, 2), edits=[(5, -1, 1), (40, 0, 1)],
         more=table(b"stps", ">I", [(3,)]) + full(b"sbgp", b"rap ", struct.pack(">3I", 1, 4, 1)),
     )  # fmt: skip
-    sound = HandTrack(sizes=[0] * 5, one_size=4, in_chunks=(3, 2), deltas=[1] * 5, handler=b"soun", entries=PCM, number=2)
+    sound = HandTrack(sizes=[0] * 5, one_size=9, in_chunks=(3, 2), deltas=[1] * 5, handler=b"soun", entries=SOUND_ENTRY, number=2)
     esds = full(b"esds", b"\3\x19\0\1\0\4\x11\x40\x15", bytes(11), b"\5\2\x11\x90\6\1\2")
     aac = box(b"mp4a", bytes(6), b"\0\1", bytes(8), struct.pack(">HH4xI", 2, 16, 48000 << 16), esds)
     long = HandTrack(long=True, edits=[(10, 20, 1)])
@@ -84,5 +84,5 @@ def mp4_seeds() -> tuple[bytes, ...]:
         film(pictures, HandTrack(sizes=(5, 5), handler=b"soun", entries=aac, number=2), moov_first=False, mdat="long"),
         film(long, mdat="rest"),
         film(HandTrack(sizes=(3, 4, 5), size_bits=4)),
-        film(empty, HandTrack(sizes=(), handler=b"soun", entries=PCM, number=2), more=box(b"mvex"), after=sidx + box(b"moof")),
+        film(empty, HandTrack(sizes=(), handler=b"soun", entries=SOUND_ENTRY, number=2), more=box(b"mvex"), after=sidx + box(b"moof")),
     )

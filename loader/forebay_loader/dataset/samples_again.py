@@ -50,7 +50,7 @@ class _Entered(NamedTuple):
 def _entered(begun: BegunShards, tars: TarSamples, item: int) -> _Entered:
     """It may be called in a thread of its own."""
     url, opening = begun.url(item), tars.opening
-    shard = indexed_shard(url, opening.limits, begun.version(item)) if not tars.selects and opening.cache is None else None
+    shard = indexed_shard(url, opening.limits, begun.version(item)) if not tars.selects else None
     return _Entered(shard, {} if shard is not None else opening.open({"url": url}, begun.version(item)))
 
 

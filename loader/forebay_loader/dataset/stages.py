@@ -18,7 +18,6 @@ from forebay_loader.base.argument_types import check_reading
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.errors import LoaderError, ProxyUnreachable
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
-from forebay_loader.dataset.local_copies import copied
 from forebay_loader.identity.reader_name import ensure_job
 from forebay_loader.meter.profile_ranges import ranged
 from forebay_loader.meter.skips.recorded_handler import Handler, Place, RecordedHandler, asked
@@ -109,14 +108,10 @@ def tarfile_to_samples(
 
 
 class ShardOpenings:
-    """The stage that turns URLs into open streams. ``handler`` decides what an exception means, as in webdataset; None raises it.
+    """The stage that turns URLs into open streams. ``handler`` decides what an exception means, as in webdataset; None raises it."""
 
-    ``cache`` is a ``FileCache`` of webdataset's, where a copy of each shard is to be kept; its path is the stream's ``local_path``.
-    """
-
-    def __init__(self, handler: Optional[Handler], ahead: Ahead, limits: Limits, cache: Any = None) -> None:
+    def __init__(self, handler: Optional[Handler], ahead: Ahead, limits: Limits) -> None:
         self.handler = handler
-        self.cache = cache
         self._ahead = ahead
         self.limits = limits
         self._expected = Expected()
@@ -153,11 +148,7 @@ class ShardOpenings:
             tell_left_alone(sample["url"])
             return _stock_open(sample)
         self._expected.check(source, self.limits)
-        stream = open_source(source, self.limits, version)
-        if self.cache is None:
-            return {**sample, "stream": stream}
-        stream, path = copied(self.cache, sample["url"], stream)
-        return {**sample, "stream": stream, "local_path": path}
+        return {**sample, "stream": open_source(source, self.limits, version)}
 
 
 class TarSamples:
@@ -175,7 +166,7 @@ class TarSamples:
     def __call__(self, data: Iterable[Any]) -> Iterator[dict[str, Any]]:
         skips = current()
         if skips is not None:
-            skips.stages.reads = True
+            skips.reads = True
             samples = self._of_pass(data, skips, cursor_here())
             return skips.counting(samples) if self.counts else iter(samples)
         skips = lone_pass()
@@ -270,7 +261,7 @@ def entered_at(opened: dict[str, Any], start: int, stop: Optional[int], limits: 
     if isinstance(stream, Descriptor):
         found = indexed_samples(opened, start, stop, limits)
         return None if found is None else _closing(found, stream)
-    if not isinstance(stream, ShardStream) or "local_path" in opened:
+    if not isinstance(stream, ShardStream):
         return None
     shard = indexed_shard(opened["url"], limits, version_of(stream))
     if shard is None or shard.etag != version_of(stream):

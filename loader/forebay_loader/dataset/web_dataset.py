@@ -22,18 +22,18 @@ from forebay_loader.base.notices import notice_once
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
 from forebay_loader.dataset.arguments import Arguments, with_positional
 from forebay_loader.dataset.decode_stage import DecodeStage
-from forebay_loader.dataset.local_copies import tell_unused
 from forebay_loader.dataset.resume import Resumed, SampleShuffle, StreamPosition, made_of, undetermined, untold_class, untold_of
 from forebay_loader.dataset.samples_again import PassAgain
 from forebay_loader.dataset.shard_list import EmptyPasses, FairShare, NodeSplit, ShardList, ShardOrder, WorkerSplit
 from forebay_loader.dataset.stages import ShardOpenings, TarSamples
-from forebay_loader.dataset.webdataset_compat import POSITIONAL, file_cache, group_of, listed, node_stage, stock_source, with_length
+from forebay_loader.dataset.webdataset_compat import POSITIONAL, group_of, listed, node_stage, stock_source, with_length
 from forebay_loader.identity.reader_name import ensure_job
 from forebay_loader.identity.world import World, here_worker, in_worker, take_role
 from forebay_loader.memos.stage import folded
 from forebay_loader.meter.profile_ranges import staged
+from forebay_loader.meter.skips.counts import SkipLimits
 from forebay_loader.meter.skips.recorded_handler import Handler
-from forebay_loader.meter.skips.skip_pass import SkipWatch, current, making
+from forebay_loader.meter.skips.skip_pass import current, dataset_pass, making
 from forebay_loader.meter.skips.stock_stages import recorded_stage
 from forebay_loader.meter.stalls import install
 from forebay_loader.plan.ahead import Ahead
@@ -42,6 +42,7 @@ from forebay_loader.plan.plan_client import set_of, told_epoch
 from forebay_loader.resume.cursor import Cursor, Taken, cursor_here, putting_together
 from forebay_loader.resume.known_stages import kept_stage, share_of
 from forebay_loader.resume.state_parts import sealed
+from forebay_loader.stream.webdataset_openers import tell_unused
 from forebay_loader.videos.torch_video import torch_video
 
 __all__ = ["WebDataset"]
@@ -67,7 +68,7 @@ class WebDataset(compat.WebDataset):
     - ``repeat``: not used, as in webdataset; ``.repeat()`` is the stage.
     - ``shardshuffle``: True or a number above 0 permutes all shards before they are split, anew each epoch: unlike webdataset, where it is
       the size of a buffer behind the split. None, False and 0 leave the list's order.
-    - ``cache_size``, ``cache_dir``: bytes and folder of 1.x's own copies, for ``__local_path__`` only; leave them out, the sidecar has one.
+    - ``cache_size``, ``cache_dir``: not used; the sidecar has the one copy.
     - ``url_to_name``: not used; it names webdataset's own copies.
     - ``detshuffle``: webdataset's own deterministic buffer behind the split, of ``shardshuffle`` shards.
     - ``nodesplitter``: a rank's share, such as ``wds.split_by_node``; without it more than one rank is an error; ``iter`` reads all on
@@ -86,8 +87,8 @@ class WebDataset(compat.WebDataset):
       ``get_value()``. Without it iterations are counted.
     - ``ahead``: how many coming shards to announce; ``FOREBAY_AHEAD`` or 16 without, 0 for none.
     - ``limits``: how long to wait for what, a ``fb.Limits``.
-    - ``max_skipped``: how much handlers may pass over in an epoch of a rank: a number, or a share such as 0.001 of its samples, and of its
-      shards; ``FOREBAY_MAX_SKIPPED`` or any without.
+    - ``max_skipped``: how much handlers may pass over in an epoch of each worker: a number, or a share such as 0.001 of its samples, and
+      of its shards; ``FOREBAY_MAX_SKIPPED`` or any without.
     - ``max_consecutive_skips``: how much one stage may in a row, a number; ``FOREBAY_MAX_CONSECUTIVE_SKIPS``, or 1000 with ``max_skipped``.
     - ``resume``: "exact", or "replay" to run an epoch again up to where a state was taken; docs/resume.md has what each asks for.
 
@@ -137,7 +138,8 @@ class WebDataset(compat.WebDataset):
         self.world = World.here(asked.data_parallel, group_of(nodes) if asked.group is None else asked.group)
         self.seed = asked.seed_number
         self._epochs = Epochs(asked.epoch)
-        self._skips = SkipWatch(asked.max_skipped, asked.max_consecutive_skips)
+        self._bearable = asked.max_skipped, asked.max_consecutive_skips
+        SkipLimits.of(*self._bearable)
         self._shards: Optional[ShardList] = None
         self._place: Optional[StreamPosition] = None  # of the iteration that was begun last, in this process
         self._resumed: Optional[Resumed] = None  # what the next one goes on from
@@ -160,7 +162,7 @@ class WebDataset(compat.WebDataset):
         files = {name: getattr(asked, name) for name in ("select_files", "rename_files", "on_tar_fault")}
         # Ours does the same; webdataset's keeps the exception in a frame of its traceback, and with it the data set and its descriptor.
         self._handler = None if asked.handler is reraise_exception else asked.handler
-        return TarSamples(ShardOpenings(self._handler, reading, asked.limits, file_cache(asked)), files)
+        return TarSamples(ShardOpenings(self._handler, reading, asked.limits), files)
 
     def _stages(self, asked: Arguments, urls: list[str], nodes: Any, tars: TarSamples) -> list[Any]:
         self._shards = shards = ShardList(urls, ShardOrder(self.seed, asked.shuffles, asked.draws), self._epochs, self.world)
@@ -172,7 +174,7 @@ class WebDataset(compat.WebDataset):
         return [shards, *(stage for stage in (nodes, workers, shuffle) if stage), tars, fair]
 
     def _tell(self, asked: Arguments) -> None:
-        if asked.asks_cache and file_cache(asked) is None:
+        if asked.asks_cache:
             tell_unused()
         if (asked.shuffles or asked.draws or asked.shuffle_buffer) and self.world.rank == 0 and not in_worker():
             given = "" if asked.seed is not None else ", the default"
@@ -317,9 +319,9 @@ class WebDataset(compat.WebDataset):
     def _passes(self, epoch: int, place: StreamPosition, most: Optional[int], resumed: Optional[Resumed]) -> Iterator[Any]:
         world, (ranks, workers) = self.world.resolved(), self._own_draws
         drawn_at = (world.rank if ranks else 0) + (world.size * here_worker().id if workers else 0)
-        skips, first = self._skips.begin(epoch, world), 0 if resumed is None else resumed.turn
+        skips, first = dataset_pass(*self._bearable, epoch, world), 0 if resumed is None else resumed.turn
         skips.end_with_process()
-        skips.stages.repeats = place.repeats
+        skips.repeats = place.repeats
         listed = None if self._shards is None else len(self._shards)
         empty = EmptyPasses(world.size * here_worker().workers, listed, share_of(self.pipeline))
         try:

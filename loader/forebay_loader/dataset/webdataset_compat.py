@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import copyreg
 import inspect
-import os
 from collections.abc import Iterable
 from functools import lru_cache, partial
 from typing import Any, Optional, TypeVar
 from urllib.parse import urlsplit
 
-from webdataset import cache, shardlists
+from webdataset import shardlists
 from webdataset.compat import WebDataset
 from webdataset.pytorch import IterableDataset
 
@@ -20,7 +19,7 @@ from forebay_loader.dataset.arguments import Arguments
 from forebay_loader.dataset.shard_list import NodeSplit
 from forebay_loader.identity.world import World
 
-__all__ = ["POSITIONAL", "file_cache", "group_of", "listed", "node_stage", "picklable_length", "stock_source", "with_length"]
+__all__ = ["POSITIONAL", "group_of", "listed", "node_stage", "picklable_length", "stock_source", "with_length"]
 
 
 _PARAMETERS = tuple(inspect.signature(WebDataset.__init__).parameters)
@@ -56,14 +55,6 @@ def node_stage(nodesplitter: Any, world: World, draws: bool) -> Any:
 def group_of(nodesplitter: Any) -> Any:
     """The process group in ``functools.partial(wds.split_by_node, group=…)``."""
     return nodesplitter.keywords.get("group") if isinstance(nodesplitter, partial) and _is_split_by_node(nodesplitter) else None
-
-
-def file_cache(asked: Arguments) -> Any:
-    """webdataset's cache of files where one was asked for and samples would name them; None otherwise, and in 0.2.86, where they do not."""
-    kind = getattr(cache, "FileCache", None)
-    if kind is None or asked.cache_dir is None or asked.cache_size == 0:
-        return None
-    return kind(os.path.expanduser(asked.cache_dir), cache_size=asked.cache_size)
 
 
 def stock_source(asked: Arguments, splitter: Any) -> list[Any]:

@@ -41,10 +41,10 @@ def memo(
         dataset = wds.DataPipeline(*sources, fb.memo(key="mp4")(fb.video("uniform(8)")))    # the stage given
 
         @fb.memo(store="npz", folder="/ssd/flow")
-        def flow(sample):
-            return {**sample, "flow": optical_flow(sample["frames"])}
+        def with_flow(sample):
+            return {**sample, "flow": optical_flow(sample["frames"])}    # a function of your own
 
-        dataset = dataset.map(flow)
+        dataset = dataset.map(with_flow)
 
     In an ``fb.WebDataset`` it keeps what the stage before it makes; called with a stage or a function, it keeps what that makes. A
     result is found by a digest of the sample and one of the transform: its name, its own code, its arguments and captured values as they

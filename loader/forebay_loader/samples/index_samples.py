@@ -24,9 +24,7 @@ LARGE_BYTES = 24 << 10  # files of this mean size are read one by one: a call ea
 Samples = Iterator[Dict[str, Any]]
 
 
-def samples_in(
-    window: Flowing, length: int, index: SampleIndex, url: Any, start: int = 0, stop: Optional[int] = None, local_path: Any = None
-) -> Samples:
+def samples_in(window: Flowing, length: int, index: SampleIndex, url: Any, start: int = 0, stop: Optional[int] = None) -> Samples:
     """Samples ``start`` to ``stop`` of a shard of ``length`` bytes under ``window``: ``bytes``. Raises ``ValueError``.
 
     ``window`` begins where ``starts_at`` says, or before. The same as reading the tar from its start gives, without looking at a header.
@@ -41,10 +39,9 @@ def samples_in(
     first, last = index.firsts[start], index.firsts[stop]
     spanned = index.offsets[last - 1] + index.sizes[last - 1] - index.offsets[first]  # a sum of all sizes costs 0.3 ms a shard
     if window.lone is not None and spanned >= LARGE_BYTES * (last - first):
-        found = _large(window, window.lone, index, url, start, stop)
+        yield from _large(window, window.lone, index, url, start, stop)
     else:
-        found = _together(window, index, url, start, stop)
-    yield from found if local_path is None else _with_path(found, local_path)
+        yield from _together(window, index, url, start, stop)
 
 
 def starts_at(index: SampleIndex, number: int) -> int:
@@ -96,12 +93,6 @@ def _bring(window: Flowing, at: int, until: int) -> None:
         raise ValueError(f"the index tells of bytes {at} to {until}, and only {max(window.end - at, 0)} of them came")
 
 
-def _with_path(samples: Samples, local_path: Any) -> Samples:
-    for sample in samples:
-        sample["__local_path__"] = local_path
-        yield sample
-
-
 def _keys(index: SampleIndex, start: int) -> "Callable[[int], str]":
     """Gives the keys of samples from ``start`` on, in turn; of plain text they are cut from one."""
     keys, ends = index.keys, index.key_ends
@@ -121,7 +112,7 @@ def _keys(index: SampleIndex, start: int) -> "Callable[[int], str]":
 def indexed_samples(
     opened: Dict[str, Any], start: int = 0, stop: Optional[int] = None, limits: Limits = DEFAULT_LIMITS, *, only_kept: bool = False
 ) -> Optional[Iterator[Sample]]:
-    """Samples ``start`` to ``stop`` of what an opener gave (``{"url", "stream"[, "local_path"]}``), without reading what comes before.
+    """Samples ``start`` to ``stop`` of what an opener gave (``{"url", "stream"}``), without reading what comes before.
 
     None where that cannot be: it is a stream, or its index is not to be had (``only_kept``: or not made yet, or tells of what must be told
     to who reads), or links lead back in the shard. The stream stays the caller's to close.
@@ -134,4 +125,4 @@ def indexed_samples(
     if only_kept and (found.index.again or found.index.left_out):
         return None
     window = Flowing(stream.readinto1, stream.skip(starts_at(found.index, start)), stream.skip, stream.lone)
-    return samples_in(window, stream.size, found.index, url, start, stop, opened.get("local_path"))
+    return samples_in(window, stream.size, found.index, url, start, stop)

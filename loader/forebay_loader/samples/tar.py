@@ -153,7 +153,7 @@ class Samples:
             )
 
     def _shard(self, stream: Any, url: Any, local_path: Any) -> Iterator[Sample]:
-        known = self._known(stream, url, local_path)
+        known = self._known(stream, url)
         if known is not None:
             yield from self._open.flush()
             try:
@@ -188,12 +188,12 @@ class Samples:
         self._shown, self._again, self._lost = shard, again, False
         self._links = Links() if self._linked and again is not None else None
 
-    def _known(self, stream: Any, url: Any, local_path: Any) -> Optional[Iterator[Sample]]:
+    def _known(self, stream: Any, url: Any) -> Optional[Iterator[Sample]]:
         """The samples of a shard that is here as a file, by its index if there is one: its maker walked the tar and found nothing amiss."""
         plain = self._markers and self._select is None and self._rename is None and ENCODING == "utf-8"
         if not plain or getattr(stream, "size", 0) < INDEX_FROM_BYTES:
             return None
-        return indexed_samples({"url": url, "stream": stream, "local_path": local_path}, only_kept=True)
+        return indexed_samples({"url": url, "stream": stream}, only_kept=True)
 
     def _walk(self, window: Flowing, url: Any, local_path: Any, shown: str) -> Iterator[Sample]:  # noqa: PLR0912, PLR0915  # the hot loop
         """One shard's samples but the last, which stays open. Local names only, no object for a member, no call that can be spared."""

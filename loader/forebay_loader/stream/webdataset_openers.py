@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional, Union
 from forebay_loader.base.argument_types import check_limits
 from forebay_loader.base.notices import notice_once
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
-from forebay_loader.identity.reader_name import CLAIMS, ensure_job
+from forebay_loader.identity.reader_name import CLAIMS, ensure_job, rank_of, worker_of
 from forebay_loader.stream.descriptor_request import open_descriptor
 from forebay_loader.stream.shard_descriptor import Descriptor
 from forebay_loader.stream.shard_stream import ShardStream
@@ -40,6 +40,7 @@ __all__ = [
     "rewritten",
     "source_of",
     "tell_left_alone",
+    "tell_unused",
     "worker_init",
 ]  # fmt: skip
 
@@ -261,6 +262,16 @@ def tell_left_alone(url: str) -> None:
     if url.startswith("pipe:") and not refused(url):  # that has had its own
         why = left_command(url)
         notice_once(f"pipe-{why}", f"{why}; left to webdataset, once a shard, uncached")
+
+
+def tell_unused() -> None:
+    """No copy will be made in a ``cache_dir``. Said once a program, by rank 0, where a pipeline is put together or first read."""
+    if rank_of(os.environ) == 0 and worker_of() == 0:
+        notice_once(
+            "cache_dir",
+            "cache_dir is not used for what comes through Forebay: the sidecar keeps the one copy of a shard on this node, bounded and "
+            "shared by all workers",
+        )
 
 
 def left_command(url: str) -> str:

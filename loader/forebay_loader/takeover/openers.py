@@ -2,7 +2,7 @@
 
 Everything else about them stays: handlers are called where they were, items come out as they went in, and what is not ours (local files,
 a user's own ``gopen_schemes``, writing) is opened as before, neither announced nor counted in. With a ``cache_dir`` samples come from the
-sidecar all the same; a copy is made there by 1.x, whose samples name its path. ``fb.disable()`` makes all of it webdataset's own again.
+sidecar all the same, and no copy is made there. ``fb.disable()`` makes all of it webdataset's own again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any, Callable, Iterable, Iterator, Optional
 
 from forebay_loader.base.takeover_report import REPORT
 from forebay_loader.base.timeouts import DEFAULT_LIMITS
-from forebay_loader.dataset.local_copies import copied, tell_unused
 from forebay_loader.identity.world import World
 from forebay_loader.meter.skips import stock_stages
 from forebay_loader.meter.stalls import install
@@ -25,7 +24,16 @@ from forebay_loader.plan.ahead import Ahead, passed_on
 from forebay_loader.plan.known_lists import is_known_list, lists_shards
 from forebay_loader.plan.plan_client import set_of
 from forebay_loader.samples.open_sample import reraise
-from forebay_loader.stream.webdataset_openers import enable, enabled, gopen_module, left_command, open_source, refused, source_of
+from forebay_loader.stream.webdataset_openers import (
+    enable,
+    enabled,
+    gopen_module,
+    left_command,
+    open_source,
+    refused,
+    source_of,
+    tell_unused,
+)
 from forebay_loader.takeover.tar_files import take_tars
 from forebay_loader.videos import torch_video
 from forebay_proxy.wire.commands.sources import Source
@@ -60,7 +68,7 @@ def replace_openers(module: Any) -> None:
         kind = getattr(module, name, None)
         if kind is not None and kind.__module__ == module.__name__ and not hasattr(kind.__iter__, "__wrapped__"):
             kind.__iter__ = noted(kind.__iter__)
-    for name, replaced in (("StreamingOpen", _announcing_method), ("FileCache", _copying_method)):
+    for name, replaced in (("StreamingOpen", _announcing_method), ("FileCache", _uncached_method)):
         kind = getattr(module, name, None)
         if kind is not None and not hasattr(kind.__call__, "__wrapped__"):
             kind.__call__ = replaced(kind.__call__)  # in the class: pickles, subclasses and names imported earlier all lead here
@@ -125,11 +133,12 @@ def _uncached(stock: Opener) -> Opener:
     return cached_url_opener
 
 
-def _copying_method(stock: Opener) -> Opener:
-    """1.x's ``FileCache``, beside the sidecar. It asks its handler at each failure and goes on with the next shard whatever that says."""
+def _uncached_method(stock: Opener) -> Opener:
+    """1.x's ``FileCache``, without the copy. It asks its handler at each failure and goes on with the next shard whatever that says."""
 
     @functools.wraps(stock)
     def __call__(self: Any, urls: Iterable[Any]) -> Iterator[Any]:  # noqa: N807  # it becomes that method
+        tell_unused()
         for item in _reading_ahead(urls):
             source = _source_of(item)
             if source is None:
@@ -137,11 +146,11 @@ def _copying_method(stock: Opener) -> Opener:
                 continue
             url = item["url"] if isinstance(item, dict) else item
             try:
-                stream, path = copied(self, url, open_source(source, enabled() or DEFAULT_LIMITS))
+                stream = open_source(source, enabled() or DEFAULT_LIMITS)
             except Exception as error:
                 self.handler(error)
             else:
-                yield {"url": url, "stream": stream, "local_path": path}
+                yield {"url": url, "stream": stream}
 
     return __call__
 

@@ -16,7 +16,6 @@ from webdataset import filters
 
 from forebay_loader.memos.errors import MemoRefused
 from forebay_loader.memos.fingerprint import fingerprint_of
-from forebay_loader.videos.transforms import mel_spectrogram
 
 pytestmark = pytest.mark.once  # of webdataset it takes the class of its stages, which both have
 
@@ -196,8 +195,8 @@ def cached(sample: Any) -> Any:
 
 
 def test_a_cached_function_is_the_function() -> None:
-    """As is Forebay's own that uses one; another one is another."""
-    assert len({digest(cached), digest(functools.lru_cache(scaled)), digest(mel_spectrogram)}) == 3
+    """Another one is another."""
+    assert digest(cached) != digest(functools.lru_cache(scaled))
 
 
 def test_many_bytes_that_it_holds_ask_for_a_version() -> None:

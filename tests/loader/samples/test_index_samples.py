@@ -36,14 +36,6 @@ def test_random_tars_give_webdatasets_samples(tar: bytes, start: int, stop: int)
     assert list(samples_in(window_over(io.BytesIO(tar)), len(tar), index, URL, start, stop)) == expected[start:stop]
 
 
-def test_each_sample_says_where_its_shard_lies() -> None:
-    """As webdataset does for cached shards."""
-    tar = written([("a.jpg", b"x")])
-    assert list(samples_in(window_over(io.BytesIO(tar)), len(tar), indexed(tar), URL, local_path="/c/a")) == [
-        {"__key__": "a", "__url__": URL, "jpg": b"x", "__local_path__": "/c/a"}
-    ]
-
-
 def test_an_index_of_other_bytes_is_refused() -> None:
     """Another length, or places beyond the end."""
     tar = written([("a.jpg", b"x" * 900)])

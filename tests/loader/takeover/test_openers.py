@@ -104,9 +104,7 @@ def test_announced_and_read(proxy: FakeServer, taken: Path, tmp_path: Path, kind
     assert {request.headers["Forebay-Reader"] for request in opened} == {plan}
     assert proxy.plans[-1].method == "DELETE"
     assert said(taken) == [""]
-    copies = sorted(entry for entry in os.listdir(tmp_path) if entry.endswith(".tar"))
-    named = kind == "cache_dir" and FROM_CACHE == "FileCache"
-    assert copies == ([f"{number:03d}.tar" for number in range(SHARDS)] if named else [])
+    assert not [entry for entry in os.listdir(tmp_path) if entry.endswith(".tar")]
 
 
 @pytest.mark.parametrize("kind", ["WebDataset", "DataPipeline", "cache_dir", "resampled"])
@@ -344,21 +342,3 @@ def test_taken_twice_is_taken_once(proxy: FakeServer) -> None:
         openers.replace_openers(module)
     assert keys(plain()) == KEYS
     assert len({told.target for told in proxy.plans}) == 1
-
-
-@pytest.mark.skipif(FROM_CACHE != "FileCache", reason="0.2.86 names no copies")
-def test_paths_of_copies(proxy: FakeServer, tmp_path: Path) -> None:
-    """``FileCache`` used by itself gives a path that can be opened; so do samples. What a validator does not take is not kept."""
-    opened = list(cache.FileCache(str(tmp_path))(["s3://bucket/000.tar"]))
-    assert [(item["url"], item["local_path"], item["stream"].read()) for item in opened] == [
-        ("s3://bucket/000.tar", str(tmp_path / "000.tar"), tar_shard(0))
-    ]
-    opened[0]["stream"].close()
-    assert Path(opened[0]["local_path"]).read_bytes() == tar_shard(0)
-    samples = list(plain(cache_dir=str(tmp_path)))
-    assert {Path(sample["__local_path__"]).read_bytes() for sample in samples} == {tar_shard(number) for number in range(SHARDS)}
-    with pytest.raises(ValueError, match="says the cache's validator"):
-        list(cache.FileCache(str(tmp_path / "other"), validator=lambda _: False)(["s3://bucket/000.tar"]))
-    assert list((tmp_path / "other").iterdir()) == []
-    with pytest.raises(ValueError, match="bad cache name"):
-        list(cache.FileCache(str(tmp_path), url_to_name=lambda _: "../x.tar")(["s3://bucket/000.tar"]))

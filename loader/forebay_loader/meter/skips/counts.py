@@ -56,9 +56,6 @@ class SkipCounts(NamedTuple):
     touched: int = 0
     stopped: int = 0
 
-    def plus(self, other: SkipCounts) -> SkipCounts:
-        return SkipCounts(*(mine + theirs for mine, theirs in zip(self, other)))  # noqa: B905  # strict= is not of 3.9
-
     @property
     def of_shards(self) -> int:
         return self.open + self.read

@@ -1,5 +1,5 @@
-"""One iteration of a data set in this process: what it has read, what handlers passed over, whether that is still borne, and its one line;
-and how much of it may be skipped, and where all workers of a rank count that: one ``SkipWatch`` for each data set, pickled with it.
+"""One iteration of a data set in this process: what it has read, what handlers passed over, whether that is still borne, and its one line.
+Each worker counts for itself.
 
 Stages ask for it by ``current()`` while their pipeline is put together; what runs later keeps what it got then.
 """
@@ -13,7 +13,6 @@ import threading
 import weakref
 from collections import deque
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from multiprocessing import util
 from typing import Any, Callable, Deque, Iterable, Iterator, NamedTuple, Optional, Set, Union
@@ -24,10 +23,9 @@ from forebay_loader.base.notices import log
 from forebay_loader.identity.reader_name import ensure_job, rank_of
 from forebay_loader.identity.world import World, here_worker
 from forebay_loader.meter.skips.counts import Skip, SkipCounts, SkipLimits, Tally
-from forebay_loader.meter.skips.skip_slots import LoneRow, SharedRow, SkipSlots, Standing
 from forebay_loader.meter.skips.skips_file import SKIPS_FILE
 
-__all__ = ["PassStages", "SkipPass", "SkipScope", "SkipWatch", "current", "lone_pass", "making"]
+__all__ = ["SkipPass", "SkipScope", "current", "dataset_pass", "lone_pass", "making"]
 
 MOST_NAMES = 1 << 14  # of shards, to count those of which something was skipped
 _MAKING = threading.local()  # .skips: of the pipeline that is being put together in this thread
@@ -54,37 +52,27 @@ class SkipScope(NamedTuple):
     def __str__(self) -> str:
         rank = f"rank {self.rank}, " if self.size > 1 else ""
         if self.epoch is not None:
-            return f"{rank}epoch {self.epoch}"
+            return f"{rank}epoch {self.epoch}" + (f", worker {self.worker}" if self.workers > 1 else "")
         return f"{rank}{'behind a loader' if self.behind else f'worker {self.worker}'}, a pass"
 
 
-@dataclass
-class PassStages:
-    """What the stages of a pass do: read shards at all; have its samples, and its shards, counted; read again what was read before."""
-
-    reads: bool = False
-    samples: bool = False
-    shards: bool = False
-    repeats: Callable[[], bool] = bool
-
-
 class SkipPass:
-    """Not for two threads. ``row``: where this process's counts are kept."""
+    """Not for two threads. Its stages say whether they read shards at all (``reads``), have samples and shards counted
+    (``counts_samples``, ``counts_shards``), and read again what was read before (``repeats``)."""
 
-    def __init__(self, limits: SkipLimits, scope: SkipScope, row: Union[SharedRow, LoneRow]) -> None:
+    def __init__(self, limits: SkipLimits, scope: SkipScope) -> None:
         self._limits = limits
         self._scope = scope
-        self._row = row
-        self._read = Tally()
+        self._read, self._begun = Tally(), Tally()
         self._counts = SkipCounts()
         self._touched: Set[str] = set()
         self._last: Deque[Skip] = deque(maxlen=3)
-        self._ended = Standing(SkipCounts())
         self._exit: Optional[util.Finalize] = None
         self._is_over = False
         self._pid = os.getpid()
         self._refused = ""  # what was raised: no stage may hide it
-        self.stages = PassStages()
+        self.reads = self.counts_samples = self.counts_shards = False
+        self.repeats: Callable[[], bool] = bool
 
     def __repr__(self) -> str:
         return f"<SkipPass {self._scope}: {self._own()}>"
@@ -96,7 +84,7 @@ class SkipPass:
 
     def counting(self, samples: Iterable[Any]) -> Iterator[Any]:
         """``samples``, counted as read."""
-        self.stages.samples = True
+        self.counts_samples = True
         return self._read.counting(samples)
 
     def samples(self) -> int:
@@ -113,30 +101,24 @@ class SkipPass:
 
     def opening(self, shards: Iterable[Any]) -> Iterator[Any]:
         """``shards`` as an opener gives them, counted."""
-        self.stages.shards = True
-        return self._begun(shards)
-
-    def _begun(self, shards: Iterable[Any]) -> Iterator[Any]:
-        for shard in shards:
-            self._counts = self._counts._replace(shards=self._counts.shards + 1)
-            self._row.put(self._own())  # so that the others know of our samples, give or take a shard's
-            yield shard
+        self.counts_shards = True
+        return self._begun.counting(shards)
 
     def add(self, skip: Skip, in_a_row: int, cause: Optional[BaseException] = None) -> None:
         """Count and list ``skip``, the ``in_a_row``-th on end in its stage. Raises ``TooManySkips`` beyond the limits."""
         self._last.append(skip)
         self._count(skip)
-        if not self.stages.repeats():  # it was counted and listed by the run that this one goes on from
+        if not self.repeats():  # it was counted and listed by the run that this one goes on from
             COUNTS.add(f"skipped_{skip.stage}")
             SKIPS_FILE.append({**self._who(), **skip._asdict()})
-        reason = self._limits.passed(self._row.standing(self._own())) or self._limits.passed_in_a_row(in_a_row)
+        reason = self._limits.passed(self._own()) or self._limits.passed_in_a_row(in_a_row)
         if reason:
             self._refused = self._told(reason)
             raise TooManySkips(self._refused) from cause
 
     def list(self, told: Skip) -> None:
         """List ``told``, which counts for no limit."""
-        if not self.stages.repeats():
+        if not self.repeats():
             SKIPS_FILE.append({**self._who(), **told._asdict()})
 
     def end_with_process(self) -> None:
@@ -156,26 +138,23 @@ class SkipPass:
         self.judge()
 
     def end(self, *, over: bool) -> None:
-        """The iteration has ended, ``over`` or left early: the last of the rank's workers logs the line of them all."""
+        """The iteration has ended, ``over`` or left early: its line is logged."""
         if sys.is_finalizing() or self._is_over or self._pid != os.getpid():
             return  # logging may be gone; or this is a fork's copy of a pass that its parent reads
         self._is_over = True
         if self._exit is not None:
             self._exit.cancel()
-        standing = self._ended = self._row.end(self._own(), over=over)
-        if standing.last:
-            counts = standing.counts
-            early = ", left early" if standing.early else ""
-            stopped = f"; handlers ended the reading before its end, {counts.stopped} times" if counts.stopped else ""
-            listed = f"; see {SKIPS_FILE.path}" if counts.all else ""
-            level = logging.WARNING if counts.all or counts.stopped else logging.INFO
-            log.log(level, "forebay: %s%s: %s%s%s", self._scope, early, counts, stopped, listed)
+        counts = self._own()
+        early = "" if over else ", left early"
+        stopped = f"; handlers ended the reading before its end, {counts.stopped} times" if counts.stopped else ""
+        listed = f"; see {SKIPS_FILE.path}" if counts.all else ""
+        level = logging.WARNING if counts.all or counts.stopped else logging.INFO
+        log.log(level, "forebay: %s%s: %s%s%s", self._scope, early, counts, stopped, listed)
 
     def judge(self) -> None:
-        """Behind ``end``, where all has been read. Raises ``TooManySkips`` where the epoch's share is beyond the limit; and where that was
-        raised before, and a stage has swallowed it."""
-        counts, last, _ = self._ended
-        reason = self._limits.passed(counts, over=last)
+        """Behind ``end``, where all has been read. Raises ``TooManySkips`` where the share is beyond the limit and this process read all
+        of it; and where that was raised before, and a stage has swallowed it."""
+        reason = self._limits.passed(self._own(), over=self._scope.workers == 1)
         if self._refused or reason:
             raise TooManySkips(self._refused or self._told(reason))
 
@@ -188,7 +167,7 @@ class SkipPass:
 
     def _own(self) -> SkipCounts:
         counts = self._counts
-        return counts._replace(samples=self._read.now(), shards=counts.shards + counts.open if self.stages.shards else 0)
+        return counts._replace(samples=self._read.now(), shards=self._begun.now() + counts.open if self.counts_shards else 0)
 
     def _who(self) -> "dict[str, Any]":
         time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")  # Python 3.9
@@ -225,22 +204,11 @@ def current() -> Optional[SkipPass]:
 SHARE, IN_A_ROW = "FOREBAY_MAX_SKIPPED", "FOREBAY_MAX_CONSECUTIVE_SKIPS"
 
 
-class SkipWatch:
-    """``max_skipped`` and ``max_consecutive_skips`` as ``fb.WebDataset`` takes them; what is None is asked of the environment."""
-
-    def __init__(self, max_skipped: Union[int, float, None] = None, max_consecutive_skips: Optional[int] = None) -> None:
-        SkipLimits.of(max_skipped, max_consecutive_skips)
-        self._asked = max_skipped, max_consecutive_skips
-        self._slots = SkipSlots()
-
-    def __repr__(self) -> str:
-        return f"<SkipWatch {_limits(*self._asked)}>"
-
-    def begin(self, epoch: int, world: World) -> SkipPass:
-        """An iteration of ``epoch`` begins in this process. Raises ``ValueError`` for a limit in the environment that is none."""
-        worker = here_worker()
-        scope = SkipScope(epoch, world.rank, world.size, worker.id, worker.workers)
-        return SkipPass(_limits(*self._asked), scope, self._slots.take(epoch, worker.id, worker.workers))
+def dataset_pass(most: Union[int, float, None], in_a_row: Optional[int], epoch: int, world: World) -> SkipPass:
+    """An iteration of ``epoch`` of an ``fb.WebDataset`` begins in this process; a limit that is None is asked of the environment. Raises
+    ``ValueError`` for one there that is none."""
+    worker = here_worker()
+    return SkipPass(_limits(most, in_a_row), SkipScope(epoch, world.rank, world.size, worker.id, worker.workers))
 
 
 def lone_pass(*, behind: bool = False) -> SkipPass:
@@ -248,7 +216,7 @@ def lone_pass(*, behind: bool = False) -> SkipPass:
 
     ``behind``: of what a ``DataLoader`` gives.
     """
-    return SkipPass(_limits(), SkipScope.alone()._replace(behind=behind), LoneRow())
+    return SkipPass(_limits(), SkipScope.alone()._replace(behind=behind))
 
 
 def _limits(most: Union[int, float, None] = None, in_a_row: Optional[int] = None) -> SkipLimits:

@@ -91,9 +91,9 @@ def _stage(stock: Callable[..., Any]) -> Callable[..., Any]:
             return stock(self, data)
         skips = current()
         name = getattr(self.f, "__name__", "")
-        if skips is not None and not skips.stages.samples and skips.stages.reads and name not in (*_OPENS, *_GIVES_SAMPLES):
+        if skips is not None and not skips.counts_samples and skips.reads and name not in (*_OPENS, *_GIVES_SAMPLES):
             data = skips.counting(data)  # of a reader that a user wrote
-        if skips is not None and skips.behind and not skips.stages.samples and has_handler(self):
+        if skips is not None and skips.behind and not skips.counts_samples and has_handler(self):
             data = skips.counting(data)  # that a loader gave
         made = recorded_stage(self, data, skips or lone_pass())
         made = stock(self, data) if made is None else made
@@ -110,9 +110,9 @@ def _pass(stock: Callable[..., Any]) -> Callable[..., Any]:
         skips = lone_pass(behind=_is_loader(self))
         with making(skips):
             source = stock(self)
-        if not skips.stages.reads and not skips.stages.samples:
+        if not skips.reads and not skips.counts_samples:
             return source
-        return skips.until_end(source if skips.stages.samples else skips.counting(source))
+        return skips.until_end(source if skips.counts_samples else skips.counting(source))
 
     return iterator1
 
@@ -128,7 +128,7 @@ def _opener(stock: Callable[..., Any]) -> Callable[..., Any]:
         if not _REPLACED:
             return stock(self, urls)
         skips = current() or lone_pass()
-        skips.stages.reads = True
+        skips.reads = True
         asked = self
         if passes_over(getattr(self, "handler", None)):
             asked = copy.copy(self)
@@ -158,8 +158,8 @@ def _reading(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 def _read(made: Any, name: str, skips: SkipPass) -> Any:
     """What stage ``name`` gives, counted where these are the first samples."""
-    skips.stages.reads = skips.stages.reads or name in _OPENS or name in _GIVES_SAMPLES
-    return skips.counting(made) if name in _GIVES_SAMPLES and not skips.stages.samples else made
+    skips.reads = skips.reads or name in _OPENS or name in _GIVES_SAMPLES
+    return skips.counting(made) if name in _GIVES_SAMPLES and not skips.counts_samples else made
 
 
 def _told(stock: Callable[[Exception], bool]) -> Callable[[Exception], bool]:

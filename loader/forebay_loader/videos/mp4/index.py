@@ -97,7 +97,7 @@ def _read_moov(moov: Box, file: BoxFile) -> Mp4Index:
         raise LeftToDemuxer("its index is compressed")
     movie = read_movie(needed_box(boxes, b"mvhd", b"moov"), file.length)
     traks: dict[bytes, Trak] = {}
-    audio_fault = ""
+    fault: Optional[UnsupportedVideo] = None
     for trak in moov.children(frozenset([b"trak"]), file.count):
         file.count.spend(TRAK_COST)
         handler = handler_of(trak, file.count)
@@ -108,11 +108,13 @@ def _read_moov(moov: Box, file: BoxFile) -> Mp4Index:
         except UnsupportedVideo as error:
             if handler == VIDEO:
                 raise
-            audio_fault = error.what  # pictures are of use without their sound; who asks for it is told
+            fault = error  # pictures are of use without their sound; who asks for it is told
     if VIDEO not in traks:
         raise LeftToDemuxer("no video track")
     if b"mvex" in boxes:
         raise LeftToDemuxer("fragmented")
     video, sound = traks[VIDEO].track(file.length), traks.get(SOUND)
+    if isinstance(fault, LeftToDemuxer):
+        raise fault
     audio = sound.track(file.length) if sound is not None and len(sound.table) else None
-    return Mp4Index(video, audio, audio_fault)
+    return Mp4Index(video, audio, "" if fault is None else fault.what)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
 from forebay_loader.videos.mp4.boxes import Box, BoxCount, name_of
 
-__all__ = ["CONFIGURATIONS", "SampleEntry", "aac_shape", "esds_config", "extradata_of", "pcm_format", "read_sample_entry"]
+__all__ = ["CONFIGURATIONS", "UNCOMPRESSED", "SampleEntry", "aac_shape", "esds_config", "extradata_of", "read_sample_entry"]
 
 
 # Boxes that configure a decoder, as what FFmpeg's decoders take for extradata (the layouts: ISO/IEC 14496-1, 14496-14, 14496-15, 23003-5,
 # the AV1, Opus and FLAC mappings, and QuickTime's).
 WHOLE = (b"avcC", b"hvcC", b"vvcC", b"av1C")  # a decoder takes the payload as it is
-CONFIGURATIONS = frozenset([*WHOLE, b"glbl", b"esds", b"dOps", b"dfLa", b"alac", b"wave", b"pcmC", b"enda"])
+CONFIGURATIONS = frozenset([*WHOLE, b"glbl", b"esds", b"dOps", b"dfLa", b"alac", b"wave"])
 
 # ISO/IEC 14496-3, tables 1.18 and 1.19; kinds of audio objects that say a second rate, the one they are heard at.
 AAC_RATES_HZ = (96000, 88200, 64000, 48000, 44100, 32000, 24000, 22050, 16000, 12000, 11025, 8000, 7350)
@@ -30,10 +30,10 @@ OBJECT_TYPES = {
 }  # fmt: skip
 ES, DECODER_CONFIG, DECODER_SPECIFIC = 3, 4, 5  # tags of descriptors
 
-ONE_BYTE_PCM = {b"ulaw": "pcm_mulaw", b"alaw": "pcm_alaw", b"raw ": "pcm_u8"}
-QUICKTIME_PCM = {b"in24": ("s", 24), b"in32": ("s", 32), b"fl32": ("f", 32), b"fl64": ("f", 64)}
-LPCM_FLOAT, LPCM_BIG_ENDIAN = 1, 2  # QuickTime's format flags
-PCMC_LITTLE_ENDIAN = 1  # ISO/IEC 23003-5
+# Sound whose samples are frames of numbers, by the million, and not packets: left to FFmpeg's demuxer.
+UNCOMPRESSED = frozenset(
+    (b"ipcm", b"fpcm", b"lpcm", b"sowt", b"twos", b"in24", b"in32", b"fl32", b"fl64", b"ulaw", b"alaw", b"raw ", b"NONE")
+)
 
 
 def extradata_of(boxes: dict[bytes, Box]) -> bytes:
@@ -115,26 +115,6 @@ def aac_shape(config: bytes) -> tuple[int, int]:
     return rate, AAC_CHANNELS[channels] * (2 if kind == PARAMETRIC_STEREO and channels == 1 else 1)
 
 
-def pcm_format(kind: bytes, bits: int, lpcm_flags: int, boxes: dict[bytes, Box]) -> tuple[str, int]:
-    """``(FFmpeg's name of the decoder, bytes of one channel's sample)`` of uncompressed sound; ``("", 0)`` of any other."""
-    if kind in (b"ipcm", b"fpcm") and b"pcmC" in boxes:
-        flags, bits = boxes[b"pcmC"].fields(4, ">BB")
-        return _pcm("f" if kind == b"fpcm" else "s", bits, "le" if flags & PCMC_LITTLE_ENDIAN else "be")
-    if kind == b"lpcm":
-        return _pcm("f" if lpcm_flags & LPCM_FLOAT else "s", bits, "be" if lpcm_flags & LPCM_BIG_ENDIAN else "le")
-    if kind in (b"sowt", b"twos"):
-        return _pcm("s", bits, "le" if kind == b"sowt" else "be")
-    if kind in QUICKTIME_PCM:
-        return _pcm(*QUICKTIME_PCM[kind], "le" if b"enda" in boxes and boxes[b"enda"].number(0, ">H") == 1 else "be")
-    return (ONE_BYTE_PCM[kind], 1) if kind in ONE_BYTE_PCM else ("", 0)
-
-
-def _pcm(sort: str, bits: int, order: str) -> tuple[str, int]:
-    if bits not in ((32, 64) if sort == "f" else (8, 16, 24, 32)):
-        return "", 0
-    return f"pcm_{sort}{bits}" + (order if bits > 8 else ""), bits // 8
-
-
 # FFmpeg's names of the decoders.
 DECODERS = {
     b"avc1": "h264", b"avc2": "h264", b"avc3": "h264", b"avc4": "h264", b"dvav": "h264", b"dva1": "h264",
@@ -158,8 +138,8 @@ QUICKTIME_BYTES = {0: 0, 1: 16, 2: 36}  # of more fields, by the version of Quic
 @dataclass(frozen=True)
 class SampleEntry:
     """``codec`` is the entry's four characters, ``decoder`` FFmpeg's name of what decodes it ("" if none is known), ``extradata`` what that
-    is opened with, as FFmpeg's own demuxer gives it. ``width`` and ``height`` are pixels as coded; of sound ``rate_hz`` and ``channels``,
-    and ``pcm_bytes``, of one frame of uncompressed sound, else 0. ``reference`` is the number of the data reference, from 1. ``tag`` is the
+    is opened with, as FFmpeg's own demuxer gives it. ``width`` and ``height`` are pixels as coded; of sound ``rate_hz`` and ``channels``.
+    ``reference`` is the number of the data reference, from 1. ``tag`` is the
     entry's four characters as they are, ``depth`` of pictures bits of a pixel."""
 
     codec: str
@@ -170,7 +150,6 @@ class SampleEntry:
     height: int = 0
     rate_hz: int = 0
     channels: int = 0
-    pcm_bytes: int = 0
     tag: bytes = b""
     depth: int = 0
 
@@ -198,27 +177,21 @@ def _video(entry: Box, count: BoxCount) -> SampleEntry:
 
 
 def _audio(entry: Box, stsd_version: int, count: BoxCount) -> SampleEntry:
-    version, channels, bits, rate = *entry.fields(8, ">H"), *entry.fields(16, ">HH"), entry.number(24) >> 16
+    version, channels, rate = *entry.fields(8, ">H"), *entry.fields(16, ">H"), entry.number(24) >> 16
     layout = version if stsd_version == 0 else 0  # in ISO files version 1 has the fields of version 0 (12.2.3)
     if layout not in QUICKTIME_BYTES:
         raise UnsupportedVideo(f"sound description of version {layout}")
-    lpcm_flags = 0
     if layout == 2:
-        exact_rate, channels, _, bits, lpcm_flags = entry.fields(AUDIO_BYTES + 4, ">dIIII")
+        exact_rate, channels = entry.fields(AUDIO_BYTES + 4, ">dI")
         rate = int(exact_rate) if 0 < exact_rate < 1e9 else 0
     boxes = entry.only(CONFIGURATIONS, count, skip=AUDIO_BYTES + QUICKTIME_BYTES[layout])
     if b"wave" in boxes:  # QuickTime puts them one box deeper
         boxes = {**boxes[b"wave"].only(CONFIGURATIONS - {b"wave"}, count), **boxes}
-    decoder, sample_bytes = pcm_format(entry.kind, bits, lpcm_flags, boxes)
-    extradata = b""
-    if not sample_bytes:
-        decoder, extradata = _decoder(entry.kind, boxes)
+    decoder, extradata = _decoder(entry.kind, boxes)
     if decoder == "aac" and extradata:
         said_rate, said_channels = aac_shape(extradata)
         rate, channels = said_rate or rate, said_channels or channels
-    return SampleEntry(
-        name_of(entry.kind), decoder, extradata, entry.number(6, ">H"), rate_hz=rate, channels=channels, pcm_bytes=sample_bytes * channels
-    )
+    return SampleEntry(name_of(entry.kind), decoder, extradata, entry.number(6, ">H"), rate_hz=rate, channels=channels)
 
 
 def _decoder(kind: bytes, boxes: dict[bytes, Box]) -> tuple[str, bytes]:

@@ -7,12 +7,12 @@ cut to the number of samples there are before it is spread, and that number is b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import numpy
 from numpy.typing import NDArray
 
-from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
+from forebay_loader.videos.errors import CorruptVideo, LeftToDemuxer, UnsupportedVideo
 from forebay_loader.videos.mp4.boxes import MAX_ROWS, Box, BoxCount, Counts, needed_box
 
 __all__ = [
@@ -77,7 +77,6 @@ def cut_runs(counts: Counts, total: int) -> Counts:
 
 
 MAX_SAMPLES = MAX_ROWS  # 19 hours at 60 frames a second; while they are read each takes 130 bytes
-PCM_UNIT = 1024  # frames of uncompressed sound that are one sample here: one of each would be a table longer than the sound
 EQUAL_BYTES = 8  # of the file at least, for each sample that no row names: their number is else one field, and each costs 130 bytes
 MAX_DELTA = 2**31 - 1  # of a decode time: what is beyond was meant negative, which none can be
 
@@ -109,24 +108,18 @@ def check_spans(table: SampleTable, length: int) -> None:
         raise CorruptVideo(f"sample {first} has {size} bytes from byte {begin}; the file has {length}")
 
 
-def read_sample_table(stbl: Box, count: BoxCount, length: int, pcm_bytes: Callable[[int], int]) -> tuple[SampleTable, int]:
+def read_sample_table(stbl: Box, count: BoxCount, length: int) -> tuple[SampleTable, int]:
     """The samples of a stbl, and the number of the description (from 1) that all of them have; 0 where there are none.
 
-    ``length`` is the file's. ``pcm_bytes`` of a description is not 0 for uncompressed sound: the bytes of one frame of it, and at most
-    ``PCM_UNIT`` frames are then a sample. Raises ``CorruptVideo`` for tables that contradict each other, ``UnsupportedVideo`` where the
-    description changes, or the table does not say where packets are.
+    ``length`` is the file's. Raises ``CorruptVideo`` for tables that contradict each other, ``UnsupportedVideo`` where the description
+    changes, ``LeftToDemuxer`` where the table does not say where packets are.
     """
     tables = stbl.only(TABLES, count)
     total, one_size, sizes = _sizes(tables)
     chunks = chunk_offsets(tables, length)
     held, description = chunk_samples(needed_box(tables, b"stsc", b"stbl"), len(chunks), total)
-    frame_bytes = pcm_bytes(description) if description and one_size else 0
-    if frame_bytes and one_size in (1, frame_bytes):  # old QuickTime says 1, whatever it is
-        if int(held.sum()) * frame_bytes > length:
-            raise CorruptVideo(f"{int(held.sum())} frames of {frame_bytes} bytes of sound; the file has {length}")
-        return pcm_units(chunks, held, frame_bytes), description
-    if frame_bytes or one_size == 1:  # its packets are counted in frames, as QuickTime's compressed sound of old
-        raise UnsupportedVideo(f"{total} samples of {one_size} bytes that are none")
+    if one_size == 1:  # its packets are counted in frames, as QuickTime's compressed sound of old
+        raise LeftToDemuxer(f"{total} samples of {one_size} bytes that are none")
     if total > MAX_SAMPLES or (sizes is None and total * max(one_size, EQUAL_BYTES) > length):
         raise CorruptVideo(f"{total} samples of {one_size or 'various'} bytes; the file has {length}")
     sizes = numpy.full(total, one_size, numpy.int64) if sizes is None else sizes.astype(numpy.int64)
@@ -141,24 +134,6 @@ def read_sample_table(stbl: Box, count: BoxCount, length: int, pcm_bytes: Callab
             key=_keys(tables, _access_points(stbl, count), total),
         ),
         description,
-    )
-
-
-def pcm_units(begins: Counts, frames: Counts, pcm_bytes: int) -> SampleTable:
-    """Uncompressed sound of ``frames[i]`` frames from byte ``begins[i]``, cut into samples of ``PCM_UNIT`` frames. A tick is a frame."""
-    units = -(-frames // PCM_UNIT)
-    total = int(units.sum())
-    if total > MAX_SAMPLES:
-        raise CorruptVideo(f"{int(frames.sum())} frames of uncompressed sound")
-    number = numpy.arange(total) - numpy.repeat(starts_of(units), units)  # of the unit in its chunk
-    durations = numpy.minimum(numpy.repeat(frames, units) - number * PCM_UNIT, PCM_UNIT)
-    return SampleTable(
-        offsets=numpy.repeat(begins, units) + number * PCM_UNIT * pcm_bytes,
-        sizes=durations * pcm_bytes,
-        dts=starts_of(durations),
-        durations=durations,
-        shifts=numpy.zeros(total, numpy.int64),
-        key=numpy.ones(total, numpy.bool_),
     )
 
 

@@ -64,7 +64,7 @@ class Track:
     - ``width``, ``height``: pixels as coded; ``rotation_deg``: clockwise turn that shows them upright, 0, 90, 180 or 270;
       ``mirrored``: before that turn they are mirrored top to bottom; ``rate_hz``, ``channels``: of sound. 0 where the track is of the other
       sort.
-    - ``offsets``, ``sizes``: int64 arrays, the bytes of each sample in the file. Uncompressed sound has up to 1,024 frames in a sample.
+    - ``offsets``, ``sizes``: int64 arrays, the bytes of each sample in the file.
     - ``dts``, ``pts``: int64 arrays, ticks; the edit list is applied. Samples that it hides have a time that no frame has.
     - ``durations``: int64 array, ticks.
     - ``key``: a byte a sample, 1 where decoding can begin; ``leading``: 1 where it must begin one keyframe earlier.

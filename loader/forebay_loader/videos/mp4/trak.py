@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from forebay_loader.videos.errors import CorruptVideo, LeftToDemuxer, UnsupportedVideo
 from forebay_loader.videos.mp4.boxes import Box, BoxCount, Counts, needed_box
-from forebay_loader.videos.mp4.sample_entry import SampleEntry, read_sample_entry
+from forebay_loader.videos.mp4.sample_entry import UNCOMPRESSED, SampleEntry, read_sample_entry
 from forebay_loader.videos.mp4.sample_table import SampleTable, check_spans, read_sample_table
 from forebay_loader.videos.mp4.track import Coded, Track, leading, trusted_keys
 
@@ -142,21 +142,19 @@ def read_movie(mvhd: Box, length: int) -> Movie:
 
 
 def read_trak(trak: Box, movie: Movie, count: BoxCount) -> Trak:
-    """Raises ``CorruptVideo`` and ``UnsupportedVideo``."""
+    """Raises ``CorruptVideo``, ``UnsupportedVideo``, ``LeftToDemuxer``."""
     boxes = trak.only(frozenset([b"tkhd", b"edts", b"mdia"]), count)
     mdia = needed_box(boxes, b"mdia", b"trak").only(frozenset([b"mdhd", b"hdlr", b"minf"]), count)
     minf = needed_box(mdia, b"minf", b"mdia").only(frozenset([b"dinf", b"stbl"]), count)
     stbl = needed_box(minf, b"stbl", b"minf")
     stsd = needed_box(stbl.only(frozenset([b"stsd"]), count), b"stsd", b"stbl")
     handler = handler_of(trak, count)
-
-    def entry_of(description: int) -> SampleEntry:
-        return read_sample_entry(stsd, description, handler, count)
-
-    table, description = read_sample_table(stbl, count, movie.length, lambda number: entry_of(number).pcm_bytes)
+    if handler == SOUND and any(entry.kind in UNCOMPRESSED for entry in stsd.children(None, count, skip=8)):
+        raise LeftToDemuxer("uncompressed sound")
+    table, description = read_sample_table(stbl, count, movie.length)
     tkhd, timescale = needed_box(boxes, b"tkhd", b"trak"), _timescale(needed_box(mdia, b"mdhd", b"mdia"))
     number = tkhd.number(20 if tkhd.version == 1 else 12)
-    entry = entry_of(description or 1)
+    entry = read_sample_entry(stsd, description or 1, handler, count)
     _check_reference(minf.get(b"dinf"), entry.reference, count)
     edts = boxes[b"edts"].only(frozenset([b"elst"]), count) if b"edts" in boxes else {}
     edit = read_edit(edts[b"elst"], timescale, movie.timescale) if b"elst" in edts else None

@@ -14,14 +14,13 @@ from forebay_loader.base.counters import counters
 from forebay_loader.meter.skips.counts import SkipLimits
 from forebay_loader.meter.skips.recorded_handler import Place, RecordedHandler
 from forebay_loader.meter.skips.skip_pass import SkipPass, SkipScope
-from forebay_loader.meter.skips.skip_slots import LoneRow
 from forebay_loader.meter.skips.skips_file import SKIPS_FILE
 
 PLACE = Place("decode", "sample", "s3://b/0.tar?X-Amz-Signature=secret", "k-1", "video")
 
 
 def skips(most: float | None = None, in_a_row: int | None = None) -> SkipPass:
-    return SkipPass(SkipLimits(most, in_a_row), SkipScope(3, 1, 2, 0, 1), LoneRow())
+    return SkipPass(SkipLimits(most, in_a_row), SkipScope(3, 1, 2, 0, 1))
 
 
 def listed() -> list[dict[str, Any]]:

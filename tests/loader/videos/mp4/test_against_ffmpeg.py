@@ -42,7 +42,7 @@ CLIPS: dict[str, dict[str, object]] = {
     "MPEG-4, B-frames": {"codec": "mpeg4", "b_frames": 2},
     "VP9": {"codec": "libvpx-vp9"},
     "Motion JPEG": {"codec": "mjpeg"},
-    "ProRes in QuickTime": {"codec": "prores_ks", "pix_fmt": "yuv422p10le", "container": "mov", "audio": "pcm_s24be", "channels": 2},
+    "ProRes in QuickTime": {"codec": "prores_ks", "pix_fmt": "yuv422p10le", "container": "mov", "audio": "aac", "channels": 2},
     "variable rate": {"times_ms": VARIABLE},
     "variable rate, B-frames": {"times_ms": VARIABLE, "b_frames": 2},
     "late pictures": {"start_ms": 500, "audio": "aac"},
@@ -57,9 +57,6 @@ CLIPS: dict[str, dict[str, object]] = {
     "ALAC": {"audio": "alac", "channels": 2},
     "AC-3": {"audio": "ac3", "channels": 6},
     "MP3": {"audio": "libmp3lame", "audio_rate_hz": 44100},
-    "uncompressed sound": {"audio": "pcm_s16le", "channels": 2},
-    "uncompressed sound in QuickTime": {"audio": "pcm_s24le", "channels": 2, "container": "mov"},
-    "floating point in QuickTime": {"audio": "pcm_f32le", "container": "mov"},
     "sound longer than pictures": {"audio": "aac", "audio_s": 3.5},
     "sound shorter than pictures": {"audio": "aac", "audio_s": 0.5, "moov_first": True},
 }

@@ -7,12 +7,12 @@ import time
 
 import pytest
 from support.lengths import ordinarily
-from support.mp4_boxes import FTYP, PCM, HandTrack, box, film, full, reads_of
+from support.mp4_boxes import FTYP, SOUND_ENTRY, HandTrack, box, film, full, reads_of
 
 from forebay_loader.videos.errors import CorruptVideo, LeftToDemuxer, UnsupportedVideo, VideoError
 from forebay_loader.videos.mp4.index import Mp4Index, check_boxes, read_index
 
-SOUND = HandTrack(sizes=(5, 5), handler=b"soun", entries=PCM, number=2, timescale=48000, deltas=(1024, 1024))
+SOUND = HandTrack(sizes=(5, 5), handler=b"soun", entries=SOUND_ENTRY, number=2, timescale=48000, deltas=(1024, 1024))
 
 
 def index_of(clip: bytes) -> Mp4Index:
@@ -23,7 +23,7 @@ def test_the_first_of_each_sort() -> None:
     """Other tracks are passed over, and so are others of the same sort."""
     text = HandTrack(handler=b"text", number=3)
     index = index_of(film(text, SOUND, HandTrack(number=4), HandTrack(sizes=(1,), number=5)))
-    assert (index.video.frames, index.audio and index.audio.codec, index.audio_fault) == (3, "sowt", "")
+    assert (index.video.frames, index.audio and index.audio.codec, index.audio_fault) == (3, ".mp3", "")
 
 
 def test_what_is_neither_is_not_looked_at() -> None:
@@ -35,7 +35,7 @@ def test_what_is_neither_is_not_looked_at() -> None:
 def test_no_sound_is_none() -> None:
     """Nor is a track of it without samples."""
     assert index_of(film()).audio is None
-    assert index_of(film(HandTrack(), HandTrack(sizes=(), handler=b"soun", entries=PCM, number=2))).audio is None
+    assert index_of(film(HandTrack(), HandTrack(sizes=(), handler=b"soun", entries=SOUND_ENTRY, number=2))).audio is None
 
 
 def test_what_samplers_choose_by() -> None:

@@ -12,7 +12,7 @@ from support.mp4_boxes import AVC, HandTrack, box, film, full, reads_of
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
 from forebay_loader.videos.mp4.boxes import Box, BoxCount
 from forebay_loader.videos.mp4.index import Mp4Index, read_index
-from forebay_loader.videos.mp4.sample_entry import SampleEntry, aac_shape, esds_config, extradata_of, pcm_format, read_sample_entry
+from forebay_loader.videos.mp4.sample_entry import SampleEntry, aac_shape, esds_config, extradata_of, read_sample_entry
 
 ESDS = full(b"esds", b"\3\x19\0\1\0\4\x11\x40\x15", bytes(11), b"\5\2\x11\x90\6\1\2")  # AAC, 48 kHz, two channels
 
@@ -48,9 +48,9 @@ def test_quicktime_has_more_fields() -> None:
     """16 bytes in version 1, 36 in version 2, where rate and channels are others; boxes may be one deeper."""
     first = entry_of(sound(b"mp4a", box(b"wave", box(b"frma", b"mp4a"), ESDS), version=1, more=bytes(16)))
     more = struct.pack(">IdIIIIII", 72, 96000.0, 6, 0x7F000000, 24, 2, 18, 1)
-    second = entry_of(sound(b"lpcm", version=2, more=more))
+    second = entry_of(sound(b"mp4a", version=2, more=more))
     assert (first.decoder, first.rate_hz) == ("aac", 48000)
-    assert (second.decoder, second.rate_hz, second.channels, second.pcm_bytes) == ("pcm_s24be", 96000, 6, 18)
+    assert (second.rate_hz, second.channels) == (96000, 6)
 
 
 def test_iso_s_version_1_has_not() -> None:
@@ -149,31 +149,6 @@ def test_any_aac_configuration_is_read(config: bytes) -> None:
     rate, channels = aac_shape(config)
     assert 0 <= rate < 2**24
     assert 0 <= channels <= 24
-
-
-@pytest.mark.parametrize(
-    ("kind", "bits", "flags", "boxes", "expected"),
-    [
-        (b"sowt", 16, 0, {}, ("pcm_s16le", 2)),
-        (b"twos", 16, 0, {}, ("pcm_s16be", 2)),
-        (b"twos", 8, 0, {}, ("pcm_s8", 1)),
-        (b"in24", 16, 0, {}, ("pcm_s24be", 3)),
-        (b"in24", 16, 0, {b"enda": b"\0\1"}, ("pcm_s24le", 3)),
-        (b"fl32", 16, 0, {b"enda": b"\0\0"}, ("pcm_f32be", 4)),
-        (b"lpcm", 32, 1, {}, ("pcm_f32le", 4)),
-        (b"lpcm", 24, 2, {}, ("pcm_s24be", 3)),
-        (b"lpcm", 17, 2, {}, ("", 0)),
-        (b"ipcm", 0, 0, {b"pcmC": b"\0\0\0\0\1\x18"}, ("pcm_s24le", 3)),
-        (b"fpcm", 0, 0, {b"pcmC": b"\0\0\0\0\0\x40"}, ("pcm_f64be", 8)),
-        (b"fpcm", 0, 0, {b"pcmC": b"\0\0\0\0\0\x10"}, ("", 0)),
-        (b"ipcm", 16, 0, {}, ("", 0)),
-        (b"ulaw", 16, 0, {}, ("pcm_mulaw", 1)),
-        (b"mp4a", 16, 0, {}, ("", 0)),
-    ],
-)
-def test_uncompressed_sound(kind: bytes, bits: int, flags: int, boxes: dict[bytes, bytes], expected: tuple[str, int]) -> None:
-    """Each form by FFmpeg's name, and the bytes of one channel."""
-    assert pcm_format(kind, bits, flags, {name: boxed(name, payload) for name, payload in boxes.items()}) == expected
 
 
 def test_opus_numbers_are_turned() -> None:

@@ -8,12 +8,12 @@ import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.mp4_boxes import PCM, HandTrack, box, film, full, patched, places, reads_of, table
+from support.mp4_boxes import SOUND_ENTRY, HandTrack, box, film, full, patched, places, reads_of, table
 
-from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo
+from forebay_loader.videos.errors import CorruptVideo, LeftToDemuxer, UnsupportedVideo
 from forebay_loader.videos.mp4.boxes import Box
 from forebay_loader.videos.mp4.index import Mp4Index, read_index
-from forebay_loader.videos.mp4.sample_table import MAX_SAMPLES, PCM_UNIT, chunk_offsets, chunk_samples, pcm_units, sample_offsets
+from forebay_loader.videos.mp4.sample_table import chunk_offsets, chunk_samples, sample_offsets
 
 STBL = (b"moov", b"trak", b"mdia", b"minf", b"stbl")
 
@@ -102,41 +102,12 @@ def test_time_does_not_go_back() -> None:
     refused(changed(HandTrack(), b"stts", 12, ">I", 2**31), "goes back in time")
 
 
-def test_uncompressed_sound_is_cut_into_units() -> None:
-    """Of 1,024 frames at most, and never across chunks: a sample a frame would be an index longer than the sound."""
-    frames = (PCM_UNIT * 2 + 1, 5)
-    sound = HandTrack(
-        sizes=[0] * sum(frames),
-        one_size=4,
-        in_chunks=frames,
-        deltas=[1] * sum(frames),
-        handler=b"soun",
-        entries=PCM,
-        number=2,
-        timescale=48000,
-    )
-    audio = index_of(HandTrack(), sound).audio
-    assert audio is not None
-    assert audio.durations.tolist() == [1024, 1024, 1, 5]
-    assert audio.sizes.tolist() == [4096, 4096, 4, 20]
-    assert audio.pts.tolist() == [0, 1024, 2048, 2049]
-    assert (numpy.diff(audio.offsets)[:2] == 4096).all()
-
-
-def test_an_hour_of_uncompressed_sound_is_no_burden() -> None:
-    """172 million frames are 168,750 units; more of them than samples may be is refused."""
-    assert len(pcm_units(numpy.array([0]), numpy.array([48_000 * 3600]), 4)) == 168_750
-    with pytest.raises(CorruptVideo, match="frames of uncompressed sound"):
-        pcm_units(numpy.array([0]), numpy.array([PCM_UNIT * (MAX_SAMPLES + 1)]), 1)
-
-
-@pytest.mark.parametrize("one_size", [1, 3])
-def test_packets_that_are_counted_in_frames_are_not_read(one_size: int) -> None:
-    """QuickTime's compressed sound of old, and uncompressed sound of frames that are not those of its description."""
-    entries = PCM if one_size == 3 else box(b"ima4", PCM[8:])
-    index = index_of(HandTrack(), HandTrack(sizes=[0] * 9, one_size=one_size, handler=b"soun", entries=entries, number=2))
-    assert index.audio is None
-    assert index.audio_fault == f"9 samples of {one_size} bytes that are none"
+@pytest.mark.parametrize("kind", [b"ima4", b"sowt", b"lpcm"])
+def test_packets_that_are_counted_in_frames_are_left_to_the_demuxer(kind: bytes) -> None:
+    """QuickTime's compressed sound of old, and uncompressed sound."""
+    entries = box(kind, SOUND_ENTRY[8:])
+    with pytest.raises(LeftToDemuxer):
+        index_of(HandTrack(), HandTrack(sizes=[0] * 9, one_size=1, handler=b"soun", entries=entries, number=2))
 
 
 def boxed(data: bytes) -> Box:
