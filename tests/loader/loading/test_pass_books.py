@@ -130,7 +130,10 @@ def test_each_sample_once_in_each_pass_of_workers(urls: list[str], made: Made, w
 
 
 # A buffer is webdataset's, of either version; which pass waits in it is counted by ours.
-_REFUSED = [Made(), *(pytest.param(made, marks=pytest.mark.once) for made in (Made(outer=True), Made(behind="batches", auto=True, batch=3)))]
+_REFUSED = [
+    Made(),
+    *(pytest.param(made, marks=pytest.mark.once) for made in (Made(outer=True), Made(behind="batches", auto=True, batch=3))),
+]
 
 
 @pytest.mark.parametrize("made", _REFUSED, ids=str)
