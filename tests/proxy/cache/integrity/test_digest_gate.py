@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from support.fake_origin import Remote
 from support.house import SEGMENT, World, building, data_of, reader, until
+from support.seams import disk_does
 
 from forebay_proxy.cache.resident.digest_state import DigestVerdict
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import DigestDiffers, ShardNotFound
 from forebay_proxy.core.facts.cache import DigestChecked
-from forebay_proxy.store.files import file_io
 
 A = "https://o/set/a.tar"
 
@@ -111,7 +111,7 @@ async def test_a_disk_that_does_not_answer_holds_nobody(tmp_path: Path, monkeypa
 
     async with building(tmp_path / "c") as world:
         put(world, data := data_of(3 * SEGMENT))
-        monkeypatch.setattr(file_io, "digest", hangs)
+        disk_does(monkeypatch, digest=hangs)
         assert await world.get(A) == data
         assert results(world) == ["unchecked"]
 

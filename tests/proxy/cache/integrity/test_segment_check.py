@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
+from support.seams import disk_does
 
 from forebay_proxy.cache.integrity.segment_check import Finding
 from forebay_proxy.core.errors import WrongBytes
@@ -142,7 +143,7 @@ async def test_what_another_boot_stored_is_looked_at_once(tmp_path: Path, monkey
             looks.append(offset)
             return real(fd, offset, length, *how)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(file_io, "digest", counted)
+        disk_does(monkeypatch, digest=counted)
         first = asyncio.create_task(world.get(A, reader(99)))
         others = [asyncio.create_task(world.get(A, reader(n))) for n in range(20)]
         await until(lambda: world.segment_check._at_it)
@@ -194,7 +195,7 @@ async def test_a_disk_that_does_not_answer_condemns_nothing(
 
     async with building(tmp_path / "c") as world:
         await stored(world)
-        monkeypatch.setattr(file_io, "digest", fail)
+        disk_does(monkeypatch, digest=fail)
         assert await world.segment_check.verify(world.entry(A), 0, "verify") is finding
         assert world.entry(A).segments.has(0) is (finding is Finding.UNREAD)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.house import SEGMENT, building, data_of
+from support.seams import disk_does
 
 from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.core.facts.cache import IntegrityFailed
@@ -79,7 +80,7 @@ async def test_a_wrong_segment_that_cannot_leave_is_passed_by(tmp_path: Path, mo
 async def test_a_disk_that_hangs_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first reader of a segment waits its patience out; from then on nobody asks the disk, and the segment stays."""
     monkeypatch.setattr(shardfile, "PATIENCE_S", 0.2)
-    monkeypatch.setattr(file_io, "read_now", lambda *args: False)
+    disk_does(monkeypatch, read_now=lambda *args: False)
     async with building(tmp_path / "c") as world:
         data = data_of(3 * SEGMENT)
         world.origin.put(A, data)
@@ -92,7 +93,7 @@ async def test_a_disk_that_hangs_is_waited_for_once(tmp_path: Path, monkeypatch:
             assert gate.wait(60)
             return real(fd, offset, length)
 
-        monkeypatch.setattr(file_io, "read", hangs)
+        disk_does(monkeypatch, read=hangs)
         try:
             assert await world.get(A) == data
             assert (world.cache.disk.state, asked[0]) == ("down", 1)
@@ -110,7 +111,7 @@ async def test_a_disk_that_hangs_is_waited_for_once(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENODATA])
 async def test_a_segment_that_cannot_be_read_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """A bad spot, or a file that somebody cut: the reader inside goes on, the next one finds it stored again."""
-    monkeypatch.setattr(file_io, "read_now", lambda *args: False)
+    disk_does(monkeypatch, read_now=lambda *args: False)
     async with building(tmp_path / "c") as world:
         data = data_of(3 * SEGMENT)
         world.origin.put(A, data)
@@ -124,7 +125,7 @@ async def test_a_segment_that_cannot_be_read_is_fetched_again(tmp_path: Path, mo
             return real(fd, offset, length)
 
         with monkeypatch.context() as patch:
-            patch.setattr(file_io, "read", bad_spot)
+            disk_does(patch, read=bad_spot)
             assert await world.get(A) == data
             await world.quiet()
         assert await world.get(A) == data
