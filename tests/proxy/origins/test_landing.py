@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ import aiohttp
 import pytest
 from support.tls import Authority
 
-from forebay_proxy.core.errors import ShardError, TruncatedShard
+from forebay_proxy.core.errors import OriginLied, ShardError, TruncatedShard
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.shard import ByteRange, Pin, Shard
 from forebay_proxy.origins.http import HttpOrigin
@@ -81,10 +82,13 @@ class Reader:
 
 @asynccontextmanager
 async def trip(scheme: str, place: Path) -> AsyncIterator[tuple[Server, Reader]]:
-    authority = Authority(place) if scheme == "https" else None
+    authority = None if scheme == "http" else Authority(place)
+    context = authority.server("127.0.0.1") if authority else None
+    if context is not None and scheme == "tls1.2":
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
     server = Server()
-    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=authority.server("127.0.0.1") if authority else None)
-    server.base = f"{scheme}://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=context)
+    server.base = f"{'https' if context else 'http'}://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     trust = Trust.of({"SSL_CERT_FILE": str(authority.bundle)}) if authority else Trust()
     reader = Reader(server, trust)
     try:
@@ -94,7 +98,7 @@ async def trip(scheme: str, place: Path) -> AsyncIterator[tuple[Server, Reader]]
         listener.close()
 
 
-@pytest.fixture(params=["http", "https"])
+@pytest.fixture(params=["http", "https", "tls1.2"])
 async def way(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[Server, Reader]]:
     async with trip(request.param, tmp_path) as made:
         yield made
@@ -184,6 +188,19 @@ async def test_a_tls_connection_without_a_proper_end_is_a_cut_too(tmp_path: Path
             await reader.take("a", got)
         assert raised.value.retryable
         assert body_of("a").startswith(bytes(got))
+
+
+async def test_another_range_than_the_asked_one_is_a_lie(way: tuple[Server, Reader]) -> None:
+    """None of its bytes is given out, and the connection, on which they are still to come, is not used again."""
+    server, reader = way
+    server.head = b'HTTP/1.1 206 Partial Content\r\nETag: "1"\r\nContent-Length: %d\r\nContent-Range: bytes 1-%d/%d\r\n\r\n' % (
+        SIZE, SIZE, SIZE + 1,
+    )  # fmt: skip
+    got = bytearray()
+    with pytest.raises(OriginLied):
+        await reader.take("a", got, want=ByteRange(0, SIZE - 1))
+    server.head = Server.head
+    assert (bytes(got), await reader.get("b"), server.connections) == (b"", body_of("b"), 2)
 
 
 async def test_odd_pieces_make_the_same_bytes(way: tuple[Server, Reader]) -> None:

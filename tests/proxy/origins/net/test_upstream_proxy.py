@@ -26,6 +26,7 @@ from forebay_proxy.core.facts.origins import OriginFailed
 from forebay_proxy.core.shard import ByteRange, Pin, Shard
 from forebay_proxy.origins.http import HttpOrigin
 from forebay_proxy.origins.http_client import OriginClient
+from forebay_proxy.origins.landing import LEAST_BYTES
 from forebay_proxy.origins.net.dial import Answers, GuardedResolver
 from forebay_proxy.origins.net.egress import Egress
 from forebay_proxy.origins.net.guard import Guard
@@ -104,12 +105,13 @@ async def test_http_goes_through_the_proxy(tmp_path: Path) -> None:
 
 
 async def test_https_is_a_tunnel_that_is_kept(tmp_path: Path) -> None:
-    """Three requests, one CONNECT, one connection to the origin: TLS is not begun anew for each segment."""
+    """Three requests, one CONNECT, one connection to the origin: TLS is not begun anew for each segment. Small bodies, and a landing."""
     authority = Authority(tmp_path)
     with network(), tinyproxy(tmp_path) as proxy:
         async with served(tls=authority.server(NEAR)) as origin, client(secure(proxy, authority)) as us:
-            for first in (0, 100, 200):
-                assert await us.get(origin.url("/a.tar"), first, first + 99) == ramp(100, first)
+            origin.put("/a.tar", ramp(4 * LEAST_BYTES))
+            for first, count in ((0, 100), (100, 2 * LEAST_BYTES), (200, 100)):
+                assert await us.get(origin.url("/a.tar"), first, first + count - 1) == ramp(count, first)
             assert {request.connection for request in origin.requests} == {1}
         assert proxy.asked() == [f"CONNECT {NEAR}:{origin.port}"]
 
