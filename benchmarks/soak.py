@@ -176,6 +176,9 @@ class Soak:
         with sampling(sidecar.cache_dir, sidecar.process.pid) as disk, probing(sidecar.port) as probe:
             self._watch(sidecar, crowd, began)
         exposition = sidecar.ask("/metrics").decode()
+        if self.arguments.minutes < 1:  # a longer one waits for plans to end by themselves
+            for plan in json.loads(sidecar.ask("/v1/plans"))["plans"]:
+                sidecar.ask(f"/v1/plans/{plan['reader']}", method="DELETE")
         after = self._settled(sidecar, began, before, SETTLE_S)
         status = sidecar.status()
         log = sidecar.log_text()

@@ -4,7 +4,7 @@
 
 A real sidecar, an origin in this process, a training with two workers in a process of its own (tests/support/stall_trainer.py). Held: the
 named cause has 90 % of the stall, and the whole stall is within 5 % of the wall time less the steps'. Needs gcc (a library makes the disk
-slow). What metering costs: benchmarks/stalls_cost.py.
+slow).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,13 +96,8 @@ def figures(case: Case, batches: int, *, told: bool) -> list[Figure]:
     ]
 
 
-def warm_set(samples: int) -> AbstractContextManager[tuple[Path, str, Mapping[str, str]]]:
-    """Where to work, a set's pattern that a sidecar has whole, with so many samples a shard, and variables of a training."""
-    return _stage(Case("warm", ""), samples)
-
-
 @contextmanager
-def _stage(case: Case, samples: int = SAMPLES) -> Iterator[tuple[Path, str, Mapping[str, str]]]:
+def _stage(case: Case) -> Iterator[tuple[Path, str, Mapping[str, str]]]:
     """A sidecar and an origin, warm or cold: (where to work, the set's pattern, variables of the training)."""
     with (
         tempfile.TemporaryDirectory(prefix="forebay-stalls-") as directory,
@@ -113,7 +108,7 @@ def _stage(case: Case, samples: int = SAMPLES) -> Iterator[tuple[Path, str, Mapp
         place = Path(directory)
         for number in range(SHARDS):
             rate = SLOW_ORIGIN_BYTES_S if case.cold else None
-            origin.put(f"/{number:03d}.tar", tar_shard(number, samples, SAMPLE_BYTES), bytes_per_s=rate)
+            origin.put(f"/{number:03d}.tar", tar_shard(number, SAMPLES, SAMPLE_BYTES), bytes_per_s=rate)
         if not case.cold:
             _warm(sidecar, origin)
         if case.slow_disk:

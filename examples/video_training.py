@@ -124,7 +124,7 @@ def train(rank: int, urls: str, epochs: int, folder: str) -> None:
     torch.distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=RANKS)
     dataset = fb.WebDataset(urls, shardshuffle=True, seed=1, nodesplitter=fb_split()).shuffle(64).decode()
     dataset = dataset.compose(fb.video(SAMPLING, size=SIDE, audio=True)).map(prepared).batched(BATCH, partial=False)
-    loader = fb.WebLoader(dataset, batch_size=None, num_workers=WORKERS, persistent_workers=True)
+    loader = fb.WebLoader(dataset, batch_size=None, num_workers=WORKERS, persistent_workers=True, multiprocessing_context="fork")
     network = torch.nn.parallel.DistributedDataParallel(Network())
     optimizer = torch.optim.Adam(network.parameters(), 1e-2)
     told = []

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,7 @@ from support.sidecar import Sidecar, environment, start
 from support.tars import tar_shard
 from support.warm_python import python_program
 
-MOMENTS = ordinarily(4, of=6, what="moments at which a sidecar stops")
-WAITED = ordinarily(2, of=4, what="moments at which one stops that is waited for")
+AT_A_TIME = 3  # trainings, which wait for most of their time
 STOPPED_S = 12.0  # more than a look and the question behind it, at the door and by HTTP
 SHARDS, SAMPLES, SIZE = 8, 16, 1_200_000  # 19 MB a shard: more than sockets and buffers hold, so the stop is felt
 
@@ -59,7 +60,7 @@ print(json.dumps(seen), flush=True)
 
 @pytest.fixture(scope="module")
 def origin() -> Iterator[Nginx]:
-    """The same shards for all; each test has a sidecar of its own."""
+    """The same shards for all; each training has a sidecar of its own."""
     with tempfile.TemporaryDirectory(prefix="forebay-e2e-") as directory:
         place = Path(directory)
         (place / "files").mkdir()
@@ -70,9 +71,46 @@ def origin() -> Iterator[Nginx]:
             yield made
 
 
-def train(
-    place: Path, origin: Nginx, url: str, stop_at: int, workers: int, *, door: bool, stopped_s: float | None = None
-) -> tuple[list[Any], str]:
+Trained = tuple[list[Any], str]
+# When the sidecar stops (before which sample), whether shards come by descriptor, and in how many workers.
+_MOMENTS = {
+    "before the first shard": (0, False, 0),
+    "door, before the first shard, worker": (0, True, 1),
+    "inside one, worker": (18, False, 1),
+    "door, inside one": (18, True, 0),
+    "between two": (32, False, 0),
+    "door, between": (32, True, 0),
+}
+MOMENTS = dict([*_MOMENTS.items()][: ordinarily(4, of=6, what="moments at which a sidecar stops")])
+_WAITED = {
+    "waited for inside one": (18, False, 2),
+    "waited for at the door": (0, True, 2),
+    "waited for before the first shard": (0, False, 0),
+    "waited for at the door, between": (32, True, 0),
+}
+WAITED = dict([*_WAITED.items()][: ordinarily(2, of=4, what="moments at which one stops that is waited for")])
+
+
+@pytest.fixture(scope="module")
+def trained(origin: Nginx) -> Iterator[Mapping[str, Future[Trained]]]:
+    """All of them, a few at a time."""
+    plain, s3 = origin.url("{:03d}.tar"), f"s3://bucket/{{:03d}}.tar?endpoint={origin.base()}&unsigned=1"
+    with tempfile.TemporaryDirectory(prefix="forebay-e2e-") as directory, ThreadPoolExecutor(AT_A_TIME) as pool:
+
+        def begin(name: str, url: str, stopped_s: float | None) -> Trained:
+            (place := Path(directory, str(len(os.listdir(directory))))).mkdir()
+            stop_at, door, workers = (MOMENTS | WAITED)[name]
+            return train(place, origin, url, stop_at, workers, door=door, stopped_s=stopped_s)
+
+        futures = {name: pool.submit(begin, name, plain, None) for name in MOMENTS}
+        futures |= {name: pool.submit(begin, name, s3, STOPPED_S) for name in WAITED}
+        try:
+            yield futures
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def train(place: Path, origin: Nginx, url: str, stop_at: int, workers: int, *, door: bool, stopped_s: float | None) -> Trained:
     """What it read, every sample once, and said. The sidecar is stopped before sample ``stop_at``, and goes on before the seventh shard, or
     ``stopped_s`` later. ``door``: shards are here when it begins, and come by descriptor."""
     urls = [url.format(shard) for shard in range(SHARDS)]
@@ -115,46 +153,25 @@ def _trained(
     return json.loads(line), said
 
 
-@pytest.mark.parametrize(
-    ("stop_at", "door", "workers"),
-    [
-        pytest.param(0, False, 0, id="before the first shard"),
-        pytest.param(0, True, 1, id="door, before the first shard, worker"),
-        pytest.param(18, False, 1, id="inside one, worker"),
-        pytest.param(18, True, 0, id="door, inside one"),
-        pytest.param(32, False, 0, id="between two"),
-        pytest.param(32, True, 0, id="door, between"),
-    ][:MOMENTS],
-)
-def test_one_silence_and_no_more(stop_at: int, workers: int, door: bool, place: Path, origin: Nginx) -> None:
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_one_silence_and_no_more(moment: str, trained: Mapping[str, Future[Trained]]) -> None:
     """Every sample once; the first shard waits for one silence, none of those behind it for more than 5 s; later it serves again."""
-    seen, said = train(place, origin, origin.url("{:03d}.tar"), stop_at, workers, door=door)
+    seen, said = trained[moment].result()
     waits = sorted((wait for *_, wait in seen), reverse=True)
     assert waits[1] < max(5, waits[0] / 2), waits[:4]  # beside the one silence, which is as long as the machine is busy
     assert waits[0] < 60, waits[:4]
     counters = seen[-1][3]
     assert 1 <= counters["fallback_total"] < SHARDS
-    assert counters["opened"] >= 1 + stop_at // 16
+    assert counters["opened"] >= 1 + MOMENTS[moment][0] // 16
     assert "runs but does not answer" in said
     first, last = seen[6 * SAMPLES - 1][3], counters
     assert last["opened"] > first["opened"]  # it is used again
 
 
-@pytest.mark.parametrize(
-    ("stop_at", "door", "workers"),
-    [
-        pytest.param(18, False, 2, id="inside one, workers"),
-        pytest.param(0, True, 2, id="door, workers"),
-        pytest.param(0, False, 0, id="before the first shard"),
-        pytest.param(32, True, 0, id="door, between"),
-    ][:WAITED],
-)
-def test_one_that_goes_on_is_waited_for_where_no_other_way_leads_to_the_shard(
-    stop_at: int, workers: int, door: bool, place: Path, origin: Nginx
-) -> None:
+@pytest.mark.parametrize("moment", WAITED)
+def test_one_that_goes_on_is_waited_for_where_no_other_way_leads_to_the_shard(moment: str, trained: Mapping[str, Future[Trained]]) -> None:
     """s3, which neither webdataset nor this machine can open: every sample once, and one warning, however many wait."""
-    url = f"s3://bucket/{{:03d}}.tar?endpoint={origin.base()}&unsigned=1"
-    seen, said = train(place, origin, url, stop_at, workers, door=door, stopped_s=STOPPED_S)
+    seen, said = trained[moment].result()
     assert all(counts["fallback_total"] == counts["failed"] == 0 for *_, counts, _ in seen)
     assert said.count("runs but does not answer") == 1, said
     assert "no other way leads to it: waiting" in said

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ import pytest
 from support.scripted_origin import ScriptedOrigin
 from support.sidecar import environment, running
 from support.tars import tar_shard
+from support.warm_python import python_program
 
-pytestmark = pytest.mark.webdataset
+pytestmark = pytest.mark.once  # whose descriptors are counted are the data sets', which are ours
 
 SOURCES = 60
 MIXED = """
@@ -36,13 +36,11 @@ async def mixed(directory: Path, origin: ScriptedOrigin, limit: int) -> list[Any
     for number in range(SOURCES):
         origin.put(f"/{number}.tar", tar_shard(number, 4, 100_000))
     with running(directory, "--cache-size", "200MB", allow=[origin.base]) as sidecar:
-        done = await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-c", MIXED, origin.base, str(SOURCES), str(limit)],
-            env=environment(directory, FOREBAY_URL=sidecar.url), capture_output=True, text=True, timeout=200, check=False,
-        )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found: list[Any] = json.loads(done.stdout)
+        environ, pipes = environment(directory, FOREBAY_URL=sidecar.url), {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with python_program(["-c", MIXED, origin.base, str(SOURCES), str(limit)], environ, directory, text=True, **pipes) as program:
+            said, errors = await asyncio.to_thread(program.communicate, timeout=200)
+    assert program.returncode == 0, errors
+    found: list[Any] = json.loads(said)
     return found
 
 

@@ -64,7 +64,7 @@ def test_two_cells_share_one_sidecar_and_it_ends_after_them(tmp_path: Path) -> N
     with FakeServer().running() as origin:
         for shard in range(SHARDS):
             origin.put(f"/{shard}.tar", tar_shard(shard, SAMPLES, 20_000))
-        code, said, errors = cells(tmp_path, origin.url, 20)  # longer than a busy machine needs between two cells
+        code, said, errors = cells(tmp_path, origin.url, 6)  # longer than a busy machine needs between two cells
     assert code == 0, errors
     told = json.loads(said)
     wanted = sorted(set(told["workers"]))

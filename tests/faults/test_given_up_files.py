@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.house import SEGMENT, building, data_of, until
+from support.seams import disk_does
 
 from forebay_proxy.cache.fetching import segment_storage
 from forebay_proxy.cache.resident.entry import Entry
@@ -108,7 +109,7 @@ async def test_a_file_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest
         hangs.wait()
         return create(*args)
 
-    monkeypatch.setattr(file_io, "create", late)
+    disk_does(monkeypatch, create=late)
     async with building(tmp_path / "c", segments=8) as world:
         world.origin.put(A, DATA)
         assert await world.get(A) == DATA

@@ -19,6 +19,7 @@ import pytest
 from support.crashing import Instants, copy_tree
 from support.fake_origin import FakeOrigin
 from support.house import LAYOUT, SEGMENT, building, data_of, reader, until
+from support.seams import disk_does
 
 from forebay_proxy.store.files import file_io
 from forebay_proxy.store.index.database import IndexDatabase
@@ -47,7 +48,7 @@ def at_each_step(monkeypatch: pytest.MonkeyPatch, look: Callable[[str], None]) -
         return real_append(fd, offset, data)
 
     real_append = file_io.append
-    monkeypatch.setattr(file_io, "append", half)
+    disk_does(monkeypatch, append=half)
     for name in LEAVES:
         monkeypatch.setattr(file_io, name, told(name, getattr(file_io, name)))
     monkeypatch.setattr(IndexDatabase, "commit", told("commit", IndexDatabase.commit))
@@ -154,7 +155,7 @@ async def test_a_shard_is_synced_once_when_it_is_whole(tmp_path: Path, monkeypat
         synced.append(os.fstat(fd).st_ino)
         real(fd)
 
-    monkeypatch.setattr(file_io, "sync", told)
+    disk_does(monkeypatch, sync=told)
     origin = filled()
     async with building(tmp_path / "c", origin=origin) as world:
         await world.get(NAMES[4], None, 0, 2 * SEGMENT)

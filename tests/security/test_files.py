@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.refusals import refused
+from support.seams import swapped
 from support.sidecar import running
 
 from forebay_proxy.config.settings import Settings
@@ -193,8 +194,12 @@ def test_a_socket_is_private_from_its_first_moment(tmp_path: Path, monkeypatch: 
     """It never has a name and another mode, even under an open umask."""
     modes = []
     rename = Path.rename
-    monkeypatch.setattr(Path, "rename", lambda self, target: modes.append(stat.S_IMODE(self.lstat().st_mode)) or rename(self, target))
-    monkeypatch.setattr(Path, "chmod", lambda *_: pytest.fail("the mode must be there when the name is"))
+    swapped(
+        monkeypatch,
+        Path,
+        rename=lambda self, target: modes.append(stat.S_IMODE(self.lstat().st_mode)) or rename(self, target),
+        chmod=lambda *_: pytest.fail("the mode must be there when the name is"),
+    )
     before = os.umask(0)
     try:
         listener = UnixListener(tmp_path / "f.sock")

@@ -14,7 +14,7 @@ __all__ = ["LEFT", "LONG", "examples", "ordinarily"]
 Number = TypeVar("Number", int, float)
 LONG = os.environ.get("FOREBAY_LONG", "0") not in ("", "0")
 LEFT: list[str] = []  # what this run does a part of, in words
-SHARE, FEWEST = 3, 10
+SHARE, FEWEST = 5, 10
 
 
 def ordinarily(part: Number, *, of: Number, what: str) -> Number:
@@ -26,5 +26,5 @@ def ordinarily(part: Number, *, of: Number, what: str) -> Number:
 
 
 def examples(count: int) -> int:
-    """How many a property is tried with: in the ordinary run a third, since each run has others."""
+    """How many a property is tried with: in the ordinary run a fifth, since each run has others."""
     return count if LONG else max(FEWEST, count // SHARE)

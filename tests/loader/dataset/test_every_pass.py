@@ -163,6 +163,7 @@ def test_repeated_passes_of_ranks(sets: Sets, kinds: list[int], passes: int, ran
     assert found == Counter({key: count * passes for key, count in webdatasets(urls, lambda data: data).items()})
 
 
+@pytest.mark.once  # what a share draws is ours; ``rsample`` of all is among the stages above
 @pytest.mark.parametrize("how", [{"resampled": True}, {}])
 def test_a_share_drawn_at_each_visit(sets: Sets, how: dict[str, Any]) -> None:
     """Over many visits each sample comes at the rate that ``rsample`` was given."""
@@ -172,6 +173,7 @@ def test_a_share_drawn_at_each_visit(sets: Sets, how: dict[str, Any]) -> None:
     assert all(0.04 < count / visits < 0.18 for count in found.values())
 
 
+@pytest.mark.once
 def test_a_share_of_few_samples_is_met(sets: Sets) -> None:
     """Two samples of which a draw takes none at first come later, however shards are drawn."""
     for how in ({"resampled": True}, {}):

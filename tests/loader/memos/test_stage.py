@@ -255,7 +255,8 @@ def test_the_data_set_s_handler_is_asked_and_recorded(shard: str, tmp_path: Path
     assert COUNTS.snapshot()["skipped_map"] == 6
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.usefixtures("warm_starts")
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.once)])
 def test_counters_are_summed_over_workers(shard: str, tmp_path: Path, context: str) -> None:
     """Also when they have ended; each worker's own are its own."""
     made = fb.WebDataset([shard] * 2, shardshuffle=False, empty_check=False).compose(filters.map(repeated), fb.memo(folder=tmp_path / "m"))

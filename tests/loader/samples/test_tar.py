@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.indexes import passed, samples_of
+from support.seams import swapped
 from support.tarmaking import END, hand_header, padded, pax_block, written
 
 from forebay_loader.base.counters import counters
@@ -219,8 +220,7 @@ def test_what_lies_in_a_file_is_no_header_after_a_failure(at: int, left: list[st
 def test_an_index_is_not_asked_where_names_are_read_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """An index has names as UTF-8; a process with another locale reads them as tarfile does there, by index or not."""
     asked: list[Any] = []
-    monkeypatch.setattr(module, "INDEX_FROM_BYTES", 0)
-    monkeypatch.setattr(module, "indexed_samples", lambda *_, **__: asked.append(1))
+    swapped(monkeypatch, module, INDEX_FROM_BYTES=0, indexed_samples=lambda *_, **__: asked.append(1))
     for encoding in ("iso8859-1", "utf-8"):
         monkeypatch.setattr(module, "ENCODING", encoding)
         assert len(list(samples_of([{"url": "u", "stream": passed(PLAIN + END)}]))) == 2

@@ -17,8 +17,6 @@ from support.lengths import examples
 from webdataset import tariterators
 
 import forebay_loader as fb
-from forebay_loader.base.counters import COUNTS
-from forebay_loader.base.notices import Notices
 from forebay_loader.samples.ranged_samples import RangedSamples
 from forebay_loader.takeover.tar_files import take_tars
 from forebay_proxy.wire.tar.sample_index import faults_text
@@ -123,13 +121,6 @@ LATER = [("0.a", (HARD, "1.a")), ("0.b", b"0"), ("1.a", b"1"), ("1.b", (SYMBOLIC
 TWINS = [
     (f"{folder}{name}", b"\0\5\x16\7") for folder in ("d/", "__MACOSX/d/", "__MACOSX/d/e/") for name in ("._0.a", "._0.b", "._1.a", "._1.b")
 ]
-
-
-@pytest.fixture(autouse=True)
-def anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Said once in each test."""
-    monkeypatch.setattr("forebay_loader.base.notices._NOTICES", Notices())
-    COUNTS.reset()
 
 
 READERS = {"file": lambda tar: read(io.BytesIO(tar)), "descriptor": lambda tar: read(passed(tar)), "taken over": by_stock}

@@ -16,7 +16,6 @@ from support.fake_sidecar import FakeSidecar
 from support.verbs import begin
 
 import forebay_loader as fb
-from forebay_loader.base import notices
 from forebay_loader.session.sidecar import serve_arguments
 from forebay_proxy.node.runfile import RunDirectory
 from forebay_proxy.wire.protocol import launch
@@ -34,7 +33,6 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunDirecto
     monkeypatch.delenv("FOREBAY_URL", raising=False)
     monkeypatch.setattr(subprocess, "Popen", begin)  # `forebay launch` is forked: security/test_settings_file.py starts it
     monkeypatch.setattr(launch, "forebay_program", lambda environ: program("--idle-exit-s", "30"))
-    monkeypatch.setattr(notices, "_NOTICES", notices.Notices())
     directory = RunDirectory(path)
     yield directory
     for record in directory.live():

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.indexes import passed, samples_of
+from support.seams import swapped
 from support.tarmaking import written
 
 from forebay_loader.base.counters import counters
@@ -73,8 +74,7 @@ def rot(opened: Descriptor, monkeypatch: pytest.MonkeyPatch) -> None:
         bad(number, at, len(rooms[0]))
         return preadv(number, [rooms[0][: KEPT - at]] if number == file else rooms, at)
 
-    monkeypatch.setattr(module.os, "pread", read)
-    monkeypatch.setattr(module.os, "preadv", readv)
+    swapped(monkeypatch, module.os, pread=read, preadv=readv)
 
 
 def index_of() -> SampleIndex:

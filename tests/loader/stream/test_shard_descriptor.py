@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from support.fake_proxy import FakeServer
+from support.seams import swapped
 
 from forebay_loader.base.activity import NOTHING, here
 from forebay_loader.base.counters import counters
@@ -484,8 +485,12 @@ def test_what_the_door_has_not_comes_over_http(door: FakeDoor, proxy: FakeServer
 
 def test_the_door_is_found_by_the_run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the socket of the sidecar that it is about, and of no other."""
-    monkeypatch.setattr(fd_endpoint, "read_run_file", lambda environ: {"url": "http://127.0.0.1:7070", "socket": str(tmp_path / "r")})
-    monkeypatch.setattr(fd_endpoint, "find_endpoint", lambda environ: fd_endpoint.Endpoint("127.0.0.1", 7070))
+    swapped(
+        monkeypatch,
+        fd_endpoint,
+        read_run_file=lambda environ: {"url": "http://127.0.0.1:7070", "socket": str(tmp_path / "r")},
+        find_endpoint=lambda environ: fd_endpoint.Endpoint("127.0.0.1", 7070),
+    )
     assert fd_endpoint.find_door({}) is None
     (tmp_path / "r.fd").touch()
     assert fd_endpoint.find_door({}) == str(tmp_path / "r.fd")

@@ -19,7 +19,6 @@ from support.tarmaking import shard_of_samples
 import forebay_loader as fb
 
 wds = pytest.importorskip("webdataset")
-pytestmark = pytest.mark.webdataset
 
 URL = "s3://bucket/0.tar"
 STARTS = ordinarily(3, of=4, what="ways that workers of clips start")
@@ -83,6 +82,7 @@ def test_the_function_keeps_its_name() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.webdataset
 def test_a_stage_of_our_data_set(shard: FakeServer) -> None:
     """Frames, sound and mask beside what else a sample has; the clip's bytes are gone."""
     dataset = fb.WebDataset(URL).decode().compose(fb.video("uniform(8)", size=48, audio=16_000))
@@ -96,6 +96,7 @@ def test_a_stage_of_our_data_set(shard: FakeServer) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.webdataset
 def test_a_decoder_of_our_data_set(shard: FakeServer) -> None:
     """As ``wds.torch_video`` stood there."""
     found = list(fb.WebDataset(URL).decode(fb.video("keyframes(2)", audio=True)).to_tuple("mp4", "json"))
@@ -121,6 +122,7 @@ def test_the_data_set_tells_its_epoch(shard: FakeServer) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.webdataset
 def test_a_stage_of_a_pipeline_of_webdatasets(shard: FakeServer) -> None:
     """Passes are counted there."""
     stage = fb.video({0: "uniform(2)", 1: "uniform(3)"})
@@ -161,6 +163,7 @@ def test_a_table_of_epochs_goes_on_with_iterations(shard: FakeServer, form: Any)
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.webdataset
 @both_forms
 def test_each_pass_of_a_repetition_is_an_epoch(shard: FakeServer, form: Any) -> None:
     """For the table; iterations count on behind it."""
@@ -169,6 +172,7 @@ def test_each_pass_of_a_repetition_is_an_epoch(shard: FakeServer, form: Any) -> 
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.webdataset
 @both_forms
 def test_an_epoch_of_so_many_samples_is_an_epoch(shard: FakeServer, form: Any) -> None:
     """However many passes it is, drawn with replacement or not."""
@@ -208,12 +212,7 @@ def test_a_clip_that_comes_again_is_drawn_anew(shard: FakeServer, form: Any) -> 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("start", "persistent"),
-    [
-        ("fork", True),
-        ("fork", False),
-        pytest.param("spawn", True, marks=pytest.mark.once),
-        pytest.param("spawn", False, marks=pytest.mark.once),
-    ][:STARTS],
+    [("fork", True), ("fork", False), ("spawn", True), ("spawn", False)][:STARTS],
 )
 @pytest.mark.usefixtures("warm_starts")
 def test_epochs_are_counted_over_workers(shard: FakeServer, start: str, persistent: bool) -> None:
@@ -257,6 +256,7 @@ def test_ranks_that_draw_shards_draw_frames_apart(shard: FakeServer, form: Any) 
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.webdataset
 def test_workers_of_webdatasets_own_pipelines_draw_apart(shard: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose shards may be the same ones (``ResampledShards``): else each would give the same frames of a clip."""
 

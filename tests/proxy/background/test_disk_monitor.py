@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.house import SEGMENT, World, building, data_of, stored
+from support.seams import disk_does
 
 from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.core.facts.cache import DiskChanged, DiskOperationFailed
@@ -93,7 +94,7 @@ async def test_a_quota_is_learned_from_its_first_refusal(tmp_path: Path, monkeyp
             raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
         real(fd, offset, length, abilities)
 
-    monkeypatch.setattr(file_io, "allocate", allocate)
+    disk_does(monkeypatch, allocate=allocate)
     async with building(tmp_path / "c", segments=64) as world:
         seeing(world, monkeypatch, WELL)
         for number in range(20):

@@ -107,7 +107,7 @@ async def test_leaving_ends_it(tmp_path: Path) -> None:
     """Nothing is looked at any more, nothing is held."""
     async with building(tmp_path / "c") as world:
         await filled(world)
-        stream = Verifier(world.segment_check, world.operations.selected(None), 1.0).run()  # a byte a second
+        stream = Verifier(world.segment_reader, world.operations.selected(None), 1.0).run()  # a byte a second
         first = asyncio.create_task(anext(stream))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         first.cancel()

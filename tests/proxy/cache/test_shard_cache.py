@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.house import SEGMENT, building, data_of, reader, shard_of, until
 from support.lengths import examples
+from support.seams import disk_does
 
 from forebay_proxy.cache.readers.reader import REST_S, ShardReader
 from forebay_proxy.core.errors import (
@@ -643,9 +644,7 @@ async def test_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segments: 
 
     trouble = True
     async with building(tmp_path / "c", segments=segments, retry_budget_s=2.0, prefetch=True) as world:
-        monkeypatch.setattr(file_io, "append", often(real_write, 0.02))
-        monkeypatch.setattr(file_io, "punch", often(real_punch, 0.05))
-        monkeypatch.setattr(file_io, "allocate", often(real_allocate, 0.02))
+        disk_does(monkeypatch, append=often(real_write, 0.02), punch=often(real_punch, 0.05), allocate=often(real_allocate, 0.02))
         names = [f"https://o/set/{number}.tar" for number in range(5)]
         serial = dict.fromkeys(names, 0)
         states: dict[str, set[bytes]] = {name: set() for name in names}

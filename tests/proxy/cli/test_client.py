@@ -16,6 +16,7 @@ import pytest
 from support.cli import invoke
 from support.fake_sidecar import FakeSidecar
 from support.ports import free_ports
+from support.seams import swapped
 
 from forebay_proxy.cli import client
 from forebay_proxy.cli.client import SidecarClient, SidecarHung, SidecarRefused, SidecarUnreachable, locate
@@ -100,9 +101,7 @@ TARGET, SHARD = "/http/h:1/a.tar", "http://h:1/a.tar"
 @pytest.fixture
 def in_outage(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSidecar]:
     """A sidecar that answers for itself, and waits for an origin; whoever asks is soon tired of it."""
-    monkeypatch.setattr(client, "_TELL_S", 0.1)
-    monkeypatch.setattr(client, "_ORIGIN_S", 0.3)
-    monkeypatch.setattr(client, "_STREAM_TIMEOUT_S", 0.3)
+    swapped(monkeypatch, client, _TELL_S=0.1, _ORIGIN_S=0.3, _STREAM_TIMEOUT_S=0.3)
     with FakeSidecar() as fake:
         fake.outage = True
         fake.status["settings"] = {"retry_budget_s": {"value": 300.0, "source": "default"}}

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.lengths import examples
+from support.seams import disk_does
 from support.stores import held_by_a_child, make_row, ramp, sum_of
 
 from forebay_proxy.core.events import Events
@@ -162,7 +163,7 @@ async def test_whoever_makes_a_file_waits_for_its_removal(place: Place, monkeypa
         assert leave.wait(60)
         real(*args)
 
-    monkeypatch.setattr(file_io, "unlink", slow)
+    disk_does(monkeypatch, unlink=slow)
     sweeping = asyncio.create_task(place.sweep.run())
     while not entered.is_set():
         await asyncio.sleep(0)
@@ -193,8 +194,7 @@ async def test_a_failing_disk_stops_nothing(place: Place, monkeypatch: pytest.Mo
     place.put(unclaimed, {0})
     place.found(row)
     with monkeypatch.context() as patch:
-        patch.setattr(file_io, "unlink", fail)
-        patch.setattr(file_io, "punch", fail)
+        disk_does(patch, unlink=fail, punch=fail)
         assert await place.sweep.run() == 2
     assert place.sweep.garbage_bytes >= SEGMENT_BYTES
     assert await place.sweep.run() == 0

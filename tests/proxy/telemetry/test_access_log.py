@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.seams import swapped
 
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.events import Event, Events
@@ -147,8 +148,7 @@ async def test_a_slow_disk_costs_lines_and_nothing_else(
         assert go.wait(60)
         return line_of(*answer)
 
-    monkeypatch.setattr(module, "line_of", slow)
-    monkeypatch.setattr(module, "MOST_WAITING", 50)
+    swapped(monkeypatch, module, line_of=slow, MOST_WAITING=50)
     now, path = [100.0], tmp_path / "a.log"
     with caplog.at_level(logging.WARNING, "forebay"):
         async with logging_to(path, now) as (_, board):
@@ -193,8 +193,7 @@ async def test_a_failing_disk_is_asked_again(tmp_path: Path, caplog: pytest.LogC
 async def test_a_hanging_disk_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The end comes all the same, and what was lost is said."""
     go = threading.Event()
-    monkeypatch.setattr(module, "line_of", lambda *_: go.wait(240) and "")
-    monkeypatch.setattr(module, "CLOSE_S", 0.05)
+    swapped(monkeypatch, module, line_of=lambda *_: go.wait(240) and "", CLOSE_S=0.05)
     with caplog.at_level(logging.WARNING, "forebay"):
         async with asyncio.timeout(60), logging_to(tmp_path / "a.log") as (_, board):
             board.emit(done())

@@ -51,6 +51,16 @@ def early(monkeypatch: pytest.MonkeyPatch) -> None:
         stock_stages.take_early(module)
 
 
+@pytest.fixture
+def said(tmp_path: Path) -> Iterator[Path]:
+    """A file with what this process and those that it forks log."""
+    handler = logging.FileHandler(tmp_path / "log")
+    logging.getLogger("forebay_loader").addHandler(handler)
+    yield tmp_path / "log"
+    logging.getLogger("forebay_loader").removeHandler(handler)
+    handler.close()
+
+
 def listed() -> list[dict[str, Any]]:
     if not os.path.exists(SKIPS_FILE.path):
         return []
@@ -153,13 +163,10 @@ def torch_loader(data: Any, **how: Any) -> Any:
 
 @pytest.mark.parametrize("name", LOADERS)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_workers_behind_any_loader_skip_for_themselves(name: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_behind_any_loader_skip_for_themselves(name: str, workers: int, said: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forked while the pipeline behind the loader is put together, they are no part of that: own number, own line, own judgement."""
     pytest.importorskip("torch")
     fb.enable()
-    told = logging.FileHandler(tmp_path / "log")
-    log = logging.getLogger("forebay_loader")
-    monkeypatch.setattr(log, "handlers", [*log.handlers, told])
     data = wds.DataPipeline(
         wds.SimpleShardList(URLS), wds.split_by_worker, wds.tarfile_to_samples(), wds.map(refuses_last, handler=lenient)
     )
@@ -167,20 +174,16 @@ def test_workers_behind_any_loader_skip_for_themselves(name: str, workers: int, 
     assert [(line["worker"], line["key"]) for line in listed()] == [(max(0, workers - 1), KEYS[-1])]
     read = len(KEYS) // max(1, workers)
     line = f"forebay: worker {max(0, workers - 1)}, a pass: 1 of {read} samples skipped (1 map); in 1 shard; see {SKIPS_FILE.path}"
-    assert line in (tmp_path / "log").read_text().splitlines()
+    assert line in said.read_text().splitlines()
     monkeypatch.setenv("FOREBAY_MAX_SKIPPED", "0.09")
     monkeypatch.setattr("forebay_loader.meter.skips.counts.FIRST", 0)
     with pytest.raises(fb.TooManySkips, match=rf"worker {max(0, workers - 1)}, a pass: 1 of .* samples skipped"):
         list(LOADERS[name]()(data, batch_size=None, num_workers=workers))
-    told.close()
 
 
-def test_a_childs_copy_of_a_pass_ends_without_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_childs_copy_of_a_pass_ends_without_a_word(said: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is the parent's, which reads on."""
-    told = logging.FileHandler(tmp_path / "log")
-    log = logging.getLogger("forebay_loader")
-    monkeypatch.setattr(log, "handlers", [*log.handlers, told])
-    log.setLevel(logging.INFO)
+    caplog.set_level(logging.INFO, "forebay_loader")
     given = iter(fb.WebDataset(URLS, shardshuffle=False))
     next(given)
     pid = os.fork()
@@ -188,11 +191,9 @@ def test_a_childs_copy_of_a_pass_ends_without_a_word(tmp_path: Path, monkeypatch
         given.close()
         os._exit(0)
     os.waitpid(pid, 0)
-    assert "left early" not in (tmp_path / "log").read_text()
+    assert "left early" not in said.read_text()
     assert len(list(given)) == len(KEYS) - 1
-    assert f"rank 0, epoch 0: 0 of {len(KEYS)}" in (tmp_path / "log").read_text().replace("forebay: epoch", "rank 0, epoch")
-    log.setLevel(logging.NOTSET)
-    told.close()
+    assert f"rank 0, epoch 0: 0 of {len(KEYS)}" in said.read_text().replace("forebay: epoch", "rank 0, epoch")
 
 
 def test_an_error_without_a_text_says_its_cause() -> None:

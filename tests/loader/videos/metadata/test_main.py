@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.clip_infos import steady
 from support.painted_source import Opened, PaintedSource, look_here
+from support.seams import swapped
 
 from forebay_loader.base.errors import ShardReadError
 from forebay_loader.videos.errors import CorruptVideo
@@ -40,8 +41,7 @@ def shards(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ShardReadError(f"shard {url}: 404")
         yield from [clip("a\n1", 3), clip("a\n2", 4)] if url == "a" else [clip("b\n1", 0)]
 
-    monkeypatch.setattr(program, "clips_of_shard", of_shard)
-    monkeypatch.setattr(program, "lone_clip", lambda url: clip(url, 5))
+    swapped(monkeypatch, program, clips_of_shard=of_shard, lone_clip=lambda url: clip(url, 5))
 
 
 def run(path: Path, *lines: dict[str, str], more: tuple[str, ...] = ()) -> tuple[int, list[dict[str, Any]]]:

@@ -17,6 +17,7 @@ import pytest
 from av.error import FFmpegError
 from support.clips import frame_number, rendered
 from support.fake_proxy import FakeServer
+from support.seams import swapped
 
 import forebay_loader as fb
 from forebay_loader.base.counters import COUNTS
@@ -43,8 +44,7 @@ def test_whatever_a_decoder_raises(kind: type[Exception], call: str, monkeypatch
     error: Exception = kind(13, "no") if issubclass(kind, FFmpegError) else kind("no")
     source = ClipSource(MemoryClip(rendered(), "a.mp4", "s3://b/0.tar"))
     tracks = tracks_of(source._clip.read, source._clip.open(), "", ClipTimer(None, ""))
-    monkeypatch.setattr(clip_source, "tracks_of", fails if call == "open" else lambda *_: replace(tracks, sound=fails))
-    monkeypatch.setattr(clip_source, "decoded", fails)
+    swapped(monkeypatch, clip_source, tracks_of=fails if call == "open" else lambda *_: replace(tracks, sound=fails), decoded=fails)
     ask = {"open": source.open, "frames": partial(source.frames, [0]), "audio": partial(source.audio, 0.0, 1.0)}[call]
     with pytest.raises(CorruptVideo, match=rf"^a\.mp4 in s3://b/0\.tar: its decoder fails: {kind.__name__}: .*no"):
         ask()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.fake_origin import FakeOrigin, Gate, Remote
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
+from support.seams import disk_does
 
 from forebay_proxy.cache.resident.digest_state import DigestVerdict
 from forebay_proxy.core import digests as digest_module
@@ -259,7 +260,7 @@ async def test_a_rotten_disk_is_not_the_origins_fault(tmp_path: Path, monkeypatc
                 return 1
             return real(fd, offset, length, *how)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(file_io, "digest", rotten)
+        disk_does(monkeypatch, digest=rotten)
         whole = asyncio.create_task(world.get(A))
         await gate.reached.wait()
         await until(lambda: spoilt)
@@ -281,7 +282,7 @@ async def test_what_is_being_hashed_does_not_leave(tmp_path: Path, monkeypatch: 
             assert go_on.wait(60)
             return real(*args)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(file_io, "digest", slow)
+        disk_does(monkeypatch, digest=slow)
         await world.get(A, last=2 * SEGMENT - 1)
         await until(inside.is_set)
         await world.reclaimer.evict(world.entry(A))

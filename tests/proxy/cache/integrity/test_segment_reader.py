@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
+from support.seams import disk_does
 
 from forebay_proxy.cache.integrity.segment_reader import Finding
 from forebay_proxy.core.errors import DiskFailed, WrongBytes
@@ -81,7 +82,7 @@ async def test_a_wrong_segment_that_cannot_leave_is_passed_by(tmp_path: Path, mo
 async def test_a_disk_that_hangs_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first reader of a segment waits its patience out; from then on nobody asks the disk, and the segment stays."""
     monkeypatch.setattr(shardfile, "PATIENCE_S", 0.2)
-    monkeypatch.setattr(file_io, "read_now", lambda *args: False)
+    disk_does(monkeypatch, read_now=lambda *args: False)
     async with building(tmp_path / "c") as world:
         data = data_of(3 * SEGMENT)
         world.origin.put(A, data)
@@ -94,7 +95,7 @@ async def test_a_disk_that_hangs_is_waited_for_once(tmp_path: Path, monkeypatch:
             assert gate.wait(60)
             return real(fd, offset, length)
 
-        monkeypatch.setattr(file_io, "read", hangs)
+        disk_does(monkeypatch, read=hangs)
         try:
             assert await world.get(A) == data
             assert (world.cache.disk.state, asked[0]) == ("down", 1)
@@ -112,7 +113,7 @@ async def test_a_disk_that_hangs_is_waited_for_once(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENODATA])
 async def test_a_segment_that_cannot_be_read_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """A bad spot, or a file that somebody cut: the reader inside goes on, the next one finds it stored again."""
-    monkeypatch.setattr(file_io, "read_now", lambda *args: False)
+    disk_does(monkeypatch, read_now=lambda *args: False)
     async with building(tmp_path / "c") as world:
         data = data_of(3 * SEGMENT)
         world.origin.put(A, data)
@@ -126,7 +127,7 @@ async def test_a_segment_that_cannot_be_read_is_fetched_again(tmp_path: Path, mo
             return real(fd, offset, length)
 
         with monkeypatch.context() as patch:
-            patch.setattr(file_io, "read", bad_spot)
+            disk_does(patch, read=bad_spot)
             assert await world.get(A) == data
             await world.quiet()
         assert await world.get(A) == data
@@ -258,7 +259,7 @@ async def test_what_another_boot_stored_is_looked_at_once(tmp_path: Path, monkey
             looks.append(offset)
             return real(fd, offset, length, *how)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(file_io, "digest", counted)
+        disk_does(monkeypatch, digest=counted)
         first = asyncio.create_task(world.get(A, reader(99)))
         others = [asyncio.create_task(world.get(A, reader(n))) for n in range(20)]
         await until(lambda: world.segment_reader._verifying)
@@ -310,7 +311,7 @@ async def test_a_disk_that_does_not_answer_condemns_nothing(
 
     async with building(tmp_path / "c") as world:
         await stored(world)
-        monkeypatch.setattr(file_io, "digest", fail)
+        disk_does(monkeypatch, digest=fail)
         assert await world.segment_reader.verify(world.entry(A), 0, "verify") is finding
         assert world.entry(A).segments.has(0) is (finding is Finding.UNREAD)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.house import SEGMENT, building, data_of, failing, shard_of, stored, until
+from support.seams import disk_does
 
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import STUCK_S
@@ -57,7 +58,7 @@ async def test_a_claim_is_withdrawn_before_its_bytes_are_freed(tmp_path: Path, m
             punch(*args)
 
         monkeypatch.setattr(world.store._index, "commit", noted_commit)
-        monkeypatch.setattr(file_io, "punch", noted_punch)
+        disk_does(monkeypatch, punch=noted_punch)
         grant = world.room.reserve(SEGMENT)
         await world.reclaimer.clear(grant)
         world.ledger.release(grant)
@@ -69,7 +70,7 @@ async def test_what_cannot_be_removed_is_put_back(tmp_path: Path, monkeypatch: p
     async with building(tmp_path / "c", segments=2) as world:
         data = await stored(world, A, 2)
         with monkeypatch.context() as patch:
-            patch.setattr(file_io, "punch", failing(errno.EIO))
+            disk_does(patch, punch=failing(errno.EIO))
             with pytest.raises(CacheFull):
                 await world.reclaimer.clear(world.room.reserve(SEGMENT))
         entry = world.entry(A)
@@ -131,8 +132,7 @@ async def test_an_unfinished_segment_that_cannot_be_freed_is_never_read(tmp_path
         world.origin.put(B, data_of(10))
         async with world.opened(A) as inside:
             with monkeypatch.context() as patch:
-                patch.setattr(file_io, "punch", failing(errno.EIO))
-                patch.setattr(file_io, "unlink", failing(errno.EIO))
+                disk_does(patch, punch=failing(errno.EIO), unlink=failing(errno.EIO))
                 with pytest.raises(Exception, match="reset"):
                     async for _ in inside.chunks():
                         pass
@@ -157,8 +157,7 @@ async def test_working_off_ends_when_nothing_can_leave(tmp_path: Path, monkeypat
         await stored(world, A, 2)
         world.ledger.capacity_bytes = 0
         with monkeypatch.context() as patch:
-            patch.setattr(file_io, "punch", failing(errno.EIO))
-            patch.setattr(file_io, "unlink", failing(errno.EIO))
+            disk_does(patch, punch=failing(errno.EIO), unlink=failing(errno.EIO))
             async with asyncio.timeout(60):
                 await world.reclaimer.work_off()
         assert world.entry(A).segments.stored_count == 2
@@ -281,7 +280,7 @@ async def test_nothing_is_put_back_where_nothing_was(tmp_path: Path, monkeypatch
     """The body was empty, and the place made for its first segment cannot be freed: there is no segment all the same."""
     async with building(tmp_path / "c") as world:
         world.origin.put(A, b"", ranged=False, length_known=False)
-        monkeypatch.setattr(file_io, "punch", failing(errno.EIO))
+        disk_does(monkeypatch, punch=failing(errno.EIO))
         async with world.opened(A) as reading:
             await world.quiet()
             assert (reading.entry.segments.stored_count, world.ledger.stored_bytes) == (0, 0)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.fake_origin import reset
 from support.house import SEGMENT, building, data_of, reader, shard_of, until
+from support.seams import disk_does
 
 from forebay_proxy.cache.fetching.fetcher import UNWANTED_BUDGET_S
 from forebay_proxy.cache.versions.shard_faults import REMEMBERED_S
@@ -28,7 +29,6 @@ from forebay_proxy.core.facts.origins import Revalidated
 from forebay_proxy.core.segments import MOST_BYTES
 from forebay_proxy.core.shard import ByteRange
 from forebay_proxy.policy.plans.live_jobs import PAUSE_S
-from forebay_proxy.store.files import file_io
 from forebay_proxy.transfer.limiter import DEMAND
 from forebay_proxy.transfer.single_flight import Urgency
 
@@ -317,7 +317,7 @@ async def test_nothing_is_noted_of_an_opening_whose_room_was_not_made(tmp_path: 
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
         with monkeypatch.context() as patch:
-            patch.setattr(file_io, "punch", punch)
+            disk_does(patch, punch=punch)
             await world.resolver.entry(shard_of(A), "job", need=DEMAND + 1, need_at=world.clock.now, reader=reader())
             await world.quiet()
         assert world.room.read_ahead.unread_bytes == 0

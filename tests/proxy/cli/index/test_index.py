@@ -14,6 +14,7 @@ from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 from support.cli import invoke
+from support.seams import swapped
 
 from forebay_proxy.cli.client import SidecarRefused
 from forebay_proxy.cli.index import index as verb
@@ -83,8 +84,7 @@ class Small:
 
 def index(sidecar: Small, *urls: str, sizes: str = "") -> Result:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(verb, "locate", lambda *_: sidecar)
-        patched.setattr(verb, "PAUSE_S", 0.0)
+        swapped(patched, verb, locate=lambda *_: sidecar, PAUSE_S=0.0)
         return invoke("index", *(urls or sidecar.sizes), "--sizes", sizes, "--quiet", "--json")
 
 

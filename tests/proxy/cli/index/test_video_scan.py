@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.seams import swapped
 
 from forebay_loader.videos.stage import SUFFIXES
 from forebay_proxy.cli.client import SidecarClient
@@ -34,8 +35,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
         script = tmp_path / "scan.py"
         head = f"import json, os, sys, time\nCOUNTS = {COUNTS}\ndef tell(**event): print(json.dumps({{**COUNTS, **event}}), flush=True)\n"
         script.write_text(head + textwrap.dedent(text))
-        monkeypatch.setattr(video_scan, "PROGRAM", (sys.executable, str(script)))
-        monkeypatch.setattr(video_scan, "find_spec", lambda name: name)
+        swapped(monkeypatch, video_scan, PROGRAM=(sys.executable, str(script)), find_spec=lambda name: name)
 
     return put
 

@@ -8,6 +8,7 @@ import time
 import tracemalloc
 
 from support.house import reader
+from support.lengths import ordinarily
 
 from forebay_proxy.policy.plans.entries import Entries
 from forebay_proxy.policy.plans.registry import PlanRegistry
@@ -16,7 +17,11 @@ from forebay_proxy.policy.plans.registry import PlanRegistry
 def test_a_large_plan_takes_little_room_and_time() -> None:
     """200 bytes an entry of a name of 50 characters, and no slice holds the loop for long (a generous bound: the machine is shared)."""
     pattern = "s3://laion/{laion2B-en,laion2B-multi}/images/part-{0..9}/{000000..004999}.tar"
-    order, plans, slices = list(range(100_000)), PlanRegistry(time.monotonic), list[float]()
+    order, plans, slices = (
+        list(range(ordinarily(30_000, of=100_000, what="shards of a large plan"))),
+        PlanRegistry(time.monotonic),
+        list[float](),
+    )
     random.Random(1).shuffle(order)
     gc.collect()
     before = len(gc.get_objects())

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.lengths import examples
+from support.seams import swapped
 from support.tarmaking import archives, members, written
 
 from forebay_proxy.wire.tar import sample_index
@@ -129,8 +130,7 @@ def test_samples_that_webdataset_disputes_have_no_index(second: str) -> None:
 
 def test_an_index_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members, bytes of names, different suffixes."""
-    monkeypatch.setattr(sample_index, "MAX_MEMBERS", 3)
-    monkeypatch.setattr(sample_index, "_MAX_SUFFIXES", 2)
+    swapped(monkeypatch, sample_index, MAX_MEMBERS=3, _MAX_SUFFIXES=2)
     with pytest.raises(NotIndexable, match="more than 3 files"):
         indexed(written([(f"{number}.a", b"") for number in range(4)]))
     with pytest.raises(NotIndexable, match="different suffixes"):
