@@ -42,10 +42,10 @@ def at_each_step(monkeypatch: pytest.MonkeyPatch, look: Callable[[str], None]) -
 
         return leaf
 
-    def half(fd: int, offset: int, data: bytes | memoryview) -> float:
+    def half(fd: int, offset: int, data: bytes | memoryview, *how: Any) -> float:
         os.pwrite(fd, data[: len(data) // 2], offset)
         look("half a write")
-        return real_append(fd, offset, data)
+        return real_append(fd, offset, data, *how)
 
     real_append = file_io.append
     disk_does(monkeypatch, append=half)

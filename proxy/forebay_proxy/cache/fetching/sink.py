@@ -131,10 +131,9 @@ class Sink:
             fetch.advanced(at + len(piece))
             return b""
         here, rest = (piece, b"") if len(piece) <= segment.end - at else (piece[: segment.end - at], piece[segment.end - at :])
-        await segment.file.append(at, here, probe=at == segment.first)
+        await segment.file.append(at, here, segment.hasher, probe=at == segment.first)
         if self._entry.stored.file is not segment.file:
             raise DiskFailed("write", "ENOENT", f"the file of shard {self._entry.name} was given up meanwhile")
-        segment.hasher.update(here)
         if at + len(here) == segment.end:  # before its readers go on: a segment that is read to its end is stored
             self._segment = None
             fetch.stored.add(segment.index)

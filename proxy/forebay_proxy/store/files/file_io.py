@@ -134,15 +134,18 @@ def release(fd: int, offset: int, length: int) -> None:
         fallocate.punch_from_tail(own, offset, length)
 
 
-def append(fd: int, offset: int, data: bytes | memoryview) -> float:
-    """All of ``data``, at ``offset``; how many seconds the disk took for it."""
+def append(fd: int, offset: int, data: bytes | memoryview, also: FileHasher | None = None) -> float:
+    """All of ``data``, at ``offset``; then ``also`` takes it. How many seconds the disk took for it."""
     began = time.monotonic()
     _sound(fd, offset + len(data))
     with memoryview(data) as view:
         done = 0
         while done < len(view):
             done += os.pwrite(fd, view[done:], offset + done)
-    return time.monotonic() - began
+    seconds = time.monotonic() - began
+    if also is not None:
+        also.update(data)
+    return seconds
 
 
 class FileHasher(Protocol):

@@ -74,8 +74,8 @@ class ShardFile:
                     await self._run(self._pools.writes, "release", file_io.release, self._fd, offset, length)
             raise
 
-    async def append(self, offset: int, data: bytes | memoryview, *, probe: bool) -> None:
-        """Write all of ``data`` at ``offset``; it is not touched any more once this returns or raises.
+    async def append(self, offset: int, data: bytes | memoryview, also: FileHasher | None = None, *, probe: bool) -> None:
+        """Write all of ``data`` at ``offset``, and give it to ``also``; it is not touched any more once this returns or raises.
 
         On the loop while the disk is quick: a hop to a thread and back costs as much processor time as the bytes do. In a thread where the
         last write was not quick, or is a while ago, or another call works at this file; and for a ``probe``: the first write into a
@@ -83,12 +83,12 @@ class ShardFile:
         """
         began = time.monotonic()
         if probe or self._busy or began >= self._quick_until:
-            seconds = await self._run(self._pools.writes, "write", file_io.append, self._fd, offset, data)
+            seconds = await self._run(self._pools.writes, "write", file_io.append, self._fd, offset, data, also)
             self._quick_until = time.monotonic() + QUICK_FOR_S if seconds < QUICK_S and began >= self._slow_until else 0.0
             return
         self._check_open("write")
         with disk_errors("write", f"shard file {self.key[:12]}"):
-            seconds = file_io.append(self._fd, offset, data)
+            seconds = file_io.append(self._fd, offset, data, also)
         if seconds < QUICK_S:
             self._quick_until = began + QUICK_FOR_S
         else:

@@ -257,9 +257,9 @@ class Disk:
         self._real = file_io.append
         monkeypatch.setattr(file_io, "append", self._append)
 
-    def _append(self, fd: int, offset: int, data: bytes) -> float:
+    def _append(self, fd: int, offset: int, data: bytes, *how: Any) -> float:
         self.writers.append("loop" if threading.current_thread() is threading.main_thread() else "thread")
-        self._real(fd, offset, data)
+        self._real(fd, offset, data, *how)
         return self.takes_s
 
 
@@ -397,10 +397,10 @@ async def test_a_call_that_hangs_is_not_waited_for(file: ShardFile, monkeypatch:
     monkeypatch.setattr(shard_file, "PATIENCE_S", 0.1)
     gate, order, real_append, real_punch = threading.Event(), list[str](), file_io.append, file_io.punch
 
-    def hangs(fd: int, offset: int, data: bytes) -> float:
+    def hangs(*args: Any) -> float:
         assert gate.wait(60)
         order.append("written")
-        return real_append(fd, offset, data)
+        return real_append(*args)
 
     def punch(*args: Any) -> None:
         order.append("punched")
