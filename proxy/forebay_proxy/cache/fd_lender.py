@@ -64,10 +64,6 @@ class FdLease:
     asked_at: float = 0.0  # on the door's clock
     answered_s: float = 0.0  # from then on
 
-    @property
-    def size(self) -> int:
-        return self.held[0]
-
     def passed(self) -> None:
         """It has reached a client: only this is an opening. It may be told a little later."""
         self._lender.note_passed(self.reading)
@@ -113,7 +109,7 @@ class FdLender:
         ``ShardCache.open`` is the way.
         """
         job = reader.job if reader else ""
-        with nullcontext() if job else self._resolver.freshness.bursts.inside(shard.group):
+        with nullcontext() if job else self._resolver.versions.bursts.inside(shard.group):
             entry = self._resolver.ready(shard, job)
         if entry is None or self._room.entries.get(entry.key) is not entry or not self._is_ready(entry):
             self._fit(self._resolver.versions.current.get(shard.name))  # before the origin is asked whether it changed

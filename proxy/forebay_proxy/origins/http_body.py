@@ -11,27 +11,20 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from types import TracebackType
-from typing import Protocol
 
 import aiohttp
 
 from forebay_proxy.core.errors import OriginLied, OriginTimeout, OriginUnavailable, TruncatedShard
 from forebay_proxy.origins.errors import mapped_http_errors
+from forebay_proxy.origins.landing import Landing
 
-__all__ = ["Content", "IdleTimeout", "chunks_of", "close", "narrow", "start_of", "take_larger_pieces"]
+__all__ = ["IdleTimeout", "chunks_of", "close", "narrow", "start_of", "take_larger_pieces"]
 
 RECEIVE_BYTES = 2**20  # what a busy loop finds waiting in a kernel buffer of the usual size
 ERROR_BODY_BYTES = 16 * 1024  # enough for any S3 error; also what is drained to keep a connection
 
 
-class Content(Protocol):
-    """A body as it comes: a ``StreamReader`` of aiohttp's, or a ``Landing``."""
-
-    def at_eof(self) -> bool: ...
-
-    async def readchunk(self) -> tuple[bytes | memoryview, bool]: ...
-
-    def set_exception(self, exc: BaseException) -> None: ...
+Content = aiohttp.StreamReader | Landing  # a body as it comes
 
 
 class IdleTimeout:

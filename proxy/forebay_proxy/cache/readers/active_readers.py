@@ -66,7 +66,7 @@ class ActiveReaders:
             self._tar_check.ended(reading)
         self._inside.discard(reading)
         reading.entry.in_use.readers -= 1
-        reading.lease.give_up()
+        reading.give_up()
         if not reading.entry.in_use.readers:
             self._events.emit(ReadersLeft(reading.entry))
 
