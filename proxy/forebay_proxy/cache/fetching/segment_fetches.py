@@ -183,7 +183,7 @@ class SegmentFetches:
         retry_budget: RetryBudget | None = None,
     ) -> None:
         """Bring everything of ``fetch``; whatever happens, nothing of it stays behind. Raises what ends it."""
-        self._storage.begun(entry, shard)
+        self._storage.digest_check.begun(entry, shard)
         error: BaseException | None = None
         try:
             await sink.ready()
@@ -250,7 +250,7 @@ class SegmentFetches:
             answer = None
             if not sparse and not entry.passes:
                 self._events.emit(Refetched())
-        self._storage.passes_by(entry)
+        self._storage.digest_check.hash_ready(entry)  # perhaps it has become impossible to compare
         stream = self._fetcher.stream(entry, shard, position, end, Urgency(0.0), wanted=lambda: True, answer=answer, alone=True)
         async with aclosing(stream) as pieces:
             async for piece in pieces:

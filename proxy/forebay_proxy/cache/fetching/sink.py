@@ -74,7 +74,7 @@ class Sink:
             if (fetch.need >= WAITED and not fetch.subscribers) or fetch.end > first + size:
                 raise CacheFull("no place on the disk for what nobody waits for, or what only a whole shard is of use for")
             fetch.bypass = True
-        self._storage.passes_by(self._entry)
+        self._storage.digest_check.hash_ready(self._entry)  # what is not stored may make it impossible to compare
         fetch.place = self._memory = self._memory_segments.take(first, fetch.kept)
 
     async def _room(self, *, is_part: bool) -> Grant[Slice]:

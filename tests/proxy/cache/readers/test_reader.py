@@ -129,8 +129,9 @@ async def test_where_there_is_no_room_it_stops_asking(tmp_path: Path) -> None:
         world.origin.put(A, data_of(6 * SEGMENT))
         world.cache.breadth = lambda entry, bypassing: 6  # type: ignore[method-assign]
         async with world.opened(A, reader()) as reading:
-            assert reading.asked_to == 2
-            assert sorted(reading.entry.segments.leases) == [0, 1, 2]
+            await world.taken(reading, SEGMENT + 1)
+            assert reading.asked_to == 3
+            assert sorted(reading.entry.segments.leases) == [1, 2, 3]
 
 
 async def test_what_it_asked_for_itself_is_needed_sooner_once_it_follows(tmp_path: Path) -> None:
