@@ -89,7 +89,7 @@ class ShardCache:
                 want = ByteRange(want.first, want.last)  # foresight fetches it anyway, whole
             entry, opened_here, waited_s = await self.find(shard, reader, want, head=head)
             reading = self.reading(entry, shard, reader, opened_here=opened_here, sparse=isinstance(want, SparseRange))
-            reading.tally.waited_s = waited_s
+            reading.waited_s = waited_s
             with self.readers.inside(reading):
                 if not head:
                     self.note_opening(entry, shard, reader, want)
@@ -117,7 +117,7 @@ class ShardCache:
         """A reader of the shard. Its epoch is the plan's before this opening: the opening itself may move the plan to the next one."""
         reading = ShardReader(self, entry, shard, reader, opened_here=opened_here, sparse=sparse)
         plan = self.plans.get(reader) if reader else None
-        reading.tally.epoch = plan.epoch if plan else None
+        reading.epoch = plan.epoch if plan else None
         return reading
 
     async def move(self, reading: ShardReader) -> None:

@@ -339,7 +339,7 @@ class FdServer:
     def _settle(self, fd_lease: FdLease) -> None:
         self.cache.release(fd_lease)
         reading = fd_lease.reading
-        served = Served(reading.shard.name, reading.reader, reading.tally.epoch, reading.position, None, 0.0, "", fd_lease.asked_at)
+        served = Served(reading.shard.name, reading.reader, reading.epoch, reading.position, None, 0.0, "", fd_lease.asked_at)
         self._events.emit(LeaseEnded(_done(fd_lease, self._clock() - fd_lease.asked_at, served)))
 
     def later(self, call: Callable[[], None]) -> None:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, cast
 
@@ -75,17 +74,6 @@ class SegmentSource(Enum):
     ALONE = "alone"  # a body of its own, passed through
 
 
-@dataclass(slots=True)
-class ReaderTally:
-    """What is told of one reading: to the client, the log and the status page."""
-
-    outcome: RequestOutcome = RequestOutcome.HIT
-    hit_bytes: int = 0
-    waited_s: float = 0.0  # over all waits that have ended, its opening's among them
-    wait: Wait | None = None  # for bytes, right now
-    epoch: int | None = None  # of its reader's plan, when it opened
-
-
 class ShardReader:
     """A reader's right to bytes: its position and the window before it are leased until it leaves.
 
@@ -101,7 +89,11 @@ class ShardReader:
         self.shard = shard
         self.reader = reader
         self.entry = entry
-        self.tally = ReaderTally()
+        self.outcome = RequestOutcome.HIT
+        self.hit_bytes = 0
+        self.waited_s = 0.0  # over all waits that have ended, its opening's among them
+        self.wait: Wait | None = None  # for bytes, right now
+        self.epoch: int | None = None  # of its reader's plan, when it opened
         self.position = 0
         self.fetch: Fetch | None = None  # that it follows
         self.asked_to = -1  # the highest segment asked for
@@ -123,7 +115,7 @@ class ShardReader:
         self._repeats = RepeatCheck(self._parts.gate, entry)
 
     def __repr__(self) -> str:
-        return f"<ShardReader {self.entry.name} at {self.position} of {self._end}, {self.tally.outcome.value}>"
+        return f"<ShardReader {self.entry.name} at {self.position} of {self._end}, {self.outcome.value}>"
 
     async def begin(self, first: int, last: int | None) -> RequestOutcome:
         """Ask for ``first`` to ``last`` (inclusive; None: to the end) and wait until the first byte is readable.
@@ -134,14 +126,14 @@ class ShardReader:
         length = self.entry.shown_version.length
         self._end = length if last is None else last + 1 if length is None else min(length, last + 1)
         if length is not None and first >= length:
-            return self.tally.outcome
+            return self.outcome
         index = self._index_of(first)
         alone = self._opened_here or self.entry.segments.has(index) or self._parts.segment_fetches.find(self.entry, index) is None
-        self.tally.outcome = _foreseen(self.entry, first, self._end, joins=not alone)
+        self.outcome = _foreseen(self.entry, first, self._end, joins=not alone)
         while True:
             try:
                 await self._reach()
-                return self.tally.outcome
+                return self.outcome
             except CacheError as error:
                 self._go_alone(error)
             except DigestDiffers as error:
@@ -231,7 +223,7 @@ class ShardReader:
         """So many bytes are the client's."""
         self.position += count
         if self._source is SegmentSource.STORE:
-            self.tally.hit_bytes += count
+            self.hit_bytes += count
         self._attempts_alone = 0
         self._handed_at = time.monotonic()
 
@@ -247,7 +239,7 @@ class ShardReader:
             if last - self.position >= LEAST_BYTES:
                 return FileStretch(self.chunk_reader, fetch, self.position, last, self._moved, goes_on=fetch is None)
         if fetch is not None and fetch.bypass:
-            self.tally.outcome = RequestOutcome.BYPASS
+            self.outcome = RequestOutcome.BYPASS
         return await self.chunk_reader.read(index, self.position, min(end, self.position + (copied or MOST_BYTES)), fetch)
 
     async def _pass_seal(self, index: int) -> None:
@@ -277,7 +269,7 @@ class ShardReader:
             self._leave_fetch()
             self._arrive(index)  # segments behind the reader may leave for the one it needs now
             if self.entry.segments.has(index) and not await self._parts.segment_reader.trusted(self.entry, index):
-                self.tally.outcome = RequestOutcome.PARTIAL if self.tally.outcome is RequestOutcome.HIT else self.tally.outcome
+                self.outcome = RequestOutcome.PARTIAL if self.outcome is RequestOutcome.HIT else self.outcome
             self._turn_to_source(index)
         self._arrive(index)
         if self._began_at is None:
@@ -314,13 +306,13 @@ class ShardReader:
         self._parts.segment_fetches.hurry(self.entry, fetch, 0.0)
         self._subscribed.enter_context(fetch.subscribed())
         if fetch.bypass:
-            self.tally.outcome = RequestOutcome.BYPASS
+            self.outcome = RequestOutcome.BYPASS
 
     def _read_alone(self, end: int | None, outcome: RequestOutcome = RequestOutcome.BYPASS) -> None:
         """A body of its own brings what follows, to ``end`` (exclusive; None: to the shard's)."""
         if self.position > self._first and not self.entry.version.identity:
             raise VersionLost(self.entry.name, NAMELESS)
-        self._source, self.tally.outcome = SegmentSource.ALONE, outcome
+        self._source, self.outcome = SegmentSource.ALONE, outcome
         sparse = outcome is RequestOutcome.RELAYED
         pieces = self._parts.segment_fetches.alone(self.entry, self.position, end, self.shard, sparse=sparse)
         self._alone = Alone(pieces, self._parts.buffers.readers.unit_bytes, end)
@@ -396,7 +388,7 @@ class ShardReader:
         """A descriptor of the whole shard is this reader's: all of it counts as read, from the store, at once."""
         length, last = self.entry.shown_version.length or 0, self.entry.last_index or 0
         self._began_at, self.chunk_reader.segment = 0, last
-        self.position = self._end = self.tally.hit_bytes = length
+        self.position = self._end = self.hit_bytes = length
 
     def ask_again(self) -> None:
         """Ask for the next segment of this shard once more, as there may be room now: the reader needs it before any other shard."""

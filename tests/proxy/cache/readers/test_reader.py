@@ -100,13 +100,13 @@ async def test_waiting_is_measured_and_told(tmp_path: Path) -> None:
             world.clock.advance(2.5)
             gate.open()
             await task
-            assert reading.tally.waited_s == 2.5
+            assert reading.waited_s == 2.5
         await world.quiet()
         told = len(world.of(ReaderWaited))
         assert sum(fact.seconds for fact in world.of(ReaderWaited)) == 2.5
         async with world.opened(A, reader()) as reading:
             await world.taken(reading, SEGMENT)
-            assert (reading.tally.waited_s, reading.tally.hit_bytes) == (0.0, SEGMENT)
+            assert (reading.waited_s, reading.hit_bytes) == (0.0, SEGMENT)
         assert len(world.of(ReaderWaited)) == told
 
 
@@ -224,7 +224,7 @@ async def test_what_is_stored_is_sent_from_its_file(tmp_path: Path) -> None:
         with Client() as client:
             async with world.opened(A, first=5) as reading:
                 pieces = [type(piece) async for piece in handed(reading, client)]
-                assert reading.tally.hit_bytes == len(data) - 5
+                assert reading.hit_bytes == len(data) - 5
             assert client.got == data[5:]
             assert pieces[0] is not FileStretch
             assert client.sent_bytes > len(data) // 2
@@ -334,7 +334,7 @@ async def test_a_doubtful_segment_is_not_read(tmp_path: Path, stored: bool) -> N
         asked = len(world.origin.asked(A))
         async with world.opened(A) as reading:
             assert b"".join([bytes(chunk) async for chunk in reading.chunks()]) == data
-            assert reading.tally.outcome is RequestOutcome.BYPASS
+            assert reading.outcome is RequestOutcome.BYPASS
         entry.segments.unverified.clear()
         assert world.origin.asked(A)[asked:] == [(SEGMENT, 2 * SEGMENT - 1)]
 
