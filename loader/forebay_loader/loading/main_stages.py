@@ -140,7 +140,7 @@ class MainStages:
     def _rows(self, batches: Iterator[Any], spread: Optional[Spread]) -> Iterator[Any]:
         """The rows of ``batches``, or these themselves, but for those that were handed out before."""
         start = self._start
-        below, wanted = (0, set()) if start is None else (int(start["read"]), set(unpacked(start["refs"], "refs")))
+        below, wanted = (0, set()) if start is None else (int(start["read"]), set(unpacked(start["refs"])))
         for batch in batches:
             self._batches.append((self._at(), self._read))
             for row in [batch] if spread is None else spread(iter([batch])):
@@ -169,7 +169,7 @@ class MainStages:
     def _refilled(self, given: Iterator[Any]) -> list[Any]:
         """The rows that the buffer held."""
         assert self._start is not None
-        self._refs.extend(unpacked(self._start["refs"], "refs"))
+        self._refs.extend(unpacked(self._start["refs"]))
         places = {ref: place for place, ref in enumerate(self._refs)}
         rows: list[Any] = [None] * len(places)
         for came in range(len(places)):

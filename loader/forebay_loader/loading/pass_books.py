@@ -170,8 +170,8 @@ def _taken(entry: Mapping[str, Any]) -> Optional[Taken]:
     """What its batches before were made of, which are drawn again; those behind are read again and tell it anew."""
     if "handed" not in entry:
         return None
-    columns = [unpacked(entry[name], name) for name in _COLUMNS]
+    columns = [unpacked(entry[name]) for name in _COLUMNS]
     items = tuple(zip(*columns))  # noqa: B905  # strict= is not of 3.9
     etags = {int(item): str(etag) for item, etag in (entry.get("etags") or {}).items()}
-    handed = unpacked(entry["handed"], "handed")[: int(entry["samples"])].tobytes()
+    handed = unpacked(entry["handed"])[: int(entry["samples"])].tobytes()
     return Taken(handed, items[: int(entry["items"])], etags, int(entry.get("read", -1)), int(entry.get("held", -1)))

@@ -159,13 +159,9 @@ class Cursor:
             self.made = made
         if self.began is None:
             return None
-        if at >= len(self.began.buffers):
-            raise ValueError(
-                f"the state is damaged: it tells of {len(self.began.buffers)} stages that hold samples, and there are more here"
-            )
         held = self.began.buffers[at]
-        if held.get("kind") != kind:
-            raise ValueError(f"the state is damaged: buffer {at + 1} is of a {held.get('kind')!r}, and the stage here is a {kind!r}")
+        if held["kind"] != kind:
+            raise ValueError(f"the state cannot be resumed: buffer {at + 1} is of a {held['kind']!r}, and the stage here is a {kind!r}")
         return held
 
     def held(self) -> int:

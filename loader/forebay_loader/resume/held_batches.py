@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, Callable, Iterable, Iterator, Optional
 
 from forebay_loader.resume.cursor import Cursor, Made
-from forebay_loader.resume.pass_state import refs_of, whole_of
+from forebay_loader.resume.pass_state import refs_of
 
 __all__ = ["BatchRows", "FullBatches", "SeededPart", "StreamSlice"]
 
@@ -29,7 +29,7 @@ class FullBatches:
         self._upstream = cursor.made
         self._made = array("i")
         held = cursor.hold("batch", self, self._of_last, self._held)
-        self._ended = held is not None and held.get("ended") is True
+        self._ended = held is not None and bool(held["ended"])
 
     def __repr__(self) -> str:
         return f"<FullBatches of {self._size}>"
@@ -68,7 +68,7 @@ class BatchRows:
         self._again = cursor.again
         held = cursor.hold("rows", self, self._of_last)
         self._refs = array("i") if held is None else refs_of(held)
-        self._given = 0 if held is None else whole_of(held, "rows")
+        self._given = 0 if held is None else int(held["rows"])
         self._rows = self._given + 1 if self._refs else 0  # of a batch that is gone on with some are left
 
     def __repr__(self) -> str:
@@ -111,7 +111,7 @@ class StreamSlice:
         self._stop = place.stop
         self._step = place.step or 1
         held = cursor.hold("slice", self)
-        self._taken = 0 if held is None else whole_of(held, "taken")
+        self._taken = 0 if held is None else int(held["taken"])
 
     def __repr__(self) -> str:
         return f"<StreamSlice at {self._taken}>"
