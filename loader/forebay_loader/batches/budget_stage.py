@@ -90,7 +90,7 @@ class BudgetStage:
         made = (lambda: -1) if cursor is None else cursor.made
         begun = _BudgetPass(self.budget)
         if cursor is not None:
-            held = cursor.hold("budget", begun, begun.of_last)
+            held = cursor.hold("budget", begun.state, begun.of_last)
         if cursor is None or held is None or cursor.again is None:
             return self._batches(begun, samples, made)
         begun.ended = held["ended"]

@@ -35,14 +35,10 @@ class _RowSnapshot(NamedTuple):
     row: int
     read: int
     refs: "array[int]"
-    draws: Any
+    draws: str
 
     def state(self) -> dict[str, Any]:
-        rng = random.Random()  # noqa: S311  # an order, no secret
-        if self.draws is not None:
-            rng.setstate(self.draws)
-        draws = "" if self.draws is None else draws_of(rng)
-        return {"row": self.row, "read": self.read, "refs": packed(self.refs), "rng": draws}
+        return {"row": self.row, "read": self.read, "refs": packed(self.refs), "rng": self.draws}
 
 
 class HeldRows(NamedTuple):
@@ -128,7 +124,7 @@ class MainStages:
         while len(self._batches) > 1 and self._batches[1][1] <= oldest:
             del self._batches[0]
         number, first = self._batches[0]
-        return _RowSnapshot(number - 1, first, self._read, self._refs[:], None if self._rng is None else self._rng.getstate())
+        return _RowSnapshot(number - 1, first, self._read, self._refs[:], "" if self._rng is None else draws_of(self._rng))
 
     def _rest(self, outputs: Iterator[Any], skip: int) -> Iterator[Any]:
         for _ in range(skip):

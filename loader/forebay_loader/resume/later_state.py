@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from array import array
 from itertools import count, islice
-from typing import Any, Iterator, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 from forebay_loader.resume.pass_state import drawn_by, draws_of, packed, refs_of, unpacked
 from forebay_loader.resume.sample_buffer import drawn_refs
@@ -70,12 +70,9 @@ def _etags(
 ) -> dict[str, str]:
     """The versions of the shards that hold what is still needed."""
     oldest = min((min(refs) for refs in map(refs_of, buffers) if refs), default=int(entry["read"]) - 1)
-    told = {**(state.get("etags") or {}), **entry["etags"]}
-    return dict(_needed(told, ordinals, oldest))
-
-
-def _needed(etags: Mapping[str, str], ordinals: array[int], oldest: int) -> Iterator[tuple[str, str]]:
-    for item, etag in etags.items():
+    needed: dict[str, str] = {}
+    for item, etag in {**state["etags"], **entry["etags"]}.items():
         ends = int(item) + 1
-        if ends == len(ordinals) or (ends < len(ordinals) and ordinals[ends] > oldest):
-            yield str(item), etag
+        if ends == len(ordinals) or (ends < len(ordinals) and ordinals[ends] > oldest):  # some were begun behind what was handed out
+            needed[str(item)] = etag
+    return needed

@@ -32,7 +32,7 @@ class SampleBuffer:
         self._initial = min(initial, bufsize)
         self._again = cursor.again
         self._upstream = cursor.made
-        held = cursor.hold("shuffle", self, self._made, self._held)
+        held = cursor.hold("shuffle", self.state, self._made, self._held)
         self.refs = array("i") if held is None else refs_of(held)
         self.samples: list[Any] = [_UNREAD] * len(self.refs)
         self._last = -1

@@ -9,7 +9,7 @@ from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
 from forebay_loader.resume.pass_state import unpacked
 
 __all__ = [
-    "FORMAT", "RankPart", "WorkerPart", "check_format", "counts_outputs", "is_state", "rank_part", "replays", "sealed", "states_in",
+    "FORMAT", "RankPart", "WorkerPart", "check_format", "is_state", "rank_part", "replays", "sealed", "states_in",
 ]  # fmt: skip
 
 FORMAT = 3  # 1 told how much was yielded; what 2 went on to, fb.rng and fb.video drew by the key alone
@@ -117,13 +117,6 @@ def states_in(found: Any, path: str = "", deep: int = 0) -> Iterator[tuple[str, 
     elif deep < _DEEPEST:
         for name, value in found.items():
             yield from states_in(value, f"{path}.{name}" if path else str(name), deep + 1)
-
-
-def counts_outputs(passes: str) -> bool:
-    """Whether an epoch of these ``passes``, as a state tells them ("2 of -1 each"), is so many outputs of each worker's, and no set of
-    samples."""
-    times, _, each = passes.partition(" of ")
-    return times not in ("", "1") and not each.startswith(("-1 ", "0 "))
 
 
 def rank_part(state: Any, *, exact: bool = True) -> RankPart:
