@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.house import SEGMENT, building, data_of, until
-from support.seams import disk_does
+from support.seams import held_in_thread, held_up
 
 from forebay_proxy.cache.fetching import segment_storage
 from forebay_proxy.cache.resident.entry import Entry
@@ -103,17 +101,11 @@ async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.M
 async def test_a_file_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for it any more: it leaves at the next pass, and not at the next start only."""
     monkeypatch.setattr(store_module, "PATIENCE_S", 0.01)
-    create, hangs, shards = file_io.create, threading.Event(), tmp_path / "c" / "shards"
-
-    def late(*args: Any) -> int:
-        hangs.wait()
-        return create(*args)
-
-    disk_does(monkeypatch, create=late)
+    gate, shards = held_in_thread(monkeypatch, file_io, "create"), tmp_path / "c" / "shards"
     async with building(tmp_path / "c", segments=8) as world:
         world.origin.put(A, DATA)
         assert await world.get(A) == DATA
-        hangs.set()
+        gate.open()
         await until(lambda: list(shards.iterdir()) and not world.store.files.open)
     assert list(shards.iterdir()) == []
 
@@ -126,18 +118,12 @@ async def test_a_reader_that_comes_while_a_file_leaves_that_cannot_be_punched(tm
         world.origin.put(A, data)
         assert await world.get(A) == data
         await world.quiet()
-        entry, committed, gate = world.entry(A), world.store.index_writer.committed, asyncio.Event()
-
-        async def slow() -> None:
-            await gate.wait()
-            await committed()
-
-        monkeypatch.setattr(world.store.index_writer, "committed", slow)
+        entry, gate = world.entry(A), held_up(monkeypatch, world.store.index_writer, "committed")
         leaving = asyncio.ensure_future(world.reclaimer.evict(entry))
         await asyncio.sleep(0)
         coming = asyncio.ensure_future(world.get(A))
         await until(lambda: entry.in_use.fetching)
-        gate.set()
+        gate.open()
         assert await coming == data
         assert await leaving == 3 * SEGMENT
         assert not world.of(DiskOperationFailed)

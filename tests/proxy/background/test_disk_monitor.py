@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from support.house import SEGMENT, World, building, data_of, stored
-from support.seams import disk_does
+from support.seams import disk_does, held_up
 
 from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.core.facts.cache import DiskChanged, DiskOperationFailed
@@ -203,21 +203,14 @@ async def test_a_directory_that_is_somebody_elses_now(tmp_path: Path) -> None:
 async def test_working_off_that_hangs_stops_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever touches the disk is done beside it, one at a time."""
     async with building(tmp_path / "c") as world:
-        gate, passes = asyncio.Event(), 0
-
-        async def stuck() -> None:
-            nonlocal passes
-            passes += 1
-            await gate.wait()
-
-        monkeypatch.setattr(world.reclaimer, "work_off", stuck)
+        gate = held_up(monkeypatch, world.reclaimer, "work_off")
         for _ in range(5):
             async with asyncio.timeout(60):
                 await world.disk_monitor.look()
             await asyncio.sleep(0)
-        assert passes == 1
-        gate.set()
+        assert gate.calls == 1
+        gate.open()
         await world.quiet()
         await world.disk_monitor.look()
         await world.quiet()
-        assert passes == 2
+        assert gate.calls == 2

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import xxhash
 from support.house import SEGMENT, World, building, data_of, failing
+from support.seams import disk_does
 
 from forebay_proxy.cache.fetching.sink import Sink
 from forebay_proxy.core.errors import DiskFailed
@@ -108,7 +109,7 @@ async def test_a_failing_disk_costs_no_reader_a_byte(
     world.origin.put(A, DATA, ranged=ranged)
     world.origin.put(B, other, ranged=ranged)
     with monkeypatch.context() as patch:
-        patch.setattr(file_io, leaf, failing(code))
+        disk_does(patch, **{leaf: failing(code)})
         assert await asyncio.gather(world.get(A), world.get(A)) == [DATA, DATA]
         assert world.of(DiskOperationFailed)
         assert await asyncio.gather(world.get(B), world.get(B)) == [other, other]
@@ -132,7 +133,7 @@ async def test_a_disk_that_fails_in_the_middle_costs_no_reader_a_byte(world: Wor
             raise OSError(errno.EIO, "broken")
         return real(*args)
 
-    monkeypatch.setattr(file_io, "append", sometimes)
+    disk_does(monkeypatch, append=sometimes)
     for seed in range(5):
         data = data_of(5 * SEGMENT, seed)
         world.origin.put(f"{A}{seed}", data, ranged=ranged)
@@ -145,8 +146,7 @@ async def test_a_disk_that_cannot_be_read_costs_no_reader_a_byte(world: World, m
     await world.get(A)
     await world.quiet()
     with monkeypatch.context() as patch:
-        patch.setattr(file_io, "read_now", lambda *args: False)
-        patch.setattr(file_io, "read", failing(errno.EIO))
+        disk_does(patch, read_now=lambda *args: False, read=failing(errno.EIO))
         assert await asyncio.gather(world.get(A), world.get(A)) == [DATA, DATA]
     await world.quiet()
     assert A not in world.resolver.versions.current or not world.entry(A).segments.complete
@@ -156,7 +156,7 @@ async def test_a_disk_that_cannot_be_read_costs_no_reader_a_byte(world: World, m
 
 async def test_a_slow_disk_read_in_a_thread_is_exact(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the loop could not read at once; what comes, and what is here."""
-    monkeypatch.setattr(file_io, "read_now", lambda *args: False)
+    disk_does(monkeypatch, read_now=lambda *args: False)
     assert await world.get(A) == DATA
     assert await world.get(A) == DATA
 

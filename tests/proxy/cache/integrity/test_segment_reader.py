@@ -6,12 +6,11 @@ import asyncio
 import errno
 import logging
 import os
-import threading
 from pathlib import Path
 
 import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
-from support.seams import disk_does
+from support.seams import disk_does, held_in_thread, refuses
 
 from forebay_proxy.cache.integrity.segment_reader import Finding
 from forebay_proxy.core.errors import DiskFailed, WrongBytes
@@ -66,11 +65,7 @@ async def test_a_wrong_segment_that_cannot_leave_is_passed_by(tmp_path: Path, mo
             file.write(b"\xff" * SEGMENT)
         entry.segments.unverified = {1}
         with monkeypatch.context() as patch:
-
-            async def commit(changes: object) -> None:
-                raise DiskFailed("index commit", "ENOSPC", "full")
-
-            patch.setattr(world.store.index_writer, "_commit", commit)
+            refuses(patch, world.store.index_writer, DiskFailed("index commit", "ENOSPC", "full"), "_commit")
             assert await world.get(A) == data
             parts = await asyncio.gather(*(world.get(A, None, SEGMENT - 5, SEGMENT + 5) for _ in range(4)))
             assert parts == [data[SEGMENT - 5 : SEGMENT + 6]] * 4
@@ -88,26 +83,19 @@ async def test_a_disk_that_hangs_is_waited_for_once(tmp_path: Path, monkeypatch:
         world.origin.put(A, data)
         await world.get(A)
         await world.quiet()
-        gate, asked, real = threading.Event(), [0], file_io.read
-
-        def hangs(fd: int, offset: int, length: int) -> bytes:
-            asked[0] += 1
-            assert gate.wait(60)
-            return real(fd, offset, length)
-
-        disk_does(monkeypatch, read=hangs)
+        gate = held_in_thread(monkeypatch, file_io, "read")
         try:
             assert await world.get(A) == data
-            assert (world.cache.disk.state, asked[0]) == ("down", 1)
+            assert (world.cache.disk.state, gate.calls) == ("down", 1)
             assert await asyncio.gather(*(world.get(A) for _ in range(4))) == [data] * 4
-            assert asked[0] == 1
+            assert gate.calls == 1
         finally:
-            gate.set()
+            gate.open()
         assert world.entry(A).segments.complete
         world.clock.advance(60)
         await world.disk_monitor.look()
         assert await world.get(A) == data
-        assert asked[0] > 1
+        assert gate.calls > 1
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENODATA])

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import subprocess
-import threading
 from collections.abc import AsyncIterator
 from importlib.resources import files
 from pathlib import Path
@@ -17,6 +16,7 @@ from support import http_server
 from support.fake_cache import fake_plan, fake_status
 from support.http_server import Reply, World, listening, read_to_end, request
 from support.lengths import ordinarily
+from support.seams import held_in_thread
 
 from forebay_proxy.core.errors import OriginUnavailable
 from forebay_proxy.core.facts.requests import Aborted, RequestDone
@@ -110,21 +110,13 @@ async def test_a_plan_of_no_reader_is_400(world: World, path: str) -> None:
 
 async def test_a_large_plan_is_parsed_beside_the_loop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it is, others are answered."""
-    parsing, go_on = threading.Event(), threading.Event()
-    true_decode = plan_route.decode
-
-    def held_decode(content_type: str, body: bytes, query: str, **how: bool):  # type: ignore[no-untyped-def]
-        parsing.set()
-        assert go_on.wait(60)
-        return true_decode(content_type, body, query, **how)
-
-    monkeypatch.setattr(plan_route, "decode", held_decode)
+    gate = held_in_thread(monkeypatch, plan_route, "decode")
     body = b'"s3://bucket/0.tar"\n' * 20_000
     put = asyncio.create_task(world.ask("PUT", PLAN, {"Content-Type": "application/x-ndjson"}, body))
-    while not parsing.is_set():
+    while not gate.reached.is_set():
         await asyncio.sleep(0)
     assert (await world.ask("GET", "/healthz")).status == 200
-    go_on.set()
+    gate.open()
     assert (await put).status == 204
 
 
