@@ -12,15 +12,11 @@ from support.house import SEGMENT, building, data_of, until
 from support.seams import held_in_thread, held_up
 
 from forebay_proxy.cache.fetching import segment_storage
-from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.open_files import OpenFiles
-from forebay_proxy.cache.resident.space import Slice
 from forebay_proxy.core.facts.cache import DiskOperationFailed
 from forebay_proxy.core.segments import SEGMENT_BYTES
-from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store import store as store_module
 from forebay_proxy.store.files import file_io
-from forebay_proxy.store.files.shard_file import ShardFile
 
 A = "https://o/set/a.tar"
 DATA = data_of(SEGMENT)
@@ -61,31 +57,23 @@ async def test_a_fetch_over_a_directory_that_is_gone(tmp_path: Path, *, moved: b
 @pytest.mark.parametrize("opened", [False, True], ids=["before the file was opened", "after it was"])
 async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, opened: bool) -> None:
     """The disk hung, the fetch went on without it; what is freed for it afterwards is not what the next fetch is writing."""
-    monkeypatch.setattr(segment_storage, "HUNG_S", 0.01)
-    allocate, hangs = OpenFiles.allocate, asyncio.Event()
-
-    async def late(self: OpenFiles, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
-        monkeypatch.setattr(OpenFiles, "allocate", allocate)
-        file = await allocate(self, entry, index, grant) if opened else None
-        await hangs.wait()
-        return file or await allocate(self, entry, index, grant)
-
-    monkeypatch.setattr(OpenFiles, "allocate", late)
     async with building(tmp_path / "c", segments=8, segment_bytes=SEGMENT_BYTES) as world:
         data = data_of(SEGMENT_BYTES)
         remote = world.origin.put(A, data)
         remote.chunk_bytes = MIB
-        assert await world.get(A) == data
-        await until(lambda: not world.resolver.running)
+        with monkeypatch.context() as patch:
+            patch.setattr(segment_storage, "HUNG_S", 0.01)
+            gate = held_up(patch, OpenFiles, "allocate", after=opened)
+            assert await world.get(A) == data
+            await until(lambda: not world.resolver.running)
         world.clock.advance(60)
         world.cache.disk.look()  # it answers again
-        monkeypatch.setattr(segment_storage, "HUNG_S", 10.0)
         stalls = remote.hold(5 * MIB)
         async with world.opened(A) as reading:
             got = await world.taken(reading, MIB)
             if not opened:
                 await stalls.reached.wait()
-            hangs.set()
+            gate.open()
             await until(lambda: len(world.tasks) == 0)
             stalls.open()
             assert got + b"".join([bytes(chunk) async for chunk in reading.chunks()]) == data

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from support.cancelling import When, at_each_await
 from support.house import SEGMENT, World, building, data_of, failing, reader, shard_of, until
-from support.seams import disk_does
 
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import SegmentMissed, VersionOutdated
@@ -246,7 +245,7 @@ async def test_a_whole_shard_whose_disk_fails_in_the_middle_is_read_on(wide: Wor
 
     wide.origin.put(A, DATA, ranged=False)
     with monkeypatch.context() as patch:
-        disk_does(patch, **{leaf: fails})
+        patch.setattr(file_io, leaf, fails)
         assert await asyncio.gather(wide.get(A), wide.get(A)) == [DATA, DATA]
     await wide.quiet()
     assert (wide.allocated(), wide.ledger.reserved_bytes) == (0, 0)
@@ -341,7 +340,7 @@ async def test_who_finds_no_memory_has_a_body_of_its_own(world: World) -> None:
 async def test_what_nobody_waits_for_is_given_up_where_the_disk_refuses_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the origin is asked."""
     with monkeypatch.context() as patch:
-        disk_does(patch, allocate=failing(errno.EIO))
+        patch.setattr(file_io, "allocate", failing(errno.EIO))
         fetch = ensure(world, 2)
         assert fetch is not None
         with pytest.raises(CacheFull, match="nobody waits for"):

@@ -109,7 +109,7 @@ async def test_a_failing_disk_costs_no_reader_a_byte(
     world.origin.put(A, DATA, ranged=ranged)
     world.origin.put(B, other, ranged=ranged)
     with monkeypatch.context() as patch:
-        disk_does(patch, **{leaf: failing(code)})
+        patch.setattr(file_io, leaf, failing(code))
         assert await asyncio.gather(world.get(A), world.get(A)) == [DATA, DATA]
         assert world.of(DiskOperationFailed)
         assert await asyncio.gather(world.get(B), world.get(B)) == [other, other]
@@ -133,7 +133,7 @@ async def test_a_disk_that_fails_in_the_middle_costs_no_reader_a_byte(world: Wor
             raise OSError(errno.EIO, "broken")
         return real(*args)
 
-    disk_does(monkeypatch, append=sometimes)
+    monkeypatch.setattr(file_io, "append", sometimes)
     for seed in range(5):
         data = data_of(5 * SEGMENT, seed)
         world.origin.put(f"{A}{seed}", data, ranged=ranged)
@@ -156,7 +156,7 @@ async def test_a_disk_that_cannot_be_read_costs_no_reader_a_byte(world: World, m
 
 async def test_a_slow_disk_read_in_a_thread_is_exact(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the loop could not read at once; what comes, and what is here."""
-    disk_does(monkeypatch, read_now=lambda *args: False)
+    monkeypatch.setattr(file_io, "read_now", lambda *args: False)
     assert await world.get(A) == DATA
     assert await world.get(A) == DATA
 

@@ -189,9 +189,14 @@ async def test_what_comes_in_one_body_is_compared_too(tmp_path: Path, known: boo
         assert results(world) == ["agrees"] * (1 if known else 3)
 
 
+@pytest.fixture
+def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forebay_proxy.cache.integrity.digest_check.AT_ONCE", 1)
+
+
+@pytest.mark.usefixtures("one_at_a_time")
 async def test_another_shards_hashing_does_not_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one place to hash in, the shard at whose end somebody waits is next, however many were there before."""
-    monkeypatch.setattr("forebay_proxy.cache.integrity.digest_check.AT_ONCE", 1)
     order: list[str] = []
     async with building(tmp_path / "c") as world:
         data = data_of(3 * SEGMENT)
@@ -318,9 +323,9 @@ async def test_a_shard_of_one_segment_is_not_claimed_before_the_verdict(tmp_path
         assert world.entry(A).stored.claimed
 
 
+@pytest.mark.usefixtures("one_at_a_time")
 async def test_shutdown_does_not_hash_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs ends; what waits is left."""
-    monkeypatch.setattr("forebay_proxy.cache.integrity.digest_check.AT_ONCE", 1)
     async with building(tmp_path / "c") as world:
         put(world, data_of(8 * SEGMENT))
         held = held_up(monkeypatch, world.segment_reader, "verify")

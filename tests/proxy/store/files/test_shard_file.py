@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.house import until
-from support.seams import disk_does, held_in_thread, refuses, swapped
+from support.seams import disk_does, held_in_thread, refuses
 from support.stores import held_by_a_child, make_row, ramp, sum_of
 
 from forebay_proxy.core.errors import DiskFailed
@@ -225,7 +225,7 @@ class Disk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.takes_s, self.writers = 1000.0, 0.0, list[str]()
-        swapped(monkeypatch, shard_file, time=SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(shard_file, "time", SimpleNamespace(monotonic=lambda: self.now))
         self._real = file_io.append
         disk_does(monkeypatch, append=self._append)
 
@@ -363,10 +363,17 @@ async def test_a_failed_allocation_gives_back_what_it_got(file: ShardFile, monke
 async def test_a_call_that_hangs_is_not_waited_for(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """ETIMEDOUT; its descriptor stays until it has come back, and nothing is freed under it."""
     monkeypatch.setattr(shard_file, "PATIENCE_S", 0.1)
-    order = list[str]()
-    for leaf in ("append", "punch"):
-        real = getattr(file_io, leaf)
-        disk_does(monkeypatch, **{leaf: lambda *args, leaf=leaf, real=real: (real(*args), order.append(leaf))[0]})
+    order, real_append, real_punch = list[str](), file_io.append, file_io.punch
+
+    def append(*args: Any) -> float:
+        order.append("written")
+        return real_append(*args)
+
+    def punch(*args: Any) -> None:
+        order.append("punched")
+        real_punch(*args)
+
+    disk_does(monkeypatch, append=append, punch=punch)
     gate = held_in_thread(monkeypatch, file_io, "append")
     await file.allocate(0, SEGMENT_BYTES)
     with pytest.raises(DiskFailed, match="no answer within") as raised:
@@ -379,7 +386,7 @@ async def test_a_call_that_hangs_is_not_waited_for(file: ShardFile, monkeypatch:
     closing.cancel()
     gate.open()
     await freeing
-    assert order == ["append", "punch"]
+    assert order == ["written", "punched"]
     assert file.allocated_bytes() == 0, "what came late was freed too"
 
 
