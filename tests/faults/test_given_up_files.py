@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, building, data_of, until
+from support.house import SEGMENT, building, data_of, stored, until
 from support.seams import held_in_thread, held_up
 
 from forebay_proxy.cache.fetching import segment_storage
@@ -102,10 +102,7 @@ async def test_a_reader_that_comes_while_a_file_leaves_that_cannot_be_punched(tm
     """It gets a file of its own; that the old one could not be thinned out for it is no fault of the disk's."""
     async with building(tmp_path / "c", segments=8) as world:
         world.store.abilities = replace(world.store.abilities, punch=False)
-        data = data_of(3 * SEGMENT)
-        world.origin.put(A, data)
-        assert await world.get(A) == data
-        await world.quiet()
+        data = await stored(world, A, 3)
         entry, gate = world.entry(A), held_up(monkeypatch, world.store.index_writer, "committed")
         leaving = asyncio.ensure_future(world.reclaimer.evict(entry))
         await asyncio.sleep(0)

@@ -11,7 +11,7 @@ from io import FileIO
 from pathlib import Path
 
 import pytest
-from support.house import LAYOUT, SEGMENT, World, building, data_of, reader, shard_of
+from support.house import LAYOUT, SEGMENT, World, building, data_of, reader, shard_of, stored
 from support.seams import refuses
 from support.stores import held_by_a_child
 
@@ -198,9 +198,7 @@ async def test_descriptors_hold_half_of_the_cache_at_most(tmp_path: Path) -> Non
     """One shard is counted once however many have it; one more shard than fits in half is read over HTTP."""
     async with building(tmp_path / "c", segments=16) as world:
         await warmed(world, A, B)
-        world.origin.put(C, data_of(2 * SEGMENT))
-        await world.get(C)
-        await world.quiet()
+        await stored(world, C, 2)
         async with AsyncExitStack() as stack:
             for worker in range(3):
                 await passed(world, stack, A, reader(worker))

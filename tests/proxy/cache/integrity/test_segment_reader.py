@@ -40,10 +40,7 @@ async def test_a_segment_found_wrong_by_one_reader_is_no_hole_for_another(tmp_pa
 async def test_two_verifiers_of_one_bad_segment_discard_it_once(tmp_path: Path) -> None:
     """The second finds it fetched again, and good."""
     async with building(tmp_path / "c") as world:
-        data = data_of(3 * SEGMENT)
-        world.origin.put(A, data)
-        await world.get(A)
-        await world.quiet()
+        data = await stored(world)
         entry = world.entry(A)
         entry.segments.unverified = {0, 1, 2}
         entry.segments.sums[1] ^= 12345
@@ -55,10 +52,7 @@ async def test_two_verifiers_of_one_bad_segment_discard_it_once(tmp_path: Path) 
 async def test_a_wrong_segment_that_cannot_leave_is_passed_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The index cannot be written, so it is still here afterwards: nobody is given its bytes."""
     async with building(tmp_path / "c") as world:
-        data = data_of(3 * SEGMENT)
-        world.origin.put(A, data)
-        await world.get(A)
-        await world.quiet()
+        data = await stored(world)
         entry = world.entry(A)
         with world.shard_file(A).open("r+b") as file:
             file.seek(SEGMENT)
@@ -79,10 +73,7 @@ async def test_a_disk_that_hangs_is_waited_for_once(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(shardfile, "PATIENCE_S", 0.2)
     disk_does(monkeypatch, read_now=lambda *args: False)
     async with building(tmp_path / "c") as world:
-        data = data_of(3 * SEGMENT)
-        world.origin.put(A, data)
-        await world.get(A)
-        await world.quiet()
+        data = await stored(world)
         gate = held_in_thread(monkeypatch, file_io, "read")
         try:
             assert await world.get(A) == data
@@ -103,10 +94,7 @@ async def test_a_segment_that_cannot_be_read_is_fetched_again(tmp_path: Path, mo
     """A bad spot, or a file that somebody cut: the reader inside goes on, the next one finds it stored again."""
     disk_does(monkeypatch, read_now=lambda *args: False)
     async with building(tmp_path / "c") as world:
-        data = data_of(3 * SEGMENT)
-        world.origin.put(A, data)
-        await world.get(A)
-        await world.quiet()
+        data = await stored(world)
         real = file_io.read
 
         def bad_spot(fd: int, offset: int, length: int) -> bytes:
