@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from forebay_proxy.app.shutdown import Shutdown
@@ -82,6 +82,9 @@ async def own_directory(start: Start) -> OwnedDirectory:
     kept = sum(row.claimed for row in found.rows)
     start.events.emit(CacheRecovered(kept, found.segments_without_file, start.clock() - began_at))
     disk = cache_location.measure(place.path)
+    if not disk.free_bytes and disk.total_bytes:
+        full = f"cache directory {place.path}: the disk is full; shards pass through without being stored until there is room"
+        place = replace(place, warnings=(*place.warnings, full))
     capacity = cache_location.decide_capacity(settings.cache_size, settings.free_floor, disk, container=machine.container)
     return OwnedDirectory(place, capacity, store, found)
 
