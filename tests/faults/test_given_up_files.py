@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.house import SEGMENT, building, data_of, until
-from support.seams import disk_does
+from support.house import SEGMENT, building, data_of, stored, until
+from support.seams import held_in_thread, held_up
 
 from forebay_proxy.cache.fetching import segment_storage
-from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.open_files import OpenFiles
-from forebay_proxy.cache.resident.space import Slice
 from forebay_proxy.core.facts.cache import DiskOperationFailed
 from forebay_proxy.core.segments import SEGMENT_BYTES
-from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store import store as store_module
 from forebay_proxy.store.files import file_io
-from forebay_proxy.store.files.shard_file import ShardFile
 
 A = "https://o/set/a.tar"
 DATA = data_of(SEGMENT)
@@ -63,31 +57,23 @@ async def test_a_fetch_over_a_directory_that_is_gone(tmp_path: Path, *, moved: b
 @pytest.mark.parametrize("opened", [False, True], ids=["before the file was opened", "after it was"])
 async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, opened: bool) -> None:
     """The disk hung, the fetch went on without it; what is freed for it afterwards is not what the next fetch is writing."""
-    monkeypatch.setattr(segment_storage, "HUNG_S", 0.01)
-    allocate, hangs = OpenFiles.allocate, asyncio.Event()
-
-    async def late(self: OpenFiles, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
-        monkeypatch.setattr(OpenFiles, "allocate", allocate)
-        file = await allocate(self, entry, index, grant) if opened else None
-        await hangs.wait()
-        return file or await allocate(self, entry, index, grant)
-
-    monkeypatch.setattr(OpenFiles, "allocate", late)
     async with building(tmp_path / "c", segments=8, segment_bytes=SEGMENT_BYTES) as world:
         data = data_of(SEGMENT_BYTES)
         remote = world.origin.put(A, data)
         remote.chunk_bytes = MIB
-        assert await world.get(A) == data
-        await until(lambda: not world.resolver.running)
+        with monkeypatch.context() as patch:
+            patch.setattr(segment_storage, "HUNG_S", 0.01)
+            gate = held_up(patch, OpenFiles, "allocate", after=opened)
+            assert await world.get(A) == data
+            await until(lambda: not world.resolver.running)
         world.clock.advance(60)
         world.cache.disk.look()  # it answers again
-        monkeypatch.setattr(segment_storage, "HUNG_S", 10.0)
         stalls = remote.hold(5 * MIB)
         async with world.opened(A) as reading:
             got = await world.taken(reading, MIB)
             if not opened:
                 await stalls.reached.wait()
-            hangs.set()
+            gate.open()
             await until(lambda: len(world.tasks) == 0)
             stalls.open()
             assert got + b"".join([bytes(chunk) async for chunk in reading.chunks()]) == data
@@ -103,17 +89,11 @@ async def test_room_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.M
 async def test_a_file_that_was_made_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for it any more: it leaves at the next pass, and not at the next start only."""
     monkeypatch.setattr(store_module, "PATIENCE_S", 0.01)
-    create, hangs, shards = file_io.create, threading.Event(), tmp_path / "c" / "shards"
-
-    def late(*args: Any) -> int:
-        hangs.wait()
-        return create(*args)
-
-    disk_does(monkeypatch, create=late)
+    gate, shards = held_in_thread(monkeypatch, file_io, "create"), tmp_path / "c" / "shards"
     async with building(tmp_path / "c", segments=8) as world:
         world.origin.put(A, DATA)
         assert await world.get(A) == DATA
-        hangs.set()
+        gate.open()
         await until(lambda: list(shards.iterdir()) and not world.store.files.open)
     assert list(shards.iterdir()) == []
 
@@ -122,22 +102,13 @@ async def test_a_reader_that_comes_while_a_file_leaves_that_cannot_be_punched(tm
     """It gets a file of its own; that the old one could not be thinned out for it is no fault of the disk's."""
     async with building(tmp_path / "c", segments=8) as world:
         world.store.abilities = replace(world.store.abilities, punch=False)
-        data = data_of(3 * SEGMENT)
-        world.origin.put(A, data)
-        assert await world.get(A) == data
-        await world.quiet()
-        entry, committed, gate = world.entry(A), world.store.index_writer.committed, asyncio.Event()
-
-        async def slow() -> None:
-            await gate.wait()
-            await committed()
-
-        monkeypatch.setattr(world.store.index_writer, "committed", slow)
+        data = await stored(world, A, 3)
+        entry, gate = world.entry(A), held_up(monkeypatch, world.store.index_writer, "committed")
         leaving = asyncio.ensure_future(world.reclaimer.evict(entry))
         await asyncio.sleep(0)
         coming = asyncio.ensure_future(world.get(A))
         await until(lambda: entry.in_use.fetching)
-        gate.set()
+        gate.open()
         assert await coming == data
         assert await leaving == 3 * SEGMENT
         assert not world.of(DiskOperationFailed)

@@ -49,8 +49,7 @@ def at_each_step(monkeypatch: pytest.MonkeyPatch, look: Callable[[str], None]) -
 
     real_append = file_io.append
     disk_does(monkeypatch, append=half)
-    for name in LEAVES:
-        monkeypatch.setattr(file_io, name, told(name, getattr(file_io, name)))
+    disk_does(monkeypatch, **{name: told(name, getattr(file_io, name)) for name in LEAVES})
     monkeypatch.setattr(IndexDatabase, "commit", told("commit", IndexDatabase.commit))
 
 

@@ -22,6 +22,7 @@ from support.kills import claimed
 from support.lengths import ordinarily
 from support.readers import make_shard, read
 from support.scripted_origin import ScriptedOrigin
+from support.seams import refuses
 from support.sidecar import Sidecar, running, start, wait_until
 from support.sidecar import small_segments as program_of
 from support.stores import make_row
@@ -184,11 +185,7 @@ async def test_an_index_that_cannot_be_read_is_out_of_the_way(tmp_path: Path, mo
 @pytest.mark.another_python
 async def test_an_index_that_stays_unreadable_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing can be kept there: exit code 2 and what to do, not a traceback."""
-
-    def fail(index: Any) -> Any:
-        raise sqlite3.OperationalError("disk I/O error")
-
-    monkeypatch.setattr(IndexDatabase, "load", fail)
+    refuses(monkeypatch, IndexDatabase, sqlite3.OperationalError("disk I/O error"), "load")
     with pytest.raises(ConfigError, match="cannot be used") as told:
         await look(tmp_path / "c")
     assert "\n" not in str(told.value)

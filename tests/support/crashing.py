@@ -53,9 +53,9 @@ class Instants:
                 return append(*args)
 
         monkeypatch.setattr(file_io, "append", appended)
-        for module in (store_module, open_files, shard_file):
-            monkeypatch.setattr(module, "PATIENCE_S", UNLIMITED_S)
-        monkeypatch.setattr(segment_storage, "HUNG_S", UNLIMITED_S)
+        patiences = [(module, "PATIENCE_S") for module in (store_module, open_files, shard_file)]
+        for module, name in (*patiences, (segment_storage, "HUNG_S")):
+            monkeypatch.setattr(module, name, UNLIMITED_S)
 
     def copy(self, source: Path, target: Path) -> Path:
         """``source`` as a kill would leave it now."""

@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
+from support.seams import Gate
+
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import (
     OriginUnavailable,
@@ -29,7 +31,7 @@ from forebay_proxy.core.shard import (
 from forebay_proxy.origins.base import OriginBody, TellsDigests
 from forebay_proxy.wire.urls.shard_url import SCHEMES
 
-__all__ = ["Asked", "FakeOrigin", "FakeOrigins", "Gate", "Remote", "reset"]
+__all__ = ["Asked", "FakeOrigin", "FakeOrigins", "Remote", "reset"]
 
 ErrorOf = Callable[[str], ShardError]
 
@@ -37,21 +39,6 @@ ErrorOf = Callable[[str], ShardError]
 def reset(name: str) -> OriginUnavailable:
     """What a connection reset looks like above the origin."""
     return OriginUnavailable(name, "connection reset")
-
-
-class Gate:
-    """Closed until ``open``; ``reached`` is set once somebody stands before it."""
-
-    def __init__(self) -> None:
-        self.reached = asyncio.Event()
-        self._open = asyncio.Event()
-
-    def open(self) -> None:
-        self._open.set()
-
-    async def passed(self) -> None:
-        self.reached.set()
-        await self._open.wait()
 
 
 @dataclass

@@ -69,6 +69,7 @@ async def listening(
     *,
     socket: Path | None = None,
     pass_headers: tuple[str, ...] = (),
+    **status: object,
 ) -> AsyncIterator[World]:
     events: list[Event] = []
     board = Events()
@@ -77,7 +78,7 @@ async def listening(
     meters: list[tuple[ReaderName, MeterBody]] = []
     ended: list[ReaderName] = []
     server = HttpServer(
-        cache=cache, plans=plans, operations=operations, status=fake_status, announced=fake_plans,
+        cache=cache, plans=plans, operations=operations, status=lambda: fake_status() | status, announced=fake_plans,
         meters=SimpleNamespace(take=lambda reader, body: meters.append((reader, body)), end=ended.append),
         meter_page=lambda job: {"job": job, "ranks": []},
         metrics=lambda: (b"forebay_up 1\n", "text/plain; version=0.0.4"),

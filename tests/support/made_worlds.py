@@ -13,6 +13,7 @@ from typing import Any
 
 from forebay_loader.dataset.shard_list import Part, epoch_order, split, worker_part
 from forebay_loader.resume.pass_state import packed
+from forebay_loader.resume.state_parts import sealed
 
 Sample = tuple[int, int]  # a shard's place in the list, and the sample's number in it
 SEED = 7
@@ -160,4 +161,4 @@ def loader_state(workers: list[MadeWorker]) -> dict[str, Any]:
     entries = [entry for entry in (worker.since() for worker in workers) if entry is not None]
     epoch = workers[0].data.epoch
     state = {"format": 3, "kind": "loader", "rank": rank, "size": size, "workers": count, "epoch": epoch, "next": 0, "states": entries}
-    return {**state, "done": workers[0].done}  # a worker that has handed out nothing has no state to keep it in
+    return sealed({**state, "done": workers[0].done})  # a worker that has handed out nothing has no state to keep it in

@@ -22,7 +22,7 @@ class Carried:
         worker: int,
         outputs: int,
         state: Optional[Mapping[str, Any]] = None,
-        taken: Optional[Any] = None,
+        taken: Any = None,
         why: str = "",
     ) -> None:
         self.batch = batch

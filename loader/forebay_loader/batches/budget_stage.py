@@ -10,7 +10,7 @@ from forebay_loader.batches.batch_budget import BatchBudget, BudgetBuckets
 from forebay_loader.batches.pad import PadCollation
 from forebay_loader.batches.sample_size import Length, SampleSizes, named_sample
 from forebay_loader.resume.cursor import Again, Made, cursor_here
-from forebay_loader.resume.pass_state import refs_of, whole_of
+from forebay_loader.resume.pass_state import refs_of
 from forebay_loader.resume.sample_buffer import LOST
 
 __all__ = ["BudgetStage", "Collate", "batched", "has_budget"]
@@ -90,16 +90,16 @@ class BudgetStage:
         made = (lambda: -1) if cursor is None else cursor.made
         begun = _BudgetPass(self.budget)
         if cursor is not None:
-            held = cursor.hold("budget", begun, begun.of_last)
+            held = cursor.hold("budget", begun.state, begun.of_last)
         if cursor is None or held is None or cursor.again is None:
             return self._batches(begun, samples, made)
-        begun.ended = held.get("ended") is True
+        begun.ended = held["ended"]
         return chain(self._waited(begun, held, cursor.again), self._batches(begun, () if begun.ended else samples, made))
 
     def _waited(self, begun: _BudgetPass, held: Mapping[str, Any], again: Again) -> Iterator[Any]:
         """What waited when the state was taken that is gone on from waits again; some of it is a batch that was due."""
         refs = refs_of(held)
-        begun.taken, begun.given = whole_of(held, "taken", len(refs)) - len(refs), whole_of(held, "batches")
+        begun.taken, begun.given = held["taken"] - len(refs), held["batches"]
         for ordinal in refs:
             sample = again.one(ordinal)
             if sample is not LOST:

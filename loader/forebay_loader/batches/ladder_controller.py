@@ -10,9 +10,9 @@ used again.
 from __future__ import annotations
 
 from statistics import median_high, median_low
-from typing import Any, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Mapping, NamedTuple, Sequence
 
-__all__ = ["LadderController", "LadderMove", "StepsWindow"]
+__all__ = ["LadderController", "StepsWindow"]
 
 LEAST_GAIN = 0.10  # more samples a second than the size below, or a trial is over: larger batches are no end in themselves
 KEPT_GAIN = 0.05  # what a size must give while the trainer waits; below LEAST_GAIN, or noise would turn decisions round
@@ -43,20 +43,6 @@ class StepsWindow(NamedTuple):
         return self.stall_s / whole if whole > 0 else 0.0
 
 
-class LadderMove(NamedTuple):
-    """From the next step on batches have ``size`` samples."""
-
-    size: int
-    why: str
-
-
-class _Hold(NamedTuple):
-    """A size is not tried before this window; how long that was."""
-
-    until: int
-    windows: int
-
-
 class LadderController:
     """``ladder``: sizes that ascend, the user's first. ``rung`` counts them from 0."""
 
@@ -68,26 +54,26 @@ class LadderController:
         self._settled = False  # the first window at a size is not counted: allocators and autotuners get used to it
         self._recent: list[StepsWindow] = []
         self._step_s: dict[int, float] = {}  # by rung
-        self._holds: dict[int, _Hold] = {}
+        self._holds: dict[int, tuple[int, int]] = {}  # by rung: not tried before this window; how long that was
         self._on_trial = False
 
     @property
     def size(self) -> int:
         return self.ladder[self.rung]
 
-    def decide(self, window: StepsWindow) -> Optional[LadderMove]:
-        """What follows from one more ``window`` at this size; None where nothing does."""
+    def decide(self, window: StepsWindow) -> str:
+        """Go on with one more ``window`` at this size: why the size is another one now, "" where it is not."""
         self._seen += 1
         if self.rung > self.ceiling:
             return self._go(self.ceiling, "a step ran out of memory")
         if not window.steps:
-            return None
+            return ""
         if not self._settled:
             self._settled = True
-            return None
+            return ""
         self._recent = [*self._recent, window][-KEPT:]
         if len(self._recent) < WINDOWS:
-            return None
+            return ""
         self._step_s[self.rung] = median_low(window.step_s for window in self._recent)
         return self._back() or self._on()
 
@@ -120,21 +106,21 @@ class LadderController:
         self.ceiling, self._seen = int(state_dict["ceiling"]), int(state_dict["seen"])
         self._on_trial = bool(state_dict.get("on_trial"))
         self._step_s = {int(rung): float(seconds[-1]) for rung, *seconds in state_dict["measured"]}
-        self._holds = {int(rung): _Hold(*hold) for rung, *hold in state_dict["holds"]}
+        self._holds = {int(rung): (until, windows) for rung, until, windows in state_dict["holds"]}
 
-    def _go(self, rung: int, why: str) -> LadderMove:
+    def _go(self, rung: int, why: str) -> str:
         self.rung, self._recent, self._settled, self._on_trial = rung, [], False, False
-        return LadderMove(self.size, why)
+        return why
 
-    def _back(self) -> Optional[LadderMove]:
+    def _back(self) -> str:
         """Down, where this size does not give what it must."""
         stalled = self._least_stall() > HIGH_STALL
         if self.rung == 0 or not (self._on_trial or stalled):
-            return None
+            return ""
         gain, needed = self._rate() / self._rate_below() - 1, LEAST_GAIN if self._on_trial else KEPT_GAIN
         if gain >= needed:
             self._on_trial = False
-            return None
+            return ""
         self._hold()
         size, below = self.size, self.ladder[self.rung - 1]
         why = f"{size} gives {_percent(gain)} more samples a second than {below}, and {_percent(needed)} were asked for"
@@ -143,16 +129,16 @@ class LadderController:
             why = f"the trainer waits for data {waits} of the time, and {below} would give about as many samples a second"
         return self._go(self.rung - 1, why)
 
-    def _on(self) -> Optional[LadderMove]:
+    def _on(self) -> str:
         """Up, to try."""
         above = self.rung + 1
-        if above > self.ceiling or self._seen < self._holds.get(above, _Hold(0, 0)).until:
-            return None
+        if above > self.ceiling or self._seen < self._holds.get(above, (0, 0))[0]:
+            return ""
         if any(window.stall > CALM_STALL for window in self._recent[-WINDOWS:]):
-            return None
-        move = self._go(above, f"trying whether {self.ladder[above]} gives more samples a second than {self.size}")
+            return ""
+        why = self._go(above, f"trying whether {self.ladder[above]} gives more samples a second than {self.size}")
         self._on_trial = True
-        return move
+        return why
 
     def _least_stall(self) -> float:
         return min(window.stall for window in self._recent[-WINDOWS:])
@@ -168,10 +154,9 @@ class LadderController:
 
     def _hold(self) -> None:
         """Do not try this rung for a time."""
-        last = self._holds.get(self.rung)
-        again = last is not None and self._seen <= last.until + LONG_KEPT * last.windows
-        windows = min(2 * last.windows, LAST_HOLD) if again and last is not None else FIRST_HOLD
-        self._holds[self.rung] = _Hold(self._seen + windows, windows)
+        until, before = self._holds.get(self.rung, (-1, 0))
+        windows = min(2 * before, LAST_HOLD) if self._seen <= until + LONG_KEPT * before else FIRST_HOLD
+        self._holds[self.rung] = self._seen + windows, windows
 
 
 def _percent(share: float) -> str:

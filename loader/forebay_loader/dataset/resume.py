@@ -22,10 +22,10 @@ from forebay_loader.base.notices import log
 from forebay_loader.identity.world import World, here_worker
 from forebay_loader.resume.cursor import Cursor, Taken, TakenSamples, cursor_here
 from forebay_loader.resume.known_stages import kind_of, name_of, untold
-from forebay_loader.resume.pass_state import PassState, Ranges, ranges_of, whole_of
+from forebay_loader.resume.pass_state import PassState, Ranges
 from forebay_loader.resume.sample_buffer import SampleBuffer
 from forebay_loader.resume.sample_draws import draw_for, drawn_for
-from forebay_loader.resume.state_parts import FORMAT, check_seal, of_format
+from forebay_loader.resume.state_parts import FORMAT, check_format
 
 __all__ = ["Resumed", "SampleShuffle", "StreamPosition", "made_of", "undetermined", "untold_class", "untold_of"]
 
@@ -126,38 +126,27 @@ class StreamPosition:
 
 
 class Resumed:
-    """What a state says of the iteration to come, in the process that loaded it; ``listed`` is how many shards the data set has."""
+    """What a state says of the iteration to come, in the process that loaded it."""
 
-    def __init__(self, state: Mapping[str, Any], listed: int, *, replays: bool) -> None:
-        if not isinstance(state, Mapping) or state.get("format") != FORMAT:
-            found = state.get("format") if isinstance(state, Mapping) else type(state).__name__
-            raise ValueError(f"{_REFUSED}: it is {of_format(found)}. {_ADVICE}")
-        check_seal(state)
+    def __init__(self, state: Mapping[str, Any], *, replays: bool) -> None:
+        check_format(state, "the state that was loaded")
         self.merged = state.get("kind") == "merged"
         if "kind" in state and not self.merged:
             raise ValueError(f"{_REFUSED}: it is that of a {state['kind']}, which fb.WebLoader's load_state_dict takes. {_ADVICE}")
-        self.epoch = whole_of(state, "epoch")
-        self.yielded = 0 if self.merged else whole_of(state, "yielded")
-        self.drop = whole_of(state, "drop") if "drop" in state else 0
-        self.over = state.get("over") is True
-        drawn, made = state.get("drawn", []), state.get("made_of")
-        if not isinstance(drawn, list) or not all(type(one) is int for one in drawn) or not isinstance(made, Mapping):
-            raise ValueError(f"{_REFUSED}: it is damaged: what it says of the data set, 'made_of' and 'drawn', cannot be read. {_ADVICE}")
-        self._drawn: list[int] = drawn
+        self.epoch: int = state["epoch"]
+        self.yielded = 0 if self.merged else int(state["yielded"])
+        self.drop = int(state.get("drop", 0))
+        self.over: bool = state["over"]
+        self._drawn: Sequence[int] = state.get("drawn", ())
         self._pid = os.getpid()
         self.told = dict(state)
-        self.exact = self.merged or (state.get("resume") == "exact" and not replays)
-        self.turn = whole_of(state, "turn") if self.exact else 0
-        self.done = _done(state.get("done"), listed)
-        self.place = PassState.of(state, listed) if self.exact and not self.merged and self.yielded else None
-
-    @property
-    def done_etags(self) -> dict[int, str]:
-        """The versions of shards that were done in part by other passes, by their numbers in the list. Raises ``ValueError``."""
-        value = self.told.get("etags" if self.merged else "done_etags") or {}
-        if not isinstance(value, Mapping) or not all(str(shard).isdigit() and isinstance(etag, str) for shard, etag in value.items()):
-            raise ValueError(f"{_REFUSED}: it is damaged: its versions of shards that are done in part cannot be read. {_ADVICE}")
-        return {int(shard): etag for shard, etag in value.items()}
+        self.exact = self.merged or (state["resume"] == "exact" and not replays)
+        self.turn = int(state["turn"]) if self.exact else 0
+        done = state.get("done", {}).items()  # no ranges of a shard where all of it was read
+        self.done: dict[int, Ranges] = {int(shard): [] if told == "all" else [(one[0], one[1]) for one in told] for shard, told in done}
+        etags = state.get("etags" if self.merged else "done_etags", {}).items()
+        self.done_etags: dict[int, str] = {int(shard): etag for shard, etag in etags}
+        self.place = PassState.of(state) if self.exact and not self.merged and self.yielded else None
 
     def check(self, made_of: Mapping[str, Any], undetermined: str) -> None:
         """Raise ``ValueError`` where going on from here would lose samples or read some twice."""
@@ -202,15 +191,6 @@ class Resumed:
             seconds = time.monotonic() - began
             log.warning("forebay: resumed by replay: %d outputs of epoch %d were made again, in %.1f s", gone, self.epoch, seconds)
         yield from samples
-
-
-def _done(value: Any, listed: int) -> dict[int, Ranges]:
-    """What a merged state says of each shard; no ranges where all of it was read."""
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping) or not all(str(shard).isdigit() and int(shard) < listed for shard in value):
-        raise ValueError(f"{_REFUSED}: it is damaged: its 'done' names no shards of a list of {listed}. {_ADVICE}")
-    return {int(shard): [] if ranges == "all" else ranges_of(ranges, f"shard number {shard}") for shard, ranges in value.items()}
 
 
 def made_of(

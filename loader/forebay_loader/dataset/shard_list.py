@@ -260,7 +260,7 @@ def _rest(samples: Iterator[Any], part: Part, cursor: Cursor) -> Iterator[Any]:
         yield from islice(samples, (part.stripe - cursor.read) % part.stripes, None, part.stripes) if part.stripes > 1 else samples
         return
     for sample in samples:
-        ordinal = cursor.last()
+        ordinal = cursor.read - 1
         if ordinal % part.stripes == part.stripe and not _is_done(cursor, ordinal):
             yield sample
 

@@ -224,7 +224,7 @@ class WebDataset(compat.WebDataset):
         ``ValueError`` where that would lose samples: of other shards, another seed or split, or with an order that is drawn by the clock;
         and for a state that is damaged.
         """
-        resumed = Resumed(state_dict, 0 if self._shards is None else len(self._shards), replays=self._replays)
+        resumed = Resumed(state_dict, replays=self._replays)
         self._check(resumed)
         if resumed.merged and not in_worker():
             self._epochs.set(resumed.epoch)

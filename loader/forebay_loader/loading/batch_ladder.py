@@ -190,8 +190,7 @@ class BatchLadder:
     def _decide(self) -> None:
         window, self._window = self._window, StepsWindow()
         if self._ballot is None:
-            move = self._controller.decide(window)
-            self._note(move.why if move is not None else "")
+            self._note(self._controller.decide(window))
         else:
             self._decide_together(self._ballot, window)
 
@@ -200,8 +199,7 @@ class BatchLadder:
         controller, why = self._controller, "rank 0 decided"
         before, top = controller.rung, len(controller.ladder) - 1
         if ballot.rank == 0:
-            move = controller.decide(window)
-            why = move.why if move is not None else why
+            why = controller.decide(window) or why
         said = ballot.cast(self._rank_0s(ballot), self._given, number=top - controller.ceiling)
         if said is None:  # a rank has left this iteration
             controller.adopt(before)

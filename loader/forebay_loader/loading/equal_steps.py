@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
+from typing import Any, Callable, Iterable, Iterator, Optional
 
 from webdataset import shardlists
 
@@ -20,10 +20,10 @@ from forebay_loader.dataset.sample_shares import SharedOut
 from forebay_loader.dataset.shard_list import EmptyPasses, NodeSplit, ShardList
 from forebay_loader.identity.world import World
 from forebay_loader.loading.rank_agreement import Said
-from forebay_loader.loading.step_vote import DONE, GOES_ON, StepVote
+from forebay_loader.loading.step_vote import DONE, GOES_ON, StepVote, VoteResult
 from forebay_loader.plan.plan_client import told_epoch
 
-__all__ = ["EXACT", "StepOpening", "common_order", "exactly", "in_step", "is_endless", "reads_everything", "said_of"]
+__all__ = ["EXACT", "common_order", "exactly", "in_step", "is_endless", "reads_everything", "said_of"]
 
 EXACT = "`forebay index` makes this exact"
 _DROPPING = ("_select", "_rsample")  # what they leave out may differ from rank to rank
@@ -51,17 +51,10 @@ def exactly(begin: Pass, n: int, given: int = 0, *, ranks: int = 1) -> Iterator[
         rest = False
 
 
-class StepOpening(NamedTuple):
-    """What ranks have in common before an epoch begins: the greatest ``number`` of an epoch, and ``same`` counts on all of them."""
-
-    number: int = 0
-    same: bool = False
-
-
 def in_step(
     begin: Pass,
     ballot: StepVote,
-    opened: Callable[[StepOpening], bool],
+    opened: Callable[[VoteResult], bool],
     *,
     repeat: bool,
     number: int = 0,
@@ -89,7 +82,7 @@ def in_step(
             "ranks have shuffled shards with different seeds or epoch=, have lists of different lengths, or go on from states of different "
             "steps: some would be read twice, others by nobody. Give all ranks the same list, seed, epoch and checkpoint"
         )
-    equal = opened(StepOpening(verdict.number, verdict.same))
+    equal = opened(verdict)
     repeat = repeat and not equal
     batches, given, taken = _told(ballot, 1, lambda: iter(begin())), 0, not fresh
     try:

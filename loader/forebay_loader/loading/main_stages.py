@@ -35,14 +35,10 @@ class _RowSnapshot(NamedTuple):
     row: int
     read: int
     refs: "array[int]"
-    draws: Any
+    draws: str
 
     def state(self) -> dict[str, Any]:
-        rng = random.Random()  # noqa: S311  # an order, no secret
-        if self.draws is not None:
-            rng.setstate(self.draws)
-        draws = "" if self.draws is None else draws_of(rng)
-        return {"row": self.row, "read": self.read, "refs": packed(self.refs), "rng": draws}
+        return {"row": self.row, "read": self.read, "refs": packed(self.refs), "rng": self.draws}
 
 
 class HeldRows(NamedTuple):
@@ -128,7 +124,7 @@ class MainStages:
         while len(self._batches) > 1 and self._batches[1][1] <= oldest:
             del self._batches[0]
         number, first = self._batches[0]
-        return _RowSnapshot(number - 1, first, self._read, self._refs[:], None if self._rng is None else self._rng.getstate())
+        return _RowSnapshot(number - 1, first, self._read, self._refs[:], "" if self._rng is None else draws_of(self._rng))
 
     def _rest(self, outputs: Iterator[Any], skip: int) -> Iterator[Any]:
         for _ in range(skip):
@@ -140,7 +136,7 @@ class MainStages:
     def _rows(self, batches: Iterator[Any], spread: Optional[Spread]) -> Iterator[Any]:
         """The rows of ``batches``, or these themselves, but for those that were handed out before."""
         start = self._start
-        below, wanted = (0, set()) if start is None else (int(start["read"]), set(unpacked(start["refs"], "refs")))
+        below, wanted = (0, set()) if start is None else (int(start["read"]), set(unpacked(start["refs"])))
         for batch in batches:
             self._batches.append((self._at(), self._read))
             for row in [batch] if spread is None else spread(iter([batch])):
@@ -169,7 +165,7 @@ class MainStages:
     def _refilled(self, given: Iterator[Any]) -> list[Any]:
         """The rows that the buffer held."""
         assert self._start is not None
-        self._refs.extend(unpacked(self._start["refs"], "refs"))
+        self._refs.extend(unpacked(self._start["refs"]))
         places = {ref: place for place, ref in enumerate(self._refs)}
         rows: list[Any] = [None] * len(places)
         for came in range(len(places)):

@@ -26,7 +26,7 @@ class _WorkerEntry(NamedTuple):
     at: int
     batches: int
     outputs: int
-    taken: Optional[Taken]
+    taken: Taken
     state: Optional[Mapping[str, Any]]
 
 
@@ -45,10 +45,9 @@ class PassBooks:
         self._told = [(0, 0, 0)] * len(self._logs)  # of what each worker will tell again, in which pass: its data set draws it again
         for one in () if start is None else start.states:
             log, taken = self._logs[one["worker"]], _taken(one)
-            log.append(_WorkerEntry(0, 0, 0, None, one["state"]))
+            log.append(_WorkerEntry(0, 0, 0, Taken.nothing(), one["state"]))
             log.append(_WorkerEntry(0, one["since"], one["outputs"], taken, None))
-            if taken is not None:
-                self._told[one["worker"]] = len(taken.ordinals), len(taken.begun), one["state"].get("turn", 0)  # bytes of the ordinals
+            self._told[one["worker"]] = len(taken.ordinals), len(taken.begun), one["state"].get("turn", 0)  # bytes of the ordinals
 
     def __repr__(self) -> str:
         return f"<PassBooks of epoch {self.epoch}, {self.at} batches, {sum(map(len, self._logs))} entries>"
@@ -56,9 +55,9 @@ class PassBooks:
     def took(self, carried: Carried, oldest: int) -> None:
         """The next batch came. Nobody will ask for less than the first ``oldest`` batches any more."""
         self.at += 1
-        taken = None if carried.taken is None else Taken(*carried.taken)
+        taken = Taken(*carried.taken)
         ordinals, begun, turn = self._told[carried.worker]
-        if taken is not None and (ordinals or begun):
+        if ordinals or begun:
             if carried.state is not None and carried.state.get("turn", 0) != turn:
                 begun = 0  # it tells the shards of a later pass
             taken = taken._replace(ordinals=taken.ordinals[ordinals:], begun=taken.begun[begun:])
@@ -140,7 +139,7 @@ def _told(entries: Sequence[_WorkerEntry], state: Mapping[str, Any], at: int, ha
 
 
 def _ordinals(entry: _WorkerEntry) -> "array[int]":
-    return array("i", b"" if entry.taken is None else entry.taken.ordinals)
+    return array("i", entry.taken.ordinals)
 
 
 def _handed(entry: _WorkerEntry, at: int, handed: Optional[Handed]) -> "array[int]":
@@ -152,26 +151,22 @@ def _handed(entry: _WorkerEntry, at: int, handed: Optional[Handed]) -> "array[in
 def _since(entries: Sequence[_WorkerEntry], at: int, handed: Optional[Handed]) -> dict[str, Any]:
     gone = [one for one in entries if one.at <= at]
     found: dict[str, Any] = {"since": sum(one.batches for one in gone), "outputs": sum(one.outputs for one in gone)}
-    if any(one.taken is not None for one in entries):
-        items = [item for one in entries if one.taken is not None for item in one.taken.begun]
-        found["samples"] = sum(len(one.taken.ordinals) // NUMBER_BYTES for one in gone if one.taken is not None)
-        found["handed"] = packed(ordinal for one in entries for ordinal in _handed(one, at, handed) if ordinal >= 0)
-        found["items"] = sum(len(one.taken.begun) for one in gone if one.taken is not None)
-        for place, name in enumerate(_COLUMNS):
-            found[name] = packed(item[place] for item in items)
-        found["etags"] = {str(item): etag for one in entries if one.taken is not None for item, etag in one.taken.etags.items()}
-        last = gone[-1].taken if gone else None
-        if last is not None and last.read >= 0:
-            found["read"], found["held"] = last.read, last.held
+    items = [item for one in entries for item in one.taken.begun]
+    found["samples"] = sum(len(one.taken.ordinals) // NUMBER_BYTES for one in gone)
+    found["handed"] = packed(ordinal for one in entries for ordinal in _handed(one, at, handed) if ordinal >= 0)
+    found["items"] = sum(len(one.taken.begun) for one in gone)
+    for place, name in enumerate(_COLUMNS):
+        found[name] = packed(item[place] for item in items)
+    found["etags"] = {str(item): etag for one in entries for item, etag in one.taken.etags.items()}
+    if gone and gone[-1].taken.read >= 0:
+        found["read"], found["held"] = gone[-1].taken.read, gone[-1].taken.held
     return found
 
 
-def _taken(entry: Mapping[str, Any]) -> Optional[Taken]:
+def _taken(entry: Mapping[str, Any]) -> Taken:
     """What its batches before were made of, which are drawn again; those behind are read again and tell it anew."""
-    if "handed" not in entry:
-        return None
-    columns = [unpacked(entry[name], name) for name in _COLUMNS]
+    columns = [unpacked(entry[name]) for name in _COLUMNS]
     items = tuple(zip(*columns))  # noqa: B905  # strict= is not of 3.9
-    etags = {int(item): str(etag) for item, etag in (entry.get("etags") or {}).items()}
-    handed = unpacked(entry["handed"], "handed")[: int(entry["samples"])].tobytes()
-    return Taken(handed, items[: int(entry["items"])], etags, int(entry.get("read", -1)), int(entry.get("held", -1)))
+    etags = {int(item): etag for item, etag in entry["etags"].items()}
+    handed = unpacked(entry["handed"])[: entry["samples"]].tobytes()
+    return Taken(handed, items[: entry["items"]], etags, entry.get("read", -1), entry.get("held", -1))

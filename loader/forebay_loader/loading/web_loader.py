@@ -29,7 +29,7 @@ from forebay_loader.loading.loader_progress import LoaderProgress
 from forebay_loader.loading.loader_start import LoaderStart
 from forebay_loader.loading.rank_agreement import FIRST_S, Agreement, Said, agreement_of, site, watched
 from forebay_loader.loading.resumable_loader import ResumableLoader
-from forebay_loader.loading.step_vote import StepVote, group_is_up
+from forebay_loader.loading.step_vote import StepVote, VoteResult, group_is_up
 from forebay_loader.loading.worker_start import Handover, WorkerInit, start_method
 from forebay_loader.meter.profile_ranges import RangedStages
 from forebay_loader.meter.stalls import around, install, loader_totals
@@ -83,9 +83,6 @@ class LoaderArguments(SimpleNamespace):
 
 
 TIMEOUT_S = 1800.0  # what torch gives a gloo group: longer than any checkpoint that one rank writes while the others wait
-_POSITIONAL = tuple(
-    name for name, one in inspect.signature(DataLoader.__init__).parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD
-)[2:]
 
 
 class WebLoader(RangedStages, ResumableLoader):
@@ -142,9 +139,9 @@ class WebLoader(RangedStages, ResumableLoader):
         self._site = site()
         install()
         dataset = shareable(dataset, drop=tail == "drop") if equal_steps else dataset
-        how = _by_name(positional, how)
+        how = dict(inspect.signature(DataLoader).bind(dataset, *positional, **how).arguments)
         handover = Handover(int(how.get("num_workers") or 0))
-        DataPipeline.__init__(self, _data_loader(dataset, self._world, handover, how))
+        DataPipeline.__init__(self, _data_loader(self._world, handover, how))
         self._keep_state(snapshot_every, handover)
         self._alone()
         if batches_per_epoch is not None:
@@ -252,7 +249,7 @@ class WebLoader(RangedStages, ResumableLoader):
         begun = start.epoch - (start.passes if epochs is not None else 0)  # ranks may have come to other passes of the same steps
         common = steps.common_order(self._dataset, (begun, start.made) if start.midway else ())
 
-        def opened(said: steps.StepOpening) -> bool:
+        def opened(said: VoteResult) -> bool:
             if epochs is not None and said.number != number and not start.midway:
                 epochs.set(said.number)
             return self._share(counts if said.same else None) and not self._uneven
@@ -367,17 +364,10 @@ def _as_before(start: LoaderStart, counts: Optional[dict[str, int]]) -> Optional
     return counts
 
 
-def _by_name(positional: Sequence[Any], how: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of torch's ``DataLoader``."""
-    if len(positional) > len(_POSITIONAL):
-        raise TypeError(f"WebLoader() takes {len(_POSITIONAL)} arguments by position after the data set, {len(positional)} were given")
-    return {**dict(zip(_POSITIONAL, positional)), **how}  # noqa: B905  # strict= is not of 3.9
-
-
-def _data_loader(dataset: Any, world: World, handover: Handover, how: dict[str, Any]) -> Any:
+def _data_loader(world: World, handover: Handover, how: dict[str, Any]) -> Any:
     """torch's ``DataLoader``, whose workers know what this process knows."""
     if how.get("num_workers"):
         how["worker_init_fn"] = WorkerInit(how.get("worker_init_fn"), world, handover)
         if how.get("multiprocessing_context") is None:
-            how["multiprocessing_context"] = start_method(dataset, how["worker_init_fn"], how.get("collate_fn"))
-    return DataLoader(dataset, **how)
+            how["multiprocessing_context"] = start_method(how["dataset"], how["worker_init_fn"], how.get("collate_fn"))
+    return DataLoader(**how)

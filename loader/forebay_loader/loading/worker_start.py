@@ -10,6 +10,7 @@ from forebay_loader.base.notices import notice_once
 from forebay_loader.dataset.webdataset_compat import picklable_length
 from forebay_loader.identity.world import Worker, World, play
 from forebay_loader.loading.loader_start import LoaderStart
+from forebay_loader.resume.state_parts import sealed
 from forebay_loader.stream.webdataset_openers import enable, enabled
 
 __all__ = ["Handover", "WorkerInit", "start_method"]
@@ -47,7 +48,7 @@ class Handover:
         if start is None:
             return
         # A worker's state, and how many outputs after it were handed out: they are drawn again and left out.
-        state = next(({**one["state"], "drop": int(one["outputs"])} for one in start.states if one["worker"] == role), start.merged)
+        state = next((sealed({**one["state"], "drop": one["outputs"]}) for one in start.states if one["worker"] == role), start.merged)
         if state is not None:
             dataset.load_state_dict(state)
 

@@ -104,14 +104,14 @@ class BegunShards:
         found = self._etags.get(item, "")
         return found if found.endswith('"') else ""
 
-    def etags_from(self, ordinal: int) -> dict[str, str]:
-        """Of all items from that of ``ordinal`` on, as far as they have one."""
-        oldest = max(0, self.place(ordinal)[0]) if len(self) else 0
-        return {str(item): self._etags[item] for item in range(oldest, len(self)) if item in self._etags}
-
     def etags_since(self, count: int) -> dict[int, str]:
         """Of the items behind the first ``count``, as far as they have one."""
         return {item: self._etags[item] for item in range(count, len(self)) if item in self._etags}
+
+    def etags_from(self, ordinal: int) -> dict[str, str]:
+        """Of all items from that of ``ordinal`` on."""
+        oldest = max(0, self.place(ordinal)[0]) if len(self) else 0
+        return {str(item): etag for item, etag in self.etags_since(oldest).items()}
 
     def opened(self, opened: Mapping[str, Any]) -> None:
         """``opened`` has a stream now. Raises ``ValueError`` as ``check_version``."""

@@ -18,19 +18,12 @@ from forebay_loader.meter.skips.counts import Tally
 from forebay_loader.resume.begun_shards import ITEM, BegunShards, left
 from forebay_loader.resume.pass_state import PassState, Ranges, packed
 
-__all__ = ["Again", "Cursor", "Holder", "Made", "Taken", "TakenSamples", "cursor_here", "putting_together"]
+__all__ = ["Again", "Cursor", "Made", "Taken", "TakenSamples", "cursor_here", "note", "putting_together"]
 
 
 Made = Union[int, "array[int]"]  # the ordinals that an output was made of
 _PIPELINE = threading.local()  # .cursor: of the pipeline that is being put together in this thread
 os.register_at_fork(after_in_child=lambda: vars(_PIPELINE).clear())  # what a stage forks meanwhile reads for itself
-
-
-class Holder(Protocol):
-    """A stage that holds samples while its output is looked at, or counts them."""
-
-    def state(self) -> dict[str, Any]:
-        """Plain values, and arrays of ordinals: "refs" of samples that were not given yet, "given" of others that it needs."""
 
 
 class Again(Protocol):
@@ -42,34 +35,6 @@ class Again(Protocol):
     def one(self, ordinal: int) -> Any: ...
 
     def batch(self, ordinals: Iterable[int]) -> Any: ...
-
-
-def _never() -> bool:
-    return False
-
-
-def _untold() -> int:
-    return -1
-
-
-class ReadCount:
-    """How many samples were read, those before the resume included: the next ordinal."""
-
-    def __init__(self, before: int) -> None:
-        self._before = before
-        self._tally = Tally()
-
-    def __repr__(self) -> str:
-        return f"<ReadCount {self.now()}>"
-
-    def counting(self, samples: Iterable[Any]) -> Iterator[Any]:
-        return self._tally.counting(samples)
-
-    def now(self) -> int:
-        return self._before + self._tally.now()
-
-    def last(self) -> int:
-        return self._before + self._tally.now() - 1
 
 
 class Cursor:
@@ -92,11 +57,14 @@ class Cursor:
         self.done = done or {}
         self.shards = BegunShards(urls, began, etags)
         self.stripe = (0, 1) if began is None else began.stripe
-        self.holders: list[tuple[Holder, Callable[[], int]]] = []  # each with what counts its samples
-        self._reading = ReadCount(0 if began is None else began.read)
-        self.made: Callable[[], Made] = self._reading.last  # of what the last output of the stages so far was made; no cycle through this
+        self.holders: list[tuple[Callable[[], dict[str, Any]], Callable[[], int]]] = []  # each with what counts its samples
+        before, tally = 0 if began is None else began.read, Tally()
+        self._before, self._tally = before, tally
+        self.made: Callable[[], Made] = lambda: (
+            before + tally.now() - 1
+        )  # of what the last output of the stages so far was made; no cycle through this
         self.reads = False  # whether the stages so far read shards: what comes before passes shards on
-        self.waits: Callable[[], bool] = _never  # whether the reader holds a sample back while it opens the next shard
+        self.waits: Callable[[], bool] = lambda: False  # whether the reader holds a sample back while it opens the next shard
         self.again: Optional[Again] = None  # for the stage that is put together now
 
     def __repr__(self) -> str:
@@ -105,11 +73,7 @@ class Cursor:
     @property
     def read(self) -> int:
         """The next ordinal."""
-        return self._reading.now()
-
-    def last(self) -> int:
-        """The ordinal of the sample that was read last."""
-        return self._reading.last()
+        return self._before + self._tally.now()
 
     @property
     def own(self) -> int:
@@ -120,7 +84,7 @@ class Cursor:
     def counting(self, samples: Iterable[Any]) -> Iterator[Any]:
         """``samples``, which are all that the reader gives, and in its order."""
         self.reads = True
-        return self._reading.counting(samples)
+        return self._tally.counting(samples)
 
     def left(self, items: Iterable[Any]) -> Iterator[Any]:
         """Of the ``items`` of the whole pass those that are not behind: what follows announces what will be read."""
@@ -148,24 +112,25 @@ class Cursor:
         return 0
 
     def hold(
-        self, kind: str, holder: Holder, made: Optional[Callable[[], Made]] = None, count: Callable[[], int] = _untold
+        self,
+        kind: str,
+        state: Callable[[], dict[str, Any]],
+        made: Optional[Callable[[], Made]] = None,
+        count: Callable[[], int] = lambda: -1,
     ) -> Optional[Mapping[str, Any]]:
-        """``holder``, a ``kind``, is the next stage that has a state, and ``made`` tells of its outputs; ``count`` how many samples it
-        holds, a number below 0 once it has seen the end. What it held in the state gone on from. Raises ``ValueError`` where that is of
-        another stage."""
+        """The next stage that holds or counts samples is a ``kind``. Its ``state`` is plain values, and arrays of ordinals: "refs" of
+        samples that were not given yet, "given" of others that it needs. ``made`` tells of its outputs; ``count`` how many samples it
+        holds, a number below 0 once it has seen the end. Gives what it held in the state gone on from. Raises ``ValueError`` where that is
+        of another stage."""
         at = len(self.holders)
-        self.holders.append((holder, count))
+        self.holders.append((state, count))
         if made is not None:
             self.made = made
         if self.began is None:
             return None
-        if at >= len(self.began.buffers):
-            raise ValueError(
-                f"the state is damaged: it tells of {len(self.began.buffers)} stages that hold samples, and there are more here"
-            )
         held = self.began.buffers[at]
-        if held.get("kind") != kind:
-            raise ValueError(f"the state is damaged: buffer {at + 1} is of a {held.get('kind')!r}, and the stage here is a {kind!r}")
+        if held["kind"] != kind:
+            raise ValueError(f"the state cannot be resumed: buffer {at + 1} is of a {held['kind']!r}, and the stage here is a {kind!r}")
         return held
 
     def held(self) -> int:
@@ -180,9 +145,9 @@ class Cursor:
 
     def state(self) -> dict[str, Any]:
         """Plain values, as ``PassState`` reads them."""
-        buffers = [holder.state() for holder, _ in self.holders]
+        buffers = [state() for state, _ in self.holders]
         oldest = min(
-            (min(value) for buffer in buffers for value in buffer.values() if isinstance(value, array) and value), default=self.last()
+            (min(value) for buffer in buffers for value in buffer.values() if isinstance(value, array) and value), default=self.read - 1
         )
         shards, firsts, ordinals = map(packed, self.shards.items)
         found = {"turn": self.turn, "stripe": list(self.stripe), "shards": shards, "firsts": firsts, "ordinals": ordinals}
@@ -195,6 +160,14 @@ class Cursor:
 
 def _plain(buffer: Mapping[str, Any]) -> dict[str, Any]:
     return {name: packed(value) if isinstance(value, array) else value for name, value in buffer.items()}
+
+
+def note(ordinals: array[int], made: Made) -> None:
+    """``made`` goes behind ``ordinals``."""
+    if isinstance(made, int):
+        ordinals.append(made)
+    else:
+        ordinals.extend(made)
 
 
 @contextmanager
@@ -225,18 +198,12 @@ class TakenSamples:
 
     def note(self) -> None:
         """An output was given."""
-        made = self._cursor.made()
-        if isinstance(made, int):
-            self._ordinals.append(made)
-        else:
-            self._ordinals.extend(made)
+        note(self._ordinals, self._cursor.made())
 
     def look(self) -> Taken:
         ordinals, self._ordinals = self._ordinals, array("i")
         cursor, before = self._cursor, self._items
         self._items = len(cursor.shards)
-        if self._items == before:
-            return Taken(ordinals.tobytes(), (), {}, cursor.read, cursor.held())
         begun = tuple(zip(*cursor.shards.items.since(before)))  # noqa: B905  # strict= is not of 3.9
         return Taken(ordinals.tobytes(), begun, cursor.shards.etags_since(before), cursor.read, cursor.held())
 

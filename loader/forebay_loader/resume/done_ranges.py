@@ -50,7 +50,7 @@ def joined(ranges: Iterable[Sequence[int]]) -> list[Range]:
 
 def held_refs(state: Mapping[str, Any]) -> set[int]:
     """The ordinals that wait in the buffers of a worker's ``state``."""
-    return {ref for buffer in state.get("buffers", ()) for ref in unpacked(buffer.get("refs", ""), "refs")}
+    return {ref for buffer in state.get("buffers", ()) for ref in unpacked(buffer.get("refs", ""))}
 
 
 def consumed(state: Mapping[str, Any], since: Mapping[str, Any], *, by_pieces: bool = False) -> Consumed:
@@ -58,9 +58,9 @@ def consumed(state: Mapping[str, Any], since: Mapping[str, Any], *, by_pieces: b
 
     ``by_pieces``: workers read pieces of shards, so that none knows where a shard ends.
     """
-    items = _items(state, since)
+    items = _Items(*([*unpacked(state[name]), *unpacked(since.get(name, ""))] for name in _Items._fields))
     stripe, stripes = state.get("stripe", (0, 1))
-    handed = sorted(set(unpacked(since.get("handed", ""), "handed")))
+    handed = sorted(set(unpacked(since.get("handed", ""))))
     held = sorted(held_refs(state).difference(handed))
     read = int(state["read"])
     ranges: dict[int, list[Range]] = {}
@@ -71,24 +71,12 @@ def consumed(state: Mapping[str, Any], since: Mapping[str, Any], *, by_pieces: b
         ranges.setdefault(shard, []).extend((one + moved, end + moved) for one, end in each)
     for ordinal in handed[bisect_left(handed, read) :]:
         at = bisect_right(items.ordinals, ordinal) - 1
-        if at < 0:
-            raise ValueError(f"the state is damaged: sample {ordinal} was handed out, of no shard that its worker had begun")
         number = ordinal - items.ordinals[at] + items.firsts[at]
         ranges.setdefault(items.shards[at], []).append((number, number + 1))
     totals = {} if by_pieces else dict(_ended(items, read if state.get("over") else None))
     whole = not by_pieces and stripes == 1
     begun = [shard for shard, first in zip(items.shards, items.firsts) if whole and not first]  # noqa: B905  # strict= is not of 3.9
     return Consumed({shard: joined(each) for shard, each in ranges.items()}, totals, begun)
-
-
-def _items(state: Mapping[str, Any], since: Mapping[str, Any]) -> _Items:
-    shards, firsts, ordinals = ([*unpacked(state[name], name), *unpacked(since.get(name, ""), name)] for name in _Items._fields)
-    if not len(shards) == len(firsts) == len(ordinals) or ordinals != sorted(ordinals):
-        raise ValueError(
-            f"the state is damaged: it tells {len(shards)} shards, the first samples of {len(firsts)}, and where {len(ordinals)} began in "
-            "the worker's pass, which should be equally many, in order"
-        )
-    return _Items(shards, firsts, ordinals)
 
 
 def _read(items: _Items, read: int) -> Iterator[tuple[int, int, int, int]]:

@@ -10,8 +10,8 @@ from hashlib import blake2b
 from itertools import count
 from typing import Any, Callable, Iterable, Iterator, Optional
 
-from forebay_loader.resume.cursor import Cursor, Made
-from forebay_loader.resume.pass_state import refs_of, whole_of
+from forebay_loader.resume.cursor import Cursor, Made, note
+from forebay_loader.resume.pass_state import refs_of
 
 __all__ = ["BatchRows", "FullBatches", "SeededPart", "StreamSlice"]
 
@@ -28,8 +28,8 @@ class FullBatches:
         self._partial = partial
         self._upstream = cursor.made
         self._made = array("i")
-        held = cursor.hold("batch", self, self._of_last, self._held)
-        self._ended = held is not None and held.get("ended") is True
+        held = cursor.hold("batch", self.state, self._of_last, self._held)
+        self._ended = held is not None and bool(held["ended"])
 
     def __repr__(self) -> str:
         return f"<FullBatches of {self._size}>"
@@ -48,7 +48,7 @@ class FullBatches:
         made = array("i")
         for sample in () if self._ended else data:
             batch.append(sample)
-            _note(made, self._upstream())
+            note(made, self._upstream())
             if len(batch) >= self._size:
                 self._made, made = made, array("i")
                 yield batch if self._collate is None else self._collate(batch)
@@ -66,9 +66,9 @@ class BatchRows:
         self._spread = spread
         self._upstream = cursor.made
         self._again = cursor.again
-        held = cursor.hold("rows", self, self._of_last)
+        held = cursor.hold("rows", self.state, self._of_last)
         self._refs = array("i") if held is None else refs_of(held)
-        self._given = 0 if held is None else whole_of(held, "rows")
+        self._given = 0 if held is None else int(held["rows"])
         self._rows = self._given + 1 if self._refs else 0  # of a batch that is gone on with some are left
 
     def __repr__(self) -> str:
@@ -110,8 +110,8 @@ class StreamSlice:
         self._start = place.start or 0
         self._stop = place.stop
         self._step = place.step or 1
-        held = cursor.hold("slice", self)
-        self._taken = 0 if held is None else whole_of(held, "taken")
+        held = cursor.hold("slice", self.state)
+        self._taken = 0 if held is None else int(held["taken"])
 
     def __repr__(self) -> str:
         return f"<StreamSlice at {self._taken}>"
@@ -154,10 +154,3 @@ class SeededPart:
             told = f"{self._key}/{ordinal}/{row}".encode()
             if int.from_bytes(blake2b(told, digest_size=8).digest(), "big") < self._below:
                 yield sample
-
-
-def _note(made: "array[int]", more: Made) -> None:
-    if isinstance(more, int):
-        made.append(more)
-    else:
-        made.extend(more)

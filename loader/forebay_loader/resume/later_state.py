@@ -11,9 +11,9 @@ from __future__ import annotations
 import random
 from array import array
 from itertools import count, islice
-from typing import Any, Iterator, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
-from forebay_loader.resume.pass_state import drawn_by, draws_of, packed, refs_of, unpacked, whole_of
+from forebay_loader.resume.pass_state import drawn_by, draws_of, packed, refs_of, unpacked
 from forebay_loader.resume.sample_buffer import drawn_refs
 
 __all__ = ["later"]
@@ -23,33 +23,24 @@ _ENDLESS = "of -1 each"  # an iteration of so many outputs ends with one of them
 
 
 def later(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A worker's entry in a loader's state, with a state behind the outputs since where that can be told; else ``entry`` itself.
-
-    Raises ``ValueError`` where it is damaged.
-    """
-    state, outputs = entry["state"], whole_of(entry, "outputs")
-    if not outputs or not _told(entry) or state.get("resume") != "exact" or state.get("over") or state.get("kind"):
+    """A worker's entry in a loader's state, with a state behind the outputs since where that can be told; else ``entry`` itself."""
+    state, outputs = entry["state"], entry["outputs"]
+    if not outputs or entry.get("held", -1) < 0 or state.get("resume") != "exact" or state.get("over") or state.get("kind"):
         return entry
     if not str(state.get("made_of", {}).get("passes", "")).endswith(_ENDLESS):
         return entry
-    samples, items = whole_of(entry, "samples"), whole_of(entry, "items")
-    handed = unpacked(entry["handed"], "handed")
+    samples, items = entry["samples"], entry["items"]
+    handed = unpacked(entry["handed"])
     buffers = _buffers(state, handed[:samples], entry)
     if buffers is None:
         return entry
-    columns = {name: unpacked(entry.get(name), name) for name in _COLUMNS}
-    found = {name: unpacked(state.get(name), name) + columns[name][:items] for name in _COLUMNS}
+    columns = {name: unpacked(entry[name]) for name in _COLUMNS}
+    found = {name: unpacked(state[name]) + columns[name][:items] for name in _COLUMNS}
     etags = _etags(state, entry, found["ordinals"], buffers)
-    moved = {**state, "yielded": whole_of(state, "yielded") + outputs, "read": entry["read"], "buffers": buffers, "etags": etags}
+    moved = {**state, "yielded": state["yielded"] + outputs, "read": entry["read"], "buffers": buffers, "etags": etags}
     moved.update((name, packed(column)) for name, column in found.items())
     rest = {name: packed(column[items:]) for name, column in columns.items()}
     return {**entry, "state": moved, "since": 0, "outputs": 0, "handed": packed(handed[samples:]), "samples": 0, "items": 0, **rest}
-
-
-def _told(entry: Mapping[str, Any]) -> bool:
-    """Whether the state tells where its last batch left the pass, as those that older loaders wrote do not."""
-    known = isinstance(entry.get("etags"), Mapping) and "handed" in entry
-    return known and all(type(entry.get(name)) is int and entry[name] >= 0 for name in ("read", "held"))
 
 
 def _buffers(state: Mapping[str, Any], handed: array[int], entry: Mapping[str, Any]) -> Optional[list[Mapping[str, Any]]]:
@@ -60,17 +51,15 @@ def _buffers(state: Mapping[str, Any], handed: array[int], entry: Mapping[str, A
         return None
     if kinds[:1] != ["shuffle"]:
         return None if entry["held"] else list(buffers)
-    shuffle = _drawn_on(buffers[0], handed, whole_of(state, "read"), entry)
+    shuffle = _drawn_on(buffers[0], handed, state["read"], entry)
     return None if shuffle is None else [shuffle, *buffers[1:]]
 
 
 def _drawn_on(buffer: Mapping[str, Any], handed: array[int], read: int, entry: Mapping[str, Any]) -> Optional[Mapping[str, Any]]:
     """``buffer`` after it gave ``handed``; None where its draws give other samples, or leave another number of them."""
-    if "bufsize" not in buffer:
-        return None
     held, arriving = refs_of(buffer), count(read)
-    rng = drawn_by(random.Random(), buffer.get("rng"))  # noqa: S311  # an order, no secret
-    draws = drawn_refs(rng, held, whole_of(buffer, "bufsize"), whole_of(buffer, "initial"), arriving)
+    rng = drawn_by(random.Random(), buffer["rng"])  # noqa: S311  # an order, no secret
+    draws = drawn_refs(rng, held, buffer["bufsize"], buffer["initial"], arriving)
     if array("i", islice(draws, len(handed))) != handed or next(arriving) != entry["read"] or len(held) != entry["held"]:
         return None
     return {**buffer, "refs": packed(held), "rng": draws_of(rng)}
@@ -81,12 +70,9 @@ def _etags(
 ) -> dict[str, str]:
     """The versions of the shards that hold what is still needed."""
     oldest = min((min(refs) for refs in map(refs_of, buffers) if refs), default=int(entry["read"]) - 1)
-    told = {**(state.get("etags") or {}), **entry["etags"]}
-    return dict(_needed(told, ordinals, oldest))
-
-
-def _needed(etags: Mapping[str, str], ordinals: array[int], oldest: int) -> Iterator[tuple[str, str]]:
-    for item, etag in etags.items():
+    needed: dict[str, str] = {}
+    for item, etag in {**state["etags"], **entry["etags"]}.items():
         ends = int(item) + 1
-        if ends == len(ordinals) or (ends < len(ordinals) and ordinals[ends] > oldest):
-            yield str(item), etag
+        if ends == len(ordinals) or (ends < len(ordinals) and ordinals[ends] > oldest):  # some were begun behind what was handed out
+            needed[str(item)] = etag
+    return needed

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any, Iterable, Iterator, Mapping, Sequence, Union
 
-from forebay_loader.resume.done_ranges import Range, consumed, joined
-from forebay_loader.resume.state_parts import FORMAT, RankPart, WorkerPart, counts_outputs, rank_part, sealed
+from forebay_loader.resume.done_ranges import consumed, joined
+from forebay_loader.resume.state_parts import FORMAT, RankPart, WorkerPart, rank_part, sealed
 
 __all__ = ["merge_states"]
 
@@ -40,10 +41,13 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     _check_world(ranks)
     parts = [part for rank in ranks for part in rank.workers]
     known = [part for part in parts if part.state is not None]
-    made_of = _alike("what their data sets are made of", ((part.where, _common(part.made_of)) for part in known)) if known else {}
+    told = ((part.where, {name: value for name, value in part.made_of.items() if name not in _OWN}) for part in known)
+    made_of = _alike("what their data sets are made of", told) if known else {}
     _check_kind(made_of)
     epoch = _alike("epoch", ((f"rank {rank.rank}", rank.epoch) for rank in ranks))
-    _check_told(ranks)
+    for rank in ranks:  # one that ended at once, for there was nothing for it to read, has nothing to say
+        if rank.given and all(part.state is None for part in rank.workers):
+            raise ValueError(f"{_REFUSED}: rank {rank.rank} handed out {rank.given} batches, and none of its workers says where it stands")
     over = all(rank.over for rank in ranks)
     turn = _alike("pass within the epoch", _turns(ranks)) or 0
     passes = _alike("pass of the loader", ((f"rank {rank.rank}", (rank.passes, rank.first)) for rank in ranks if not rank.over)) or (0, 0)
@@ -65,33 +69,17 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return sealed(found)
 
 
-class _Shard:
-    """What is done of one shard, by whomever."""
-
-    def __init__(self) -> None:
-        self.ranges: list[Sequence[int]] = []
-        self.total: int | None = None
-        self.whole = False
-
-    def told(self) -> Union[str, list[list[int]], None]:
-        ranges = joined(self.ranges)
-        if self.whole or (self.total is not None and ranges == joined([(0, self.total)])):
-            return "all"
-        return [list(each) for each in ranges] or None
-
-    def add(self, done: Union[str, Iterable[Sequence[int]]]) -> None:
-        if done == "all":
-            self.whole = True
-        else:
-            self.ranges.extend(each for each in done if not isinstance(each, str))
-
-
 def _done(parts: Sequence[WorkerPart], before: Iterable[Mapping[str, Any]], *, by_pieces: bool) -> Done:
-    shards: dict[int, _Shard] = {}
+    ranges: defaultdict[int, list[Sequence[int]]] = defaultdict(list)
+    totals: dict[int, int] = {}
+    whole: set[int] = set()
     readers: dict[int, WorkerPart] = {}
     for done in (*before, *(part.done for part in parts)):
         for name, told in done.items():
-            shards.setdefault(int(name), _Shard()).add(told)
+            if told == "all":
+                whole.add(int(name))
+            else:
+                ranges[int(name)] += told
     for part in parts:
         found = consumed(part.state or {}, part.since, by_pieces=by_pieces)
         for shard in found.begun:
@@ -101,22 +89,25 @@ def _done(parts: Sequence[WorkerPart], before: Iterable[Mapping[str, Any]], *, b
                     f"{_REFUSED}: {other.where} and {part.where} both read all of shard {shard} of the list, so nothing is shared out "
                     "between them. Where every rank reads everything, each goes on with a state of its own, in a world of any size"
                 )
-        _add(shards, found.ranges, found.totals)
-    told = ((shard, shards[shard].told()) for shard in sorted(shards))
-    return {str(shard): each for shard, each in told if each is not None}
-
-
-def _add(shards: dict[int, _Shard], ranges: Mapping[int, Sequence[Range]], totals: Mapping[int, int]) -> None:
-    for shard, each in ranges.items():
-        shards.setdefault(shard, _Shard()).add(each)
-    for shard, total in totals.items():
-        shards.setdefault(shard, _Shard()).total = total
+        for shard, each in found.ranges.items():
+            ranges[shard] += each
+        totals.update(found.totals)
+    made: Done = {}
+    for shard in sorted({*ranges, *totals, *whole}):
+        parted = joined(ranges[shard])
+        if shard in whole or (shard in totals and parted == joined([(0, totals[shard])])):
+            made[str(shard)] = "all"
+        elif parted:
+            made[str(shard)] = [list(each) for each in parted]
+    return made
 
 
 def _etags(ranks: Iterable[RankPart], parted: set[str]) -> dict[str, str]:
     """Of the shards that are done in part. Raises ``ValueError`` where two workers read different versions of one."""
     found: dict[str, tuple[str, str]] = {}
-    for where, shard, etag in _versions(ranks):
+    told = [(f"rank {rank.rank}", shard, etag) for rank in ranks for shard, etag in rank.etags.items()]
+    told += [(part.where, str(shard), etag) for rank in ranks for part in rank.workers for shard, etag in part.etags()]
+    for where, shard, etag in told:
         first, before = found.setdefault(shard, (where, etag))
         if before != etag:
             raise ValueError(
@@ -124,13 +115,6 @@ def _etags(ranks: Iterable[RankPart], parted: set[str]) -> dict[str, str]:
                 "between, and the numbers of its samples with it. Begin the epoch again"
             )
     return {shard: etag for shard, (_, etag) in sorted(found.items(), key=lambda one: int(one[0])) if shard in parted}
-
-
-def _versions(ranks: Iterable[RankPart]) -> Iterator[tuple[str, str, str]]:
-    for rank in ranks:
-        yield from ((f"rank {rank.rank}", shard, etag) for shard, etag in rank.etags.items())
-        for part in rank.workers:
-            yield from ((part.where, str(shard), etag) for shard, etag in part.etags())
 
 
 def _alike(what: str, told: Iterable[tuple[str, Any]]) -> Any:
@@ -155,10 +139,6 @@ def _difference(one: Any, other: Any) -> tuple[Any, Any]:
     return {name: one.get(name) for name in names}, {name: other.get(name) for name in names}
 
 
-def _common(made_of: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in made_of.items() if name not in _OWN}
-
-
 def _check_world(ranks: Sequence[RankPart]) -> None:
     size = _alike("the number of ranks", ((f"rank {rank.rank}", rank.size) for rank in ranks))
     there = [rank.rank for rank in ranks]
@@ -172,14 +152,6 @@ def _check_world(ranks: Sequence[RankPart]) -> None:
     if missing:
         raise ValueError(f"{_REFUSED}: of {size} ranks {_of_ranks(missing)} is missing. What it has read would be read again")
     _alike("the number of workers", ((f"rank {rank.rank}", len(rank.workers)) for rank in ranks))
-
-
-def _check_told(ranks: Sequence[RankPart]) -> None:
-    """Raise ``ValueError`` where a rank that has read something does not say what. One that ended at once, for there was nothing for it to
-    read, has nothing to say."""
-    for rank in ranks:
-        if rank.given and all(part.state is None for part in rank.workers):
-            raise ValueError(f"{_REFUSED}: rank {rank.rank} handed out {rank.given} batches, and none of its workers says where it stands")
 
 
 def _turns(ranks: Iterable[RankPart]) -> Iterator[tuple[str, int]]:
@@ -199,15 +171,12 @@ def _of_ranks(ranks: Sequence[int]) -> str:
 
 def _check_kind(made_of: Mapping[str, Any]) -> None:
     """Raise ``ValueError`` for a data set whose epoch is no set of samples that ranks share out."""
-    for why, advice in _unshared(made_of):
-        raise ValueError(f"{_REFUSED}: {why}. {advice}")
-
-
-def _unshared(made_of: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    same = "Go on with as many ranks and workers, each with its own state"
+    why, (times, _, each) = "", str(made_of.get("passes", "1 of -1 each")).partition(" of ")
     if "resampled=True" in str(made_of.get("order")):
-        yield "shards are drawn with replacement, by each rank and worker for itself, without an epoch that could be shared out", same
-    if made_of and made_of.get("shards") is None:
-        yield "shards come from a source of their own, whose order is not known here", same
-    if counts_outputs(str(made_of.get("passes", ""))):
-        yield "with_epoch(n) on the data set counts what each worker yields, so an epoch is no set of samples", same
+        why = "shards are drawn with replacement, by each rank and worker for itself, without an epoch that could be shared out"
+    elif made_of and made_of["shards"] is None:
+        why = "shards come from a source of their own, whose order is not known here"
+    elif times != "1" and not each.startswith(("-1 ", "0 ")):
+        why = "with_epoch(n) on the data set counts what each worker yields, so an epoch is no set of samples"
+    if why:
+        raise ValueError(f"{_REFUSED}: {why}. Go on with as many ranks and workers, each with its own state")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from array import array
 from itertools import islice, repeat
-from typing import Any, Iterable, Iterator, Mapping, MutableSequence, Optional
+from typing import Any, Iterable, Iterator, MutableSequence
 
 from forebay_loader.resume.cursor import Cursor
 from forebay_loader.resume.pass_state import drawn_by, draws_of, refs_of
@@ -32,13 +32,13 @@ class SampleBuffer:
         self._initial = min(initial, bufsize)
         self._again = cursor.again
         self._upstream = cursor.made
-        held = cursor.hold("shuffle", self, self._made, self._held)
+        held = cursor.hold("shuffle", self.state, self._made, self._held)
         self.refs = array("i") if held is None else refs_of(held)
         self.samples: list[Any] = [_UNREAD] * len(self.refs)
         self._last = -1
-        self._ended = _ended(held)
+        self._ended = held is not None and bool(held["ended"])
         if held is not None:
-            drawn_by(rng, held.get("rng"))
+            drawn_by(rng, held["rng"])
 
     def __repr__(self) -> str:
         return f"<SampleBuffer {len(self.samples)}/{self._size}>"
@@ -119,7 +119,3 @@ def _popped(rng: random.Random, held: MutableSequence[int]) -> int:
     found, held[at] = held[at], held[-1]
     held.pop()
     return found
-
-
-def _ended(held: Optional[Mapping[str, Any]]) -> bool:
-    return held is not None and held.get("ended") is True

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from hashlib import blake2b
 from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 from forebay_loader.resume.pass_state import unpacked
 
 __all__ = [
-    "FORMAT", "RankPart", "WorkerPart", "check_format", "check_seal", "counts_outputs", "is_state", "of_format", "rank_part", "replays",
-    "sealed", "states_in",
+    "FORMAT", "RankPart", "WorkerPart", "check_format", "is_state", "rank_part", "replays", "sealed", "states_in",
 ]  # fmt: skip
 
 FORMAT = 3  # 1 told how much was yielded; what 2 went on to, fb.rng and fb.video drew by the key alone
-_PLACE = re.compile(r"(\d+) of (\d+)")
 _DEEPEST = 8  # of what a state is looked for in: torchdata's holds a worker's five levels down
 
 
@@ -43,11 +40,9 @@ class WorkerPart(NamedTuple):
         """The shards whose version is known, by their place in the list."""
         state = self.state or {}
         yield from ((int(shard), str(etag)) for shard, etag in (state.get("done_etags") or {}).items())
-        shards = unpacked(state.get("shards", ""), "shards") + unpacked(self.since.get("shards", ""), "shards")
+        shards = unpacked(state.get("shards", "")) + unpacked(self.since.get("shards", ""))
         for item, etag in {**(state.get("etags") or {}), **(self.since.get("etags") or {})}.items():
-            if not 0 <= int(item) < len(shards):
-                raise ValueError(f"the state is damaged: it tells the version of shard {item} of a pass that has begun {len(shards)}")
-            yield shards[int(item)], str(etag)
+            yield shards[int(item)], etag
 
 
 class RankPart(NamedTuple):
@@ -69,23 +64,27 @@ class RankPart(NamedTuple):
 
 
 def check_format(state: Any, what: str = "this") -> None:
-    """Raise ``ValueError`` where ``state`` is none of ours, or of another format."""
+    """Raise ``ValueError`` where ``state`` is none of ours, of another format, or holds another thing than was sealed."""
     if not isinstance(state, Mapping) or not is_state(state):
-        found = sorted(map(str, state))[:6] if isinstance(state, Mapping) else type(state).__name__
-        raise ValueError(f"{what} is no state of fb.WebLoader or fb.WebDataset: it holds {found}")
-    if state["format"] != FORMAT:
-        raise ValueError(f"{what} is a state {of_format(state['format'])}. set_epoch({state['epoch']}) begins its epoch again")
-    check_seal(state, f"{what} is damaged" if what != "this" else "the state is damaged")
-
-
-def of_format(version: Any) -> str:
-    """Why a state of format ``version`` is not gone on from."""
-    if type(version) is int and 0 < version < FORMAT:
-        return (
-            f"of format {version}, written by an older Forebay, whose fb.rng and fb.video drew otherwise: what would have come, nobody can "
-            f"give now. This one reads format {FORMAT}"
+        found = f"holds {sorted(map(str, state))[:6]}" if isinstance(state, Mapping) else f"is of type {type(state).__name__}"
+        raise ValueError(f"{what} is no state of fb.WebLoader or fb.WebDataset: it {found}")
+    version, seal = state["format"], state.get("seal")
+    if version != FORMAT:
+        why = f"and this Forebay reads {FORMAT}: a newer one wrote it, or it is damaged"
+        if type(version) is int and 0 < version < FORMAT:
+            why = (
+                "written by an older Forebay, whose fb.rng and fb.video drew otherwise: what would have come, nobody can give now. "
+                f"This one reads format {FORMAT}"
+            )
+        raise ValueError(f"{what} is a state of format {version!r}, {why}. set_epoch(n) without a state begins epoch n from its start")
+    try:
+        whole = isinstance(seal, Mapping) and _sum(state, seal["of"]) == seal["sum"]
+    except (KeyError, TypeError, ValueError, RecursionError):  # what is in it now is no JSON
+        whole = False
+    if not whole:
+        raise ValueError(
+            f"{what} is damaged: a value in it was changed or lost since it was taken, for its checksum is another. Take one before it"
         )
-    return f"of format {version!r}, and this Forebay reads {FORMAT}: a newer one wrote it, or it is damaged"
 
 
 def sealed(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,20 +93,8 @@ def sealed(state: Mapping[str, Any]) -> dict[str, Any]:
     return {**state, "seal": {"of": names, "sum": _sum(state, names)}}
 
 
-def check_seal(state: Mapping[str, Any], what: str = "the state is damaged") -> None:
-    """Raise ``ValueError`` where what a state holds is not what was sealed. One of an older Forebay has no seal."""
-    seal = state.get("seal")
-    names = seal.get("of") if isinstance(seal, Mapping) else None
-    known = isinstance(seal, Mapping) and isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
-    if "seal" in state and not (known and _sum(state, names or ()) == (seal or {}).get("sum")):
-        raise ValueError(f"{what}: a value in it was changed or lost since it was taken, for its checksum is another. Take one before it")
-
-
 def _sum(state: Mapping[str, Any], names: Iterable[str]) -> str:
-    try:
-        text = json.dumps([(name, state.get(name)) for name in names], sort_keys=True, default=repr)
-    except (TypeError, ValueError, RecursionError):  # no JSON, so no state that was sealed
-        return ""
+    text = json.dumps([(name, state.get(name)) for name in names], sort_keys=True, default=repr)
     return blake2b(text.encode("ascii"), digest_size=8).hexdigest()
 
 
@@ -118,7 +105,7 @@ def is_state(found: Mapping[str, Any]) -> bool:
 
 def replays(state: Any) -> bool:
     """Whether a worker's state counts outputs, and does not say of which samples they were made."""
-    return isinstance(state, Mapping) and "kind" not in state and (state.get("resume") == "replay" or "read" not in state)
+    return isinstance(state, Mapping) and state.get("resume") == "replay"
 
 
 def states_in(found: Any, path: str = "", deep: int = 0) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -132,29 +119,16 @@ def states_in(found: Any, path: str = "", deep: int = 0) -> Iterator[tuple[str, 
             yield from states_in(value, f"{path}.{name}" if path else str(name), deep + 1)
 
 
-def counts_outputs(passes: str) -> bool:
-    """Whether an epoch of these ``passes``, as a state tells them ("2 of -1 each"), is so many outputs of each worker's, and no set of
-    samples."""
-    times, _, each = passes.partition(" of ")
-    return times not in ("", "1") and not each.startswith(("-1 ", "0 "))
-
-
 def rank_part(state: Any, *, exact: bool = True) -> RankPart:
     """One rank's ``state`` taken apart. Raises ``ValueError`` for what is none, or cannot be taken apart; where it must be ``exact``, also
     for workers that resume by replay."""
-    for _, each in states_in(state):
-        check_seal(each)
     if isinstance(state, Mapping) and not is_state(state):
         return _of_workers([each for _, each in states_in(_stateful(state))], exact=exact)
-    if exact or not replays(state):
-        check_format(state)
+    check_format(state)
     kind = state.get("kind")
     if kind == "merged":
         raise ValueError("this state is merged already: every rank of the new world loads it as it is")
-    try:
-        return _of_loader(state, exact=exact) if kind == "loader" else _of_workers([state], exact=exact)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"the state is damaged: {type(error).__name__} {error} where its parts were looked for") from None
+    return _of_loader(state, exact=exact) if kind == "loader" else _of_workers([state], exact=exact)
 
 
 def _stateful(state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -174,8 +148,7 @@ def _of_workers(states: list[Mapping[str, Any]], *, exact: bool) -> RankPart:
     parts: dict[int, WorkerPart] = {}
     world: Optional[tuple[int, int, int]] = None
     for state in states:
-        if exact or not replays(state):
-            check_format(state)
+        check_format(state)
         rank, size = _place(state, "rank")
         worker, workers = _place(state, "worker")
         if world is not None and world != (rank, size, workers):
@@ -223,26 +196,24 @@ def _latest(where: str, entry: Mapping[str, Any], *, exact: bool) -> Mapping[str
 
 def _at_start(first: Mapping[str, Any]) -> dict[str, Any]:
     """The state of a worker before its ``first`` one, when it had read nothing."""
-    listed = unpacked(first["shards"], "shards") if not replays(first) else ()
-    etags = {str(listed[int(item)]): etag for item, etag in (first.get("etags") or {}).items() if 0 <= int(item) < len(listed)}
+    if replays(first):
+        return dict(first)
+    listed = unpacked(first["shards"])
+    etags = {str(listed[int(item)]): etag for item, etag in (first.get("etags") or {}).items()}
     nothing = {"read": 0, "shards": "", "firsts": "", "ordinals": "", "buffers": [], "over": False, "etags": {}}
-    return {**first, **({} if replays(first) else nothing), "done_etags": {**(first.get("done_etags") or {}), **etags}}
+    return {**first, **nothing, "done_etags": {**(first.get("done_etags") or {}), **etags}}
 
 
 def _part(rank: int, worker: int, state: Any, since: Mapping[str, Any], *, exact: bool) -> WorkerPart:
     where = f"rank {rank}, worker {worker}"
-    if state is not None and exact:
-        check_format(state, where)
-        if replays(state):
-            raise ValueError(
-                f'{where} has a state of resume="replay", which counts outputs and does not say of which samples: it goes on '
-                "in the same world only, unmerged"
-            )
+    if exact and replays(state):
+        raise ValueError(
+            f'{where} has a state of resume="replay", which counts outputs and does not say of which samples: it goes on '
+            "in the same world only, unmerged"
+        )
     return WorkerPart(where, state, since)
 
 
 def _place(state: Mapping[str, Any], name: str) -> tuple[int, int]:
-    found = _PLACE.fullmatch(str(state.get("made_of", {}).get(name)))
-    if found is None:
-        raise ValueError(f"the state is damaged: it does not say its {name} as '0 of 4' but {state.get('made_of', {}).get(name)!r}")
-    return int(found[1]), int(found[2])
+    own, _, all_of_them = state["made_of"][name].partition(" of ")
+    return int(own), int(all_of_them)

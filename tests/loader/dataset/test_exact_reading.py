@@ -90,7 +90,7 @@ def test_what_waited_is_read_again(shards: FakeServer, knows: bool) -> None:
 
 def waiting(state: dict[str, Any]) -> list[int]:
     """The shards of which samples wait, but for the one in which it stopped."""
-    ordinals, refs = unpacked(state["ordinals"], "ordinals"), unpacked(state["buffers"][0]["refs"], "refs")
+    ordinals, refs = unpacked(state["ordinals"]), unpacked(state["buffers"][0]["refs"])
     return sorted({bisect_right(ordinals, ref) - 1 for ref in refs} - {len(ordinals) - 1})
 
 
@@ -112,7 +112,7 @@ def test_the_plan_is_of_what_is_left(shards: FakeServer) -> None:
 def test_another_version_is_refused(shards: FakeServer, where: str) -> None:
     """By its ETag: the shard in which it stopped, and one of which samples wait, by its index as well."""
     state = stopped(made(10))
-    number = len(unpacked(state["shards"], "shards")) - 1 if where == "it stopped in" else waiting(state)[0]
+    number = len(unpacked(state["shards"])) - 1 if where == "it stopped in" else waiting(state)[0]
     for each in range(SHARDS):
         with_index(shards, each)
     shards.put(target(number), tar_shard(number, SAMPLES, size=39_999))
@@ -129,7 +129,7 @@ def test_what_was_begun_is_asked_for_in_its_version(shards: FakeServer, knows: b
             with_index(shards, number)
     state = stopped(made(buffer=20))
     resumed(state, shards, buffer=20)
-    begun = len(unpacked(state["shards"], "shards"))
+    begun = len(unpacked(state["shards"]))
     for number in range(SHARDS):
         meant = [request.headers.get("Forebay-Version", "") for request in shards.asked("/v1/index" + target(number))]
         meant += [request.headers["Forebay-Version"] for request in shards.asked(target(number)) if "Range" in request.headers]

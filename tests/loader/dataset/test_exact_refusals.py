@@ -17,6 +17,7 @@ from support.tars import shard_files, tar_shard
 
 import forebay_loader as fb
 from forebay_loader.resume.pass_state import packed
+from forebay_loader.resume.state_parts import sealed
 
 wds = pytest.importorskip("webdataset")
 
@@ -127,55 +128,25 @@ def test_an_exact_state_is_replayed_where_that_is_asked(urls: list[str]) -> None
     assert rest(made(urls, resume="replay"), state_after(made(urls), 9)) == list(made(urls))[9:]
 
 
-def with_buffer(**what: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    return lambda state: {**state, "buffers": [{**state["buffers"][0], **what}]}
-
-
-DAMAGED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "no dictionary": (lambda state: [state], "format 'list'"),
+STRANGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "no dictionary": (lambda state: [state], "is no state of fb.WebLoader or fb.WebDataset"),
     "of another format": (lambda state: {**state, "format": 4}, "format 4, and this Forebay reads 3"),
-    "of a loader": (lambda state: {**state, "kind": "loader"}, "fb.WebLoader's load_state_dict takes"),
-    "no base64": (lambda state: {**state, "shards": "*"}, "'shards' holds no base64 text"),
-    "no text": (lambda state: {**state, "ordinals": [0, 6]}, "'ordinals' holds no base64 text"),
-    "half a number": (lambda state: {**state, "firsts": "AAA="}, "'firsts' holds no base64 text"),
-    "lost": (lambda state: {name: value for name, value in state.items() if name != "shards"}, "'shards' holds no base64 text"),
-    "a shard less": (lambda state: {**state, "firsts": packed([0])}, "the first samples of 1"),
-    "beyond the list": (lambda state: {**state, "shards": packed([0, 1, 9])}, "shard number 9, of a list of 4"),
-    "a negative shard": (lambda state: {**state, "shards": packed([0, 1, -1])}, "shard number -1"),
-    "samples that go back": (lambda state: {**state, "ordinals": packed([0, 9, 3])}, "do not follow each other"),
-    "a negative first": (lambda state: {**state, "firsts": packed([0, 0, -2])}, "do not follow each other"),
-    "a negative place": (lambda state: {**state, "read": -1}, "'read' is no whole number from 0, but -1"),
-    "a place in words": (lambda state: {**state, "read": "7"}, "'read' is no whole number from 0, but '7'"),
-    "true for a number": (lambda state: {**state, "turn": True}, "'turn' is no whole number"),
-    "a negative epoch": (lambda state: {**state, "epoch": -2}, "'epoch' is no whole number from 0, but -2"),
-    "a stripe alone": (lambda state: {**state, "stripe": [0]}, "'stripe' is no pair"),
-    "a stripe of none": (lambda state: {**state, "stripe": [0, 0]}, "'stripe' is no whole number from 1"),
-    "etags in a list": (lambda state: {**state, "etags": []}, "'etags' are no dictionary"),
-    "an etag of nothing": (lambda state: {**state, "etags": {"77": "x"}}, "'77'"),
-    "buffers of words": (lambda state: {**state, "buffers": ["x"]}, "'buffers' are no list of dictionaries"),
-    "a buffer less": (lambda state: {**state, "buffers": []}, "tells of 0 stages that hold samples"),
-    "a reference beyond": (with_buffer(refs=packed([99])), "sample 99 waits in a buffer"),
-    "a reference twice": (with_buffer(refs=packed([3, 4, 3])), "a sample waits twice"),
-    "a negative reference": (with_buffer(refs=packed([-5])), "sample -5 waits in a buffer"),
-    "half a generator": (with_buffer(rng=packed([1, 2])), "'rng' has 2 words"),
-    "no generator": (with_buffer(rng=None), "'rng' holds no base64 text"),
-    "another stage's": (with_buffer(kind="slice"), "buffer 1 is of a 'slice', and the stage here is a 'shuffle'"),
-    "made of nothing": (lambda state: {**state, "made_of": None}, "'made_of' and 'drawn', cannot be read"),
-    "drawn in words": (lambda state: {**state, "drawn": "x"}, "'made_of' and 'drawn', cannot be read"),
-    "other shards begun": (lambda state: {**state, "shards": packed([0, 3, 2])}, "shard 2 of its pass was number 3"),
+    "without a seal": (lambda state: {name: value for name, value in state.items() if name != "seal"}, "is damaged"),
+    "of a loader": (lambda state: sealed({**state, "kind": "loader"}), "fb.WebLoader's load_state_dict takes"),
+    "another stage's": (
+        lambda state: sealed({**state, "buffers": [{**state["buffers"][0], "kind": "slice"}]}),
+        "buffer 1 is of a 'slice', and the stage here is a 'shuffle'",
+    ),
+    "other shards begun": (lambda state: sealed({**state, "shards": packed([0, 3, 2])}), "shard 2 of its pass was number 3"),
 }
 
 
-@pytest.mark.parametrize("what", DAMAGED)
-def test_a_damaged_state_is_named(urls: list[str], what: str) -> None:
-    """Each a ``ValueError`` that says what cannot be, when it is loaded or before the first sample: where there is no seal, as in those of
-    an older Forebay."""
-    damage, words = DAMAGED[what]
-    state = state_after(made(urls), 9)
-    del state["seal"]
-    state = damage(state)
+@pytest.mark.parametrize("what", STRANGE)
+def test_a_strange_state_is_named(urls: list[str], what: str) -> None:
+    """Each a ``ValueError`` that says what cannot be, when it is loaded or before the first sample."""
+    change, words = STRANGE[what]
     with pytest.raises(ValueError, match=re.escape(words)):
-        rest(made(urls), state)
+        rest(made(urls), change(state_after(made(urls), 9)))
 
 
 def changed(url: str) -> None:

@@ -98,12 +98,3 @@ def test_draws_without_end_are_not_merged(urls: list[str]) -> None:
     state = sealed({**state, "made_of": data._made_of()})
     with pytest.raises(ValueError, match="drawn without end resume on the same ranks and workers only"):
         data.load_state_dict(state)
-
-
-@pytest.mark.parametrize(
-    "done", ["all", {"0": [[3, 1]]}, {"0": [[0, 2], [1, 3]]}, {"99": "all"}, {"x": "all"}, {"0": 7}, {"0": [["a", 2]]}]
-)
-def test_a_damaged_merged_state(urls: list[str], done: Any) -> None:
-    _, state = world(urls, 1, [5], None)
-    with pytest.raises(ValueError, match="damaged"):
-        rank_of(urls, 0, 1).load_state_dict({**state, "done": done})

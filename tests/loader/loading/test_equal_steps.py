@@ -280,7 +280,13 @@ def test_a_rank_that_ends_ends_the_others(how: str, tmp_path: Path) -> None:
         assert "rank 1" in end.error
 
 
-def test_a_rank_that_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def soon_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_vote, "NOTICE_S", 0.3)
+
+
+@pytest.mark.usefixtures("soon_said")
+def test_a_rank_that_stays_away(tmp_path: Path) -> None:
     """It has left the loop and lives on: the others warn, then raise after the timeout, and say which rank and where it was."""
     over = tmp_path / "over"
 
@@ -295,14 +301,14 @@ def test_a_rank_that_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         finally:
             over.touch()
 
-    monkeypatch.setattr(step_vote, "NOTICE_S", 0.5)
     ends = run_ranks(2, rank_of, tmp_path)
     assert re.search(r"rank 0 has waited \d+ s for a vote\. No vote from rank 1 \(last heard", "".join(ends[0].said))
     assert "StepsError: rank 0: the vote on step 2 of epoch 0 failed" in ends[0].error
     assert "No vote from rank 1 (last heard of rank 1: step 1 of epoch 0; it left the loop after 1 batches)" in ends[0].error
 
 
-def test_only_one_rank_iterates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("soon_said")
+def test_only_one_rank_iterates(tmp_path: Path) -> None:
     """A loop that one rank has to itself ends with an error that says equal_steps=False; with it, it is a loop like any other."""
 
     over = tmp_path / "over"
@@ -319,7 +325,6 @@ def test_only_one_rank_iterates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         finally:
             over.touch()
 
-    monkeypatch.setattr(step_vote, "NOTICE_S", 0.3)
     end = run_ranks(2, rank_of, tmp_path)[0]
     free, text = end.value
     assert re.search(r"rank 0 has waited \d+ s for rank 1 to begin with this loader", "".join(end.said))

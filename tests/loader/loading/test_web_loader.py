@@ -52,12 +52,8 @@ def test_the_recipe_is_the_same(workers: int) -> None:
 
 def test_arguments_by_position() -> None:
     """As torch's DataLoader has them: data set, batch size, shuffle, …"""
-    names = [
-        name for name, one in inspect.signature(torch.utils.data.DataLoader.__init__).parameters.items() if one.kind != one.KEYWORD_ONLY
-    ]
-    assert tuple(names[2:]) == loading._POSITIONAL
     assert [len(batch) for batch in fb.WebLoader(dataset(), 7)] == [7, 7, 6]
-    with pytest.raises(TypeError, match="takes 12 arguments by position after the data set"):
+    with pytest.raises(TypeError, match="too many positional arguments"):
         fb.WebLoader(dataset(), *[None] * 13)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import multiprocessing
+import os
 import random
 import tarfile
 import time
@@ -16,6 +17,7 @@ import numpy
 import pytest
 import webdataset as wds
 from support.clips import rendered
+from support.seams import refuses
 from torch.utils.data import DataLoader
 from webdataset import filters
 
@@ -278,11 +280,7 @@ def test_a_store_that_cannot_be_opened_ends_nothing(
     tmp_path: Path, store: str, error: OSError, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All is made, a warning says why, and it is counted once."""
-
-    def fails(*given: Any, **how: Any) -> Any:
-        raise error
-
-    monkeypatch.setattr("os.makedirs", fails)
+    refuses(monkeypatch, os, error, "makedirs")
     stage = fb.memo(store=store, folder=tmp_path / "m")(filters.map(squared))
     assert [len(list(stage(iter(samples())))) for _ in range(2)] == [5, 5]
     assert (COUNTS.snapshot()["memo_off"], len(CALLS)) == (1, 10)

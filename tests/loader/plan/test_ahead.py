@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.fake_proxy import FakeServer, Recorded
 from support.lengths import examples
+from support.seams import refuses
 from support.sidecar import wait_until
 
 import forebay_loader as fb
 from forebay_loader.identity.reader_name import CLAIMS, reader_name
-from forebay_loader.plan.plan_client import announceable
+from forebay_loader.plan.plan_client import PlanClient, announceable
 from forebay_loader.stream.webdataset_openers import enabled
 from forebay_proxy.wire.commands.sources import parse_source
 
@@ -213,11 +214,6 @@ def test_whatever_announcing_does_it_does_not_raise(
     proxy: FakeServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A fault of ours in telling what comes costs the telling, and one notice."""
-
-    def broken(*_: object) -> None:
-        raise RuntimeError("ours")
-
-    for name in ("announce", "withdraw"):
-        monkeypatch.setattr(f"forebay_loader.plan.plan_client.PlanClient.{name}", broken)
+    refuses(monkeypatch, PlanClient, RuntimeError("ours"), "announce", "withdraw")
     assert list(fb.ahead(4)(urls(30))) == urls(30)
     assert [record.message for record in caplog.records] == ["what comes cannot be announced (RuntimeError); shards are read all the same"]

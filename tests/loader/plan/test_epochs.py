@@ -20,14 +20,23 @@ from forebay_loader.plan.epochs import Epochs
 
 
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
-    """This process passes for DataLoader worker ``id`` of a set whose base seed is ``base``."""
+def owner(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The training process, by its ``pid``."""
+    owner = SimpleNamespace(pid=1)
+    monkeypatch.setattr(module, "training_pid", lambda: owner.pid)
+    return owner
 
-    def become(id: int, base: int, of: int = 9) -> None:
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch, owner: SimpleNamespace) -> Callable[..., None]:
+    """This process passes for DataLoader worker ``id`` of a set whose base seed is ``base``, started as the process number ``place``."""
+
+    def become(id: int, base: int, of: int = 9, place: int | None = None) -> None:
         info = SimpleNamespace(id=id, num_workers=of, seed=base + id)
         monkeypatch.setitem(sys.modules, "torch.utils.data", SimpleNamespace(get_worker_info=lambda: info))  # type: ignore[arg-type]
+        if place is not None:
+            monkeypatch.setattr(module, "_place", lambda worker_id: place)
 
-    monkeypatch.setattr(module, "training_pid", lambda: 1)
     return become
 
 
@@ -90,27 +99,25 @@ def test_workers_that_stay(worker: Callable[[int, int], None]) -> None:
     assert (ahead, [second.begin() for _ in range(3)]) == ([0, 1, 2], [0, 1, 2])
 
 
-def test_one_base_seed_and_a_worker_killed_before_it_began(worker: Callable[[int, int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_base_seed_and_a_worker_killed_before_it_began(worker: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     """The next set does not take it for the one that never came: all of it is in one epoch, though the seed is the same."""
     epochs, seen = Epochs(), []
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     for first, numbers in ((1, (0,)), (10, (1, 0)), (19, (1, 0))):
-        monkeypatch.setattr(module, "_place", lambda worker_id, first=first: first)
         for number in numbers:
-            worker(number, 3)
+            worker(number, 3, place=first)
             with monkeypatch.context() as other:
                 other.setattr(os, "getpid", lambda: ended.pid)
                 seen.append(started(epochs).begin())
     assert seen == [0, 1, 1, 2, 2]
 
 
-def test_a_set_stays_one_where_others_start_processes_between(worker: Callable[[int, int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_set_stays_one_where_others_start_processes_between(worker: Callable[..., None]) -> None:
     """Its first worker lives, so whoever has its seed is of it, however many processes were started between them."""
     epochs, seen = Epochs(), []
     for number, place in ((0, 1), (1, 40)):
-        monkeypatch.setattr(module, "_place", lambda worker_id, place=place: place)
-        worker(number, 3)
+        worker(number, 3, place=place)
         seen.append(started(epochs).begin())
     assert seen == [0, 0]
 
@@ -150,20 +157,20 @@ def test_setting_while_workers_still_begin(worker: Callable[[int, int], None], e
     assert seen == [[epoch, epoch + 1]] * 2
 
 
-def test_each_training_process_counts_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_training_process_counts_for_itself(owner: SimpleNamespace) -> None:
     """Ranks forked from the process that built the data set share its file, not its count."""
     epochs, seen = Epochs(), []
-    for owner in (101, 102, 101, 102, 102):
-        monkeypatch.setattr(module, "training_pid", lambda owner=owner: owner)
+    for pid in (101, 102, 101, 102, 102):
+        owner.pid = pid
         seen.append(epochs.begin())
     assert seen == [0, 0, 1, 1, 2]
 
 
-def test_many_owners_stay_in_one_page(monkeypatch: pytest.MonkeyPatch, worker: Callable[[int, int], None]) -> None:
+def test_many_owners_stay_in_one_page(owner: SimpleNamespace, worker: Callable[[int, int], None]) -> None:
     """The state keeps to one page, which a killed writer leaves whole."""
     epochs = Epochs()
-    for owner in range(100):
-        monkeypatch.setattr(module, "training_pid", lambda owner=owner: 4_000_000 + owner)
+    for number in range(100):
+        owner.pid = 4_000_000 + number
         for base in range(6):
             worker(255, 2**63 - 1000 + base)
             started(epochs).begin()

@@ -11,22 +11,25 @@ from support.made_worlds import MadeSet, stopped, world
 
 import forebay_loader as fb
 from forebay_loader.resume.pass_state import packed
+from forebay_loader.resume.state_parts import sealed
 
-WORKER = {
+WORKER = sealed({
     "format": 3, "epoch": 1, "turn": 0, "over": False, "stripe": [0, 1], "read": 12, "buffers": [{"refs": packed([3, 11]), "rng": ""}],
     "shards": packed([2, 0, 1]), "firsts": packed([0, 0, 0]), "ordinals": packed([0, 6, 10]), "etags": {},
     "made_of": {"shards": 4000, "rank": "0 of 1", "worker": "0 of 1", "stages": []},
-}  # fmt: skip
-LOADER = {
-    "format": 3,
-    "kind": "loader",
-    "rank": 3,
-    "size": 8,
-    "workers": 2,
-    "epoch": 1,
-    "given": 1,
-    "states": [{"worker": 1, "state": WORKER}],
-}
+})  # fmt: skip
+LOADER = sealed(
+    {
+        "format": 3,
+        "kind": "loader",
+        "rank": 3,
+        "size": 8,
+        "workers": 2,
+        "epoch": 1,
+        "given": 1,
+        "states": [{"worker": 1, "state": WORKER}],
+    }
+)
 
 
 def lines(state: Any) -> list[str]:
@@ -47,7 +50,7 @@ def test_of_a_loader() -> None:
     """Its rank, its workers, those that have begun nothing among them, and the batches."""
     assert lines(LOADER)[0] == "epoch 1, rank 3 of 8, 2 workers, 1 batch handed out"
     assert lines(LOADER)[1:3] == lines(WORKER)[1:3]
-    assert lines({**LOADER, "over": True, "given": 1234, "states": []})[:3] == [
+    assert lines(sealed({**LOADER, "over": True, "given": 1234, "states": []}))[:3] == [
         "epoch 1 (over), rank 3 of 8, 2 workers, 1,234 batches handed out",
         "0 shards read to the end and 0 in part; 0 samples done",
         "0 samples in 0 buffers: they are read again",
@@ -68,14 +71,11 @@ def test_of_a_merged_state() -> None:
 
 
 def test_of_a_replay() -> None:
-    """What it counts; of an older format, and in a loader, too."""
-    for name, value in (("format", 1), ("resume", "replay")):
-        state = {**WORKER, "yielded": 1, name: value}
-        if value == 1:
-            del state["read"]
-        assert lines(state)[1] == "1 output of its workers' data sets: resumed by replay, which makes them again"
-        held = {**LOADER, "states": [{"worker": at, "state": state, "outputs": 4} for at in range(2)]}
-        assert lines(held)[1].startswith("10 outputs of its workers' data sets")
+    """What it counts; in a loader too."""
+    state = sealed({**WORKER, "yielded": 1, "resume": "replay"})
+    assert lines(state)[1] == "1 output of its workers' data sets: resumed by replay, which makes them again"
+    held = sealed({**LOADER, "states": [{"worker": at, "state": state, "outputs": 4} for at in range(2)]})
+    assert lines(held)[1].startswith("10 outputs of its workers' data sets")
 
 
 def test_of_a_checkpoint() -> None:

@@ -64,13 +64,6 @@ def test_a_pipeline_whose_numbers_do_not_tell_is_made_again(name: str) -> None:
     assert any(entry["outputs"] for entry in moved)
 
 
-@pytest.mark.parametrize("name", ["read", "held", "etags"])
-def test_what_an_older_loader_did_not_tell_is_not_guessed(name: str) -> None:
-    entry = entries(TOLD["a small buffer"], 5)[3]
-    del entry[name]
-    assert later(entry) is entry
-
-
 def test_a_buffer_that_draws_otherwise_is_made_again() -> None:
     """Of a state whose numbers contradict each other the old way is gone."""
     entry = entries(TOLD["a small buffer"], 5)[3]

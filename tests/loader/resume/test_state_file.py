@@ -20,8 +20,9 @@ from support.lengths import examples
 
 import forebay_loader as fb
 from forebay_loader.resume import state_file
+from forebay_loader.resume.state_parts import sealed
 
-STATE = {"format": 3, "epoch": 3, "kind": "merged", "done": {"0": "all", "7": [[0, 5], [6, 9]]}, "made_of": {"shards": 9}}
+STATE = sealed({"format": 3, "epoch": 3, "kind": "merged", "done": {"0": "all", "7": [[0, 5], [6, 9]]}, "made_of": {"shards": 9}})
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -85,7 +86,7 @@ def test_a_full_disk_leaves_the_old_one(folder: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        fb.save_state({**STATE, "epoch": 4}, path)
+        fb.save_state(sealed({**STATE, "epoch": 4}), path)
     assert fb.load_state(path) == STATE
     assert [each.name for each in folder.iterdir()] == ["state.json"]
 
@@ -175,7 +176,7 @@ def test_of_another_format(folder: Path, monkeypatch: pytest.MonkeyPatch, versio
 def test_too_large_to_be_a_state(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not written at all; both sizes are named."""
     monkeypatch.setattr(state_file, "MOST_BYTES", 2000)
-    with pytest.raises(ValueError, match=r"this state is 10\.2 kB as JSON, and a state file holds 2\.0 kB at most"):
+    with pytest.raises(ValueError, match=r"this state is 10\.3 kB as JSON, and a state file holds 2\.0 kB at most"):
         fb.save_state({**STATE, "text": "x" * 10_000}, folder / "state.json")
 
 

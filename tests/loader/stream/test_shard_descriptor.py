@@ -334,23 +334,19 @@ def test_a_forked_child_lets_go_of_what_it_inherited(door: FakeDoor) -> None:
         assert os.waitpid(child, 0)[1] == 0
 
 
-@pytest.mark.parametrize("step", ["a file has come", "a file goes"])
-def test_a_fork_by_another_thread_waits_for_a_descriptor_on_its_way(step: str, door: FakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("owner", "step"), [(descriptor_request, "_held"), (Descriptor, "_drop")], ids=["a file has come", "a file goes"])
+def test_a_fork_by_another_thread_waits_for_a_descriptor_on_its_way(
+    owner: object, step: str, door: FakeDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A child made before it is in our list, or while it goes, would hold the kernel's lease for as long as it lives."""
-    inside, forked = threading.Event(), threading.Event()
+    inside, forked, real = threading.Event(), threading.Event(), getattr(owner, step)
 
-    def pause(stock: Any) -> Any:
-        def paused(*args: Any) -> Any:
-            inside.set()
-            forked.wait(0.5)  # a fork that does not wait for us is done by then
-            return stock(*args)
+    def paused(*args: Any) -> Any:
+        inside.set()
+        forked.wait(0.5)  # a fork that does not wait for us is done by then
+        return real(*args)
 
-        return paused
-
-    if step == "a file has come":
-        monkeypatch.setattr(descriptor_request, "_held", pause(descriptor_request._held))
-    else:
-        monkeypatch.setattr(Descriptor, "_drop", pause(Descriptor._drop))
+    monkeypatch.setattr(owner, step, paused)
     opening = threading.Thread(target=lambda: passed_on().close())
     opening.start()
     assert inside.wait(60)
@@ -421,9 +417,14 @@ def test_a_door_in_trouble_is_http(door: FakeDoor, trouble: str) -> None:
     assert (counters()["opened"], counters()["door_failed"]) == (0, 1)
 
 
-def test_a_door_that_hangs_is_left_alone_for_a_while(door: FakeDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def short_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fd_client, "LOOK_S", 0.1)
+
+
+@pytest.mark.usefixtures("short_look")
+def test_a_door_that_hangs_is_left_alone_for_a_while(door: FakeDoor) -> None:
     """One shard waits for it, not each of them."""
-    monkeypatch.setattr(asking_module, "LOOK_S", 0.1)
     door.answer = lambda client, line, file: None
     for _ in range(3):
         assert open_descriptor(source(), READER) is None
@@ -485,17 +486,18 @@ def test_what_the_door_has_not_comes_over_http(door: FakeDoor, proxy: FakeServer
 
 def test_the_door_is_found_by_the_run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the socket of the sidecar that it is about, and of no other."""
+    at = fd_endpoint.Endpoint("127.0.0.1", 7070)
     swapped(
         monkeypatch,
         fd_endpoint,
         read_run_file=lambda environ: {"url": "http://127.0.0.1:7070", "socket": str(tmp_path / "r")},
-        find_endpoint=lambda environ: fd_endpoint.Endpoint("127.0.0.1", 7070),
+        find_endpoint=lambda environ: at,
     )
     assert fd_endpoint.find_door({}) is None
     (tmp_path / "r.fd").touch()
     assert fd_endpoint.find_door({}) == str(tmp_path / "r.fd")
     assert fd_endpoint.find_door({"FOREBAY_FD": "0"}) is None
-    monkeypatch.setattr(fd_endpoint, "find_endpoint", lambda environ: fd_endpoint.Endpoint("127.0.0.1", 9))
+    at = fd_endpoint.Endpoint("127.0.0.1", 9)
     assert fd_endpoint.find_door({}) is None
 
 
@@ -543,9 +545,8 @@ SOURCE = parse_source("s3://bucket/x.tar")
 
 
 @pytest.fixture
-def short_silences(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_silences(monkeypatch: pytest.MonkeyPatch, short_look: None) -> None:
     monkeypatch.delenv("FOREBAY_FD")
-    monkeypatch.setattr(fd_client, "LOOK_S", 0.1)
     monkeypatch.setattr(fd_endpoint, "STATUS_S", 0.1)
     monkeypatch.setattr(hung_sidecar, "TURNS_S", 0.1)
 

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
+from support.house import SEGMENT, building, data_of, reader, shard_of, stored, until
 
 A = "s3://b/a.tar"
-
-
-async def stored(world: World) -> None:
-    world.origin.put(A, data_of(2 * SEGMENT))
-    await world.get(A)
-    await world.quiet()
 
 
 async def test_an_outdated_version_leaves_once_the_last_who_held_it_is_gone(tmp_path: Path) -> None:
     """Also who held a segment without reading it, as a look at its bytes does."""
     async with building(tmp_path / "c") as world:
-        await stored(world)
+        await stored(world, A, 2)
         entry = world.entry(A)
         with world.room.holding(entry, 1):
             world.room.outdated(entry)
@@ -30,7 +24,7 @@ async def test_an_outdated_version_leaves_once_the_last_who_held_it_is_gone(tmp_
 async def test_a_name_of_which_nothing_is_left_means_nothing(tmp_path: Path) -> None:
     """The next who opens it asks the origin."""
     async with building(tmp_path / "c") as world:
-        await stored(world)
+        await stored(world, A, 2)
         entry = world.entry(A)
         await world.reclaimer.evict(entry)
         await until(lambda: A not in world.resolver.versions.current)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.http_server import request, talk
+from support.seams import refuses
 
 from forebay_proxy.app import service
 from forebay_proxy.app.service import measure_lag, serve
@@ -81,14 +82,10 @@ async def test_what_keeps_it_from_beginning_comes_out_as_itself(tmp_path: Path) 
 
 async def test_a_fault_ends_it_with_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """A fault of ours is no ConfigError: exit code 3, and its name in the log."""
-
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError
-
     run = tmp_path / "run"
     run.mkdir(mode=0o700)
     environ = {"XDG_RUNTIME_DIR": str(run), "HOME": str(tmp_path)}
-    monkeypatch.setattr(service, "adopt", broken)
+    refuses(monkeypatch, service, ZeroDivisionError(), "adopt")
     settings = load({"port": 0, "cache_dir": tmp_path / "cache", "cache_size": "64MiB"}, environ)
     assert await serve(settings, announce=lambda info: None, environ=environ) == ExitCode.FAULT
     assert "a fault in Forebay itself: ZeroDivisionError" in caplog.text

@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import shutil
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 from support.house import SEGMENT, World, building, data_of, stored
-from support.seams import disk_does
+from support.seams import disk_does, held_up
 
 from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.core.facts.cache import DiskChanged, DiskOperationFailed
@@ -28,13 +29,13 @@ B = "https://o/set/b.tar"
 WELL = Look(free_bytes=10**9, size_bytes=10**10, free_files=10**6, in_place=True)
 
 
-def seeing(world: World, monkeypatch: pytest.MonkeyPatch, look: Look | DiskFailed) -> None:
+def seeing(world: World, monkeypatch: pytest.MonkeyPatch, look: Look | DiskFailed | Callable[[], Awaitable[Look]]) -> None:
     """The next looks find this."""
 
     async def found(patience_s: float) -> Look:
         if isinstance(look, DiskFailed):
             raise look
-        return look
+        return look if isinstance(look, Look) else await look()
 
     monkeypatch.setattr(world.store, "look", found)
 
@@ -61,21 +62,19 @@ async def test_what_comes_and_goes_while_the_disk_is_counted_is_no_room(tmp_path
         await stored(world, A, 3)
         disk = 6 * SEGMENT
 
-        async def writer(patience_s: float) -> Look:
+        async def writer() -> Look:
             counted = replace(WELL, free_bytes=disk - world.ledger.stored_bytes)
             await stored(world, B, 2)
             return counted
 
-        async def leaving(patience_s: float) -> Look:
+        async def leaving() -> Look:
             await world.reclaimer.evict(world.entry(B))
             counted = replace(WELL, free_bytes=disk - world.ledger.stored_bytes)
             await stored(world, B, 2)
             return counted
 
-        seeing(world, monkeypatch, replace(WELL, free_bytes=disk - 3 * SEGMENT))
-        for between in (None, writer, leaving):
-            if between is not None:
-                monkeypatch.setattr(world.store, "look", between)
+        for look in (replace(WELL, free_bytes=disk - 3 * SEGMENT), writer, leaving):
+            seeing(world, monkeypatch, look)
             await world.disk_monitor.look()
             assert world.ledger.capacity_bytes == disk
 
@@ -203,21 +202,14 @@ async def test_a_directory_that_is_somebody_elses_now(tmp_path: Path) -> None:
 async def test_working_off_that_hangs_stops_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever touches the disk is done beside it, one at a time."""
     async with building(tmp_path / "c") as world:
-        gate, passes = asyncio.Event(), 0
-
-        async def stuck() -> None:
-            nonlocal passes
-            passes += 1
-            await gate.wait()
-
-        monkeypatch.setattr(world.reclaimer, "work_off", stuck)
+        gate = held_up(monkeypatch, world.reclaimer, "work_off")
         for _ in range(5):
             async with asyncio.timeout(60):
                 await world.disk_monitor.look()
             await asyncio.sleep(0)
-        assert passes == 1
-        gate.set()
+        assert gate.calls == 1
+        gate.open()
         await world.quiet()
         await world.disk_monitor.look()
         await world.quiet()
-        assert passes == 2
+        assert gate.calls == 2

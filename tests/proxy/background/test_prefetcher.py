@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
+from support.seams import refuses
 
 from forebay_proxy.background import prefetcher as prefetch
 from forebay_proxy.cache.resident.facts import ReaderResumed
-from forebay_proxy.cache.resident.space import Slice
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import CacheFull, DigestDiffers, DiskFailed, ShardNotFound
-from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.transfer.limiter import DEMAND
 
@@ -267,11 +266,7 @@ async def test_a_fault_of_ours_leaves_the_shard_alone_for_a_while_only(tmp_path:
     async with building(tmp_path / "c", prefetch=True) as world:
         fill(world)
         with monkeypatch.context() as patch:
-
-            def fault(*args: object) -> None:
-                raise KeyError("a library's")
-
-            patch.setattr(world.fetcher, "ask", fault)
+            refuses(patch, world.fetcher, KeyError("a library's"), "ask")
             world.plans.replace(reader(), SHARDS[:1])
             await until(lambda: NAMES[0] in world.prefetcher.negative_cache)
         world.clock.advance(prefetch.FAILED_S + 1)
@@ -319,14 +314,10 @@ async def test_room_that_was_lost_is_asked_for_again_soon(tmp_path: Path, monkey
     """Nothing is fetched for nobody meanwhile."""
     async with building(tmp_path / "c", prefetch=True) as world:
         fill(world, 2)
-
-        async def full(_entry: object, _index: int, _grant: Grant[Slice]) -> None:
-            raise CacheFull("2 segments could not be removed")
-
         await world.get(NAMES[0], first=0, last=1)
         asked = len(world.origin.asked())
         with monkeypatch.context() as patched:
-            patched.setattr(world.files, "allocate", full)
+            refuses(patched, world.files, CacheFull("2 segments could not be removed"), "allocate")
             world.plans.replace(reader(), SHARDS[:1])
             for _ in range(5):
                 world.prefetcher.look_again()

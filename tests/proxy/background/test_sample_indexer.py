@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tarfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -286,32 +286,36 @@ async def test_a_private_shard_has_a_private_index(tmp_path: Path) -> None:
                 await asked(made, shard_of(A, credential=credential))
 
 
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_index_steps, "STEP_S", 0.0)
+
+
+@pytest.mark.usefixtures("small_steps")
 async def test_a_part_that_left_meanwhile_spoils_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two steps: holes read as zeros, and nothing of that is told."""
-    monkeypatch.setattr(sample_index_steps, "STEP_S", 0.0)
     async with indexing_in(tmp_path / "c") as (world, made):
         await warmed(world)
         entry = world.entry(A)
-        pausing = made._reader._pause
+        pausing, between = made._reader._pause, list[Callable[[], Awaitable[object]]]()
 
         async def pause(worked_s: float) -> None:
-            monkeypatch.setattr(made._reader, "_pause", pausing)
-            await world.reclaimer.discard(entry, 2)
+            await (between.pop()() if between else pausing(worked_s))
 
         monkeypatch.setattr(made._reader, "_pause", pause)
+        between.append(lambda: world.reclaimer.discard(entry, 2))
         with pytest.raises(IndexNotYet, match="4 of its 5 segments"):
             await asked(made)
         await world.get(A)
         await world.quiet()
 
-        async def and_again(worked_s: float) -> None:
-            monkeypatch.setattr(made._reader, "_pause", pausing)
+        async def and_again() -> None:
             world.clock.advance(1)
             await world.reclaimer.discard(entry, 2)
             await world.get(A)
             await until(lambda: entry.segments.complete)
 
-        monkeypatch.setattr(made._reader, "_pause", and_again)
+        between.append(and_again)
         with pytest.raises(IndexNotYet, match="left, and came again"):
             await asked(made)
         assert len(await asked(made)) == 40
@@ -321,11 +325,11 @@ async def test_a_part_that_leaves_while_it_is_read_refuses_nothing(tmp_path: Pat
     """A hole looks like the end of the tar, with data behind it: that is no reason to say for ever that the shard has no index."""
     async with indexing_in(tmp_path / "c") as (world, made):
         await warmed(world)
-        entry, inspect = world.entry(A), ShardFile.inspect
+        entry, inspect, leaves = world.entry(A), ShardFile.inspect, [0]
 
         async def leaving(file: ShardFile, function: Any) -> Any:
-            monkeypatch.setattr(ShardFile, "inspect", inspect)
-            await world.reclaimer.discard(entry, 0)
+            if leaves:
+                await world.reclaimer.discard(entry, leaves.pop())
             return await inspect(file, function)
 
         monkeypatch.setattr(ShardFile, "inspect", leaving)
@@ -427,9 +431,9 @@ async def test_ahead_pauses_while_others_read(tmp_path: Path, monkeypatch: pytes
         assert slept == [0.0, 0.038, 1.0, 0.004]
 
 
-async def test_an_end_waits_for_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("small_steps")
+async def test_an_end_waits_for_no_index(tmp_path: Path) -> None:
     """What is being made ends with its step."""
-    monkeypatch.setattr(sample_index_steps, "STEP_S", 0.0)
     async with indexing_in(tmp_path / "c") as (world, made):
         await warmed(world)
         made.stop()

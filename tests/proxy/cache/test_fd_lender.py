@@ -11,7 +11,8 @@ from io import FileIO
 from pathlib import Path
 
 import pytest
-from support.house import LAYOUT, SEGMENT, World, building, data_of, reader, shard_of
+from support.house import LAYOUT, SEGMENT, World, building, data_of, reader, shard_of, stored
+from support.seams import refuses
 from support.stores import held_by_a_child
 
 from forebay_proxy.cache.fd_lender import UseHttp
@@ -20,6 +21,7 @@ from forebay_proxy.core.facts.origins import Revalidated
 from forebay_proxy.core.facts.requests import ShardOpened
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.store.files import file_io
+from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 A = "https://o/set/a.tar"
@@ -197,9 +199,7 @@ async def test_descriptors_hold_half_of_the_cache_at_most(tmp_path: Path) -> Non
     """One shard is counted once however many have it; one more shard than fits in half is read over HTTP."""
     async with building(tmp_path / "c", segments=16) as world:
         await warmed(world, A, B)
-        world.origin.put(C, data_of(2 * SEGMENT))
-        await world.get(C)
-        await world.quiet()
+        await stored(world, C, 2)
         async with AsyncExitStack() as stack:
             for worker in range(3):
                 await passed(world, stack, A, reader(worker))
@@ -338,11 +338,7 @@ async def test_a_disk_that_fails_lends_nothing(tmp_path: Path, monkeypatch: pyte
     """HTTP has its ways around a disk."""
     async with building(tmp_path / "c") as world:
         await warmed(world)
-
-        def failing(*_: object) -> int:
-            raise DiskFailed("lend", "EIO", "Input/output error")
-
-        monkeypatch.setattr("forebay_proxy.store.files.shard_file.ShardFile.lend", failing)
+        refuses(monkeypatch, ShardFile, DiskFailed("lend", "EIO", "Input/output error"), "lend")
         assert await refused(world) == "disk"
 
 

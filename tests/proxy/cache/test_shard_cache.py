@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.house import SEGMENT, building, data_of, reader, shard_of, until
+from support.house import SEGMENT, building, data_of, reader, shard_of, stored, until
 from support.lengths import examples
 from support.seams import disk_does
 
@@ -484,10 +484,7 @@ async def test_two_credentials_open_one_shard_at_once(tmp_path: Path) -> None:
 async def test_missing_segments_of_a_partly_evicted_shard_come_back(tmp_path: Path) -> None:
     """Only what is missing is asked for."""
     async with building(tmp_path / "c") as world:
-        data = data_of(5 * SEGMENT)
-        world.origin.put(A, data)
-        await world.get(A)
-        await world.quiet()
+        data = await stored(world, A, 5)
         entry = world.entry(A)
         await world.reclaimer.discard(entry, 3)
         await world.reclaimer.discard(entry, 1)
@@ -499,10 +496,7 @@ async def test_missing_segments_of_a_partly_evicted_shard_come_back(tmp_path: Pa
 async def test_evicted_by_hand_while_read(tmp_path: Path) -> None:
     """The reader goes on and gets every byte."""
     async with building(tmp_path / "c") as world:
-        data = data_of(20 * SEGMENT)
-        world.origin.put(A, data)
-        await world.get(A)
-        await world.quiet()
+        data = await stored(world, A, 20)
         async with world.opened(A) as reading:
             got = await world.taken(reading, 10)
             told = await world.operations.evict(["*a.tar"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.scripted_answers import ramp
+from support.seams import refuses
 
 from forebay_proxy.core.errors import (
     OriginTimeout,
@@ -142,11 +143,7 @@ async def test_errnos_are_mapped(
     origin: FileOrigin, nas: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, kind: type[ShardError]
 ) -> None:
     """EACCES is the reader's trouble, EIO and ESTALE the file system's; no foreign path is in the text."""
-
-    def fail(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(file_module, "_open", fail)
+    refuses(monkeypatch, file_module, error, "_open")
     with pytest.raises(kind) as raised:
         await get(origin, shard_of(nas / "a.tar"))
     assert "secret" not in str(raised.value)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.lengths import examples
-from support.seams import disk_does
+from support.seams import disk_does, held_in_thread
 from support.stores import held_by_a_child, make_row, ramp, sum_of
 
 from forebay_proxy.core.events import Events
@@ -155,17 +153,9 @@ async def test_whoever_makes_a_file_waits_for_its_removal(place: Place, monkeypa
     row, other = make_row("s3://b/0"), make_row("s3://b/1")
     place.put(row, {0})
     place.found()
-    entered, leave = threading.Event(), threading.Event()
-    real = file_io.unlink
-
-    def slow(*args: Any) -> None:
-        entered.set()
-        assert leave.wait(60)
-        real(*args)
-
-    disk_does(monkeypatch, unlink=slow)
+    gate = held_in_thread(monkeypatch, file_io, "unlink")
     sweeping = asyncio.create_task(place.sweep.run())
-    while not entered.is_set():
+    while not gate.reached.is_set():
         await asyncio.sleep(0)
     async with place.sweep.apart(other.key):
         pass
@@ -178,7 +168,7 @@ async def test_whoever_makes_a_file_waits_for_its_removal(place: Place, monkeypa
     await asyncio.sleep(0)
     assert await place.sweep.run() == 1, "a second pass does not wait for the first"
     assert not making.done()
-    leave.set()
+    gate.open()
     await making
     assert await sweeping == 0
 

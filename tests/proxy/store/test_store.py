@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.seams import refuses
 from support.stores import held_by_a_child, make_row, ramp, sum_of
 
 from forebay_proxy.core.errors import ConfigError, DiskFailed
@@ -119,12 +120,8 @@ async def test_a_refused_open_leaves_no_thread(tmp_path: Path) -> None:
 
 async def test_a_directory_where_no_file_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found at the start, in one line, and the lock is given back."""
-
-    def fail(directory: int) -> None:
-        raise OSError(30, "Read-only file system")
-
     with monkeypatch.context() as patch:
-        patch.setattr(fallocate, "probe", fail)
+        refuses(patch, fallocate, OSError(30, "Read-only file system"), "probe")
         with pytest.raises(ConfigError, match="cannot be written: Read-only file system"):
             await Store.open(tmp_path, who="serve")
     await next_life(tmp_path)

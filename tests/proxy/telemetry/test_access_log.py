@@ -11,10 +11,9 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.seams import swapped
+from support.seams import held_in_thread, swapped
 
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.events import Event, Events
@@ -141,24 +140,18 @@ async def test_a_slow_disk_costs_lines_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody waits for it, what does not fit is counted, and it is said once; also when it is well again."""
-    go, begun = threading.Event(), threading.Event()
-
-    def slow(*answer: Any) -> str:
-        begun.set()
-        assert go.wait(60)
-        return line_of(*answer)
-
-    swapped(monkeypatch, module, line_of=slow, MOST_WAITING=50)
+    gate = held_in_thread(monkeypatch, module, "line_of")
+    swapped(monkeypatch, module, MOST_WAITING=50)
     now, path = [100.0], tmp_path / "a.log"
     with caplog.at_level(logging.WARNING, "forebay"):
         async with logging_to(path, now) as (_, board):
             board.emit(done())
-            while not begun.is_set():
+            while not gate.reached.is_set():
                 await asyncio.sleep(0.001)
             for _ in range(200):
                 board.emit(done())
             assert board.counts["dropped"] == 150
-            go.set()
+            gate.open()
             await board.until(written=51)
             assert caplog.text.count("lines are missing") == 1
             assert "its disk does not keep up" in caplog.text

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.fake_proxy import FakeServer
+from support.seams import swapped
 
 from forebay_loader.meter.report.meter_client import MeterClient
 from forebay_loader.meter.report.meter_thread import LOG, MeterThread, MeterTicks, _name, line_s, say, watchdog_s
@@ -25,12 +26,14 @@ def ticks_of(totals: object = totals, **how: float) -> MeterTicks:
     return MeterTicks(totals, lambda: None, **{"line_s": 0.0, "watchdog_s": 0.0, **how})  # type: ignore[arg-type]
 
 
-def test_a_program_without_logging_sees_it_on_stderr(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_without_logging_sees_it_on_stderr(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Python itself would drop what is no warning; a program that logs has it in its log, and nowhere else."""
     monkeypatch.setattr(LOG, "hasHandlers", lambda: False)
     say(logging.INFO, "stall 3.1 %")
     assert capfd.readouterr().err == "forebay: stall 3.1 %\n"
-    monkeypatch.setattr(LOG, "level", logging.ERROR)
+    caplog.set_level(logging.ERROR, LOG.name)
     say(logging.INFO, "stall 3.1 %")
     assert capfd.readouterr().err == ""
 
@@ -107,11 +110,11 @@ def test_a_line_is_of_its_own_interval(monkeypatch: pytest.MonkeyPatch, caplog: 
 def test_ranks_without_batches_lead_the_line_and_warn_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The warning is the waiting rank's alone: once for each step in which it stands."""
     step = replace(totals(), loader=0, loader_passes=1, loader_steps=10, step_s=30.0)
-    monkeypatch.setattr(MeterClient, "tell", lambda client, name, body: True)
     ticks = ticks_of(lambda: step, line_s=30.0, watchdog_s=60.0)
     found = NodeSums({}, SidecarSums(), unequal={_name(): "rank 1 has had no more batches for 31 s"})
-    for each in (NodeSums({}, unequal={"job/5/main/7.0": "rank 1 has"}), None, found, found):
-        monkeypatch.setattr(MeterClient, "node", lambda client, job, node=each: node)
+    nodes = [NodeSums({}, unequal={"job/5/main/7.0": "rank 1 has"}), None, found, found, found]
+    swapped(monkeypatch, MeterClient, tell=lambda client, name, body: True, node=lambda client, job: nodes.pop(0))
+    for _ in range(4):
         ticks._tell_at_s = 0.0
         ticks.look()
     assert [record.getMessage() for record in caplog.records] == ["forebay: rank 1 has had no more batches for 31 s"]

@@ -161,6 +161,13 @@ def torch_loader(data: Any, **how: Any) -> Any:
     return importlib.import_module("torch.utils.data").DataLoader(data, **how)
 
 
+@pytest.fixture
+def judged_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share of skips is judged from the first sample on."""
+    monkeypatch.setattr("forebay_loader.meter.skips.counts.FIRST", 0)
+
+
+@pytest.mark.usefixtures("judged_at_once")
 @pytest.mark.parametrize("name", LOADERS)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_workers_behind_any_loader_skip_for_themselves(name: str, workers: int, said: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +183,6 @@ def test_workers_behind_any_loader_skip_for_themselves(name: str, workers: int, 
     line = f"forebay: worker {max(0, workers - 1)}, a pass: 1 of {read} samples skipped (1 map); in 1 shard; see {SKIPS_FILE.path}"
     assert line in said.read_text().splitlines()
     monkeypatch.setenv("FOREBAY_MAX_SKIPPED", "0.09")
-    monkeypatch.setattr("forebay_loader.meter.skips.counts.FIRST", 0)
     with pytest.raises(fb.TooManySkips, match=rf"worker {max(0, workers - 1)}, a pass: 1 of .* samples skipped"):
         list(LOADERS[name]()(data, batch_size=None, num_workers=workers))
 
@@ -221,11 +227,11 @@ def test_a_pipeline_that_begins_with_a_loader_is_behind_it(caplog: pytest.LogCap
     assert lines[-1] == f"forebay: behind a loader, a pass: 1 of {len(KEYS)} samples skipped (1 map); in 1 shard"
 
 
+@pytest.mark.usefixtures("judged_at_once")
 def test_a_share_is_judged_behind_a_stock_loader_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the limit is a share, somebody must count what comes to the stage."""
     pytest.importorskip("torch")
     monkeypatch.setenv("FOREBAY_MAX_SKIPPED", "0.09")
-    monkeypatch.setattr("forebay_loader.meter.skips.counts.FIRST", 0)
     fb.enable()
     with pytest.raises(fb.TooManySkips, match=r"behind a loader, a pass: 1 of .* samples skipped"):
         list(behind(num_workers=0))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.cancelling import When, at_each_await
-from support.house import SEGMENT, World, building, data_of, failing, reader, shard_of, until
+from support.house import SEGMENT, World, building, data_of, failing, reader, shard_of, stored, until
 
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import SegmentMissed, VersionOutdated
@@ -184,9 +184,7 @@ async def test_a_fetch_holds_nothing_wherever_it_is_cancelled(tmp_path: Path, wh
     async for cut in at_each_await(when):
         async with building(tmp_path / f"{cut.number}", segments=2) as world:
             entry = await first_stored(world)
-            world.origin.put(B, data_of(SEGMENT, 1))
-            await world.get(B)
-            await world.quiet()
+            await stored(world, B, 1, 1)
             entry.segments.lease(0)  # so the other shard is the victim
             begun = world.segment_fetches.opened(entry, 1, Urgency(0.0))
             assert begun is not None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.house import SEGMENT, World, building, data_of, shard_of, until
+from support.seams import held_in_thread, held_up, refuses
 
 from forebay_proxy.cache.fetching import segment_storage
 from forebay_proxy.cache.fetching.segment_storage import SegmentStorage
@@ -57,13 +56,6 @@ def refusals(world: World) -> list[str]:
     return [fact.reason for fact in world.of(ReservationRefused)]
 
 
-def refusing(monkeypatch: pytest.MonkeyPatch, world: World, error: Exception) -> None:
-    async def allocate(entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
-        raise error
-
-    monkeypatch.setattr(world.files, "allocate", allocate)
-
-
 async def nothing_left(world: World, entry: Entry) -> None:
     """No room is granted, no fetch counts, no segment is half here."""
     await world.quiet()
@@ -85,20 +77,14 @@ async def test_a_prepared_segment_is_allocated_in_its_shards_file(world: World) 
 
 async def test_a_leaving_segment_is_not_begun_anew_before_it_is_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its claim is being withdrawn: its bytes would be punched under the new ones."""
-    entry, gate, committed = world.entry(A), asyncio.Event(), world.store.index_writer.committed
-
-    async def slowly() -> None:
-        await gate.wait()
-        await committed()
-
-    monkeypatch.setattr(world.store.index_writer, "committed", slowly)
+    entry, gate = world.entry(A), held_up(monkeypatch, world.store.index_writer, "committed")
     evicting = asyncio.create_task(world.reclaimer.evict(entry))
     await until(lambda: 0 in entry.in_use.leaving)
     grant = granted(world)
     preparing = asyncio.create_task(world.storage.prepare(entry, 0, grant))
     await asyncio.sleep(0.01)
     assert (preparing.done(), entry.stored.writing) == (False, set())
-    gate.set()
+    gate.open()
     assert await preparing is entry.stored.file
     assert await evicting == SEGMENT
     world.storage.give_back(entry, 0, grant)
@@ -106,7 +92,7 @@ async def test_a_leaving_segment_is_not_begun_anew_before_it_is_gone(world: Worl
 
 async def test_a_disk_that_refuses_keeps_no_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its refusal is counted."""
-    refusing(monkeypatch, world, DiskFailed("allocate", "EIO", "broken"))
+    refuses(monkeypatch, world.files, DiskFailed("allocate", "EIO", "broken"), "allocate")
     assert await world.storage.prepare(world.entry(A), 1, granted(world)) is None
     assert refusals(world) == ["disk"]
     await nothing_left(world, world.entry(A))
@@ -114,7 +100,7 @@ async def test_a_disk_that_refuses_keeps_no_room(world: World, monkeypatch: pyte
 
 async def test_a_file_that_is_in_the_way_is_noted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A descriptor of an earlier life holds it: the entry may be retired once that is closed."""
-    refusing(monkeypatch, world, InTheWay("an earlier file is held"))
+    refuses(monkeypatch, world.files, InTheWay("an earlier file is held"), "allocate")
     assert await world.storage.prepare(world.entry(A), 1, granted(world)) is None
     assert (world.entry(A).stored.misplaced, refusals(world)) == (True, ["no-room"])
 
@@ -122,16 +108,10 @@ async def test_a_file_that_is_in_the_way_is_noted(world: World, monkeypatch: pyt
 async def test_a_disk_that_hangs_is_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it makes too late is given back."""
     monkeypatch.setattr(segment_storage, "HUNG_S", 0.01)
-    entry, gate, real, before = world.entry(A), asyncio.Event(), world.files.allocate, world.allocated()
-
-    async def hangs(*args: Any) -> ShardFile:
-        await gate.wait()
-        return await real(*args)
-
-    monkeypatch.setattr(world.files, "allocate", hangs)
+    entry, before, gate = world.entry(A), world.allocated(), held_up(monkeypatch, world.files, "allocate")
     assert await world.storage.prepare(entry, 1, granted(world)) is None
     assert (refusals(world), world.ledger.reserved_bytes) == (["disk"], SEGMENT)
-    gate.set()
+    gate.open()
     await nothing_left(world, entry)
     assert world.allocated() == before
     world.clock.advance(60)
@@ -196,22 +176,15 @@ async def test_readers_are_stopped_before_the_bytes_are_given_back(world: World,
 
 async def test_a_write_under_way_ends_before_its_room_is_given_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that is writing cannot be stopped: what it writes after the punch would be nobody's. No more is asked for meanwhile."""
-    real, reached, gate = file_io.append, threading.Event(), threading.Event()
-
-    def slowly(*args: Any) -> float:
-        reached.set()
-        gate.wait(60)
-        return real(*args)
-
-    monkeypatch.setattr(file_io, "append", slowly)
+    gate = held_in_thread(monkeypatch, file_io, "append")
     entry, before = world.entry(A), world.allocated()
     fetch = launched(world)
-    await until(reached.is_set)
+    await until(gate.reached.is_set)
     world.fetches.cancel()
     await asyncio.sleep(0.01)
     assert (fetch.done, fetch.position, world.ledger.reserved_bytes) == (False, SEGMENT, SEGMENT)
     assert world.origin.log[-1].sent == 1 << 14
-    gate.set()
+    gate.open()
     await nothing_left(world, entry)
     assert (fetch.done, world.allocated()) == (True, before)
 

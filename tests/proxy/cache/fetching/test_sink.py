@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import xxhash
 from support.house import SEGMENT, World, building, data_of, failing
+from support.seams import disk_does
 
 from forebay_proxy.cache.fetching.sink import Sink
 from forebay_proxy.core.errors import DiskFailed
@@ -145,8 +146,7 @@ async def test_a_disk_that_cannot_be_read_costs_no_reader_a_byte(world: World, m
     await world.get(A)
     await world.quiet()
     with monkeypatch.context() as patch:
-        patch.setattr(file_io, "read_now", lambda *args: False)
-        patch.setattr(file_io, "read", failing(errno.EIO))
+        disk_does(patch, read_now=lambda *args: False, read=failing(errno.EIO))
         assert await asyncio.gather(world.get(A), world.get(A)) == [DATA, DATA]
     await world.quiet()
     assert A not in world.resolver.versions.current or not world.entry(A).segments.complete

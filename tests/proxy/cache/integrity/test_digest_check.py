@@ -6,14 +6,13 @@ import asyncio
 import errno
 import hashlib
 import logging
-import threading
 import zlib
 from pathlib import Path
 
 import pytest
-from support.fake_origin import FakeOrigin, Gate, Remote
-from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
-from support.seams import disk_does
+from support.fake_origin import FakeOrigin, Remote
+from support.house import SEGMENT, World, building, data_of, failing, reader, shard_of, until
+from support.seams import Gate, disk_does, held_in_thread, held_up
 
 from forebay_proxy.cache.resident.digest_state import DigestVerdict
 from forebay_proxy.core import digests as digest_module
@@ -190,9 +189,14 @@ async def test_what_comes_in_one_body_is_compared_too(tmp_path: Path, known: boo
         assert results(world) == ["agrees"] * (1 if known else 3)
 
 
+@pytest.fixture
+def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forebay_proxy.cache.integrity.digest_check.AT_ONCE", 1)
+
+
+@pytest.mark.usefixtures("one_at_a_time")
 async def test_another_shards_hashing_does_not_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one place to hash in, the shard at whose end somebody waits is next, however many were there before."""
-    monkeypatch.setattr("forebay_proxy.cache.integrity.digest_check.AT_ONCE", 1)
     order: list[str] = []
     async with building(tmp_path / "c") as world:
         data = data_of(3 * SEGMENT)
@@ -275,19 +279,12 @@ async def test_what_is_being_hashed_does_not_leave(tmp_path: Path, monkeypatch: 
     """Everything else of it may: a hole under the hasher would be taken for the origin's fault."""
     async with building(tmp_path / "c") as world:
         put(world, data := data_of(3 * SEGMENT))
-        inside, go_on, real = threading.Event(), threading.Event(), file_io.digest
-
-        def slow(*args: object) -> int:
-            inside.set()
-            assert go_on.wait(60)
-            return real(*args)  # type: ignore[arg-type]
-
-        disk_does(monkeypatch, digest=slow)
+        gate = held_in_thread(monkeypatch, file_io, "digest")
         await world.get(A, last=2 * SEGMENT - 1)
-        await until(inside.is_set)
+        await until(gate.reached.is_set)
         await world.reclaimer.evict(world.entry(A))
         assert [world.entry(A).segments.has(index) for index in range(2)] == [True, False]
-        go_on.set()
+        gate.open()
         await world.quiet()
         assert await world.get(A) == data
         assert results(world) == ["agrees"]
@@ -316,13 +313,7 @@ async def test_a_shard_of_one_segment_is_not_claimed_before_the_verdict(tmp_path
     """There is nothing of it to claim."""
     async with building(tmp_path / "c") as world:
         put(world, data := data_of(SEGMENT))
-        held, look = Gate(), world.segment_reader.verify
-
-        async def waits(*args, **how):  # type: ignore[no-untyped-def]
-            await held.passed()
-            return await look(*args, **how)
-
-        monkeypatch.setattr(world.segment_reader, "verify", waits)
+        held = held_up(monkeypatch, world.segment_reader, "verify")
         reading = asyncio.create_task(world.get(A))
         await held.reached.wait()
         assert world.entry(A).segments.complete
@@ -332,25 +323,18 @@ async def test_a_shard_of_one_segment_is_not_claimed_before_the_verdict(tmp_path
         assert world.entry(A).stored.claimed
 
 
+@pytest.mark.usefixtures("one_at_a_time")
 async def test_shutdown_does_not_hash_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs ends; what waits is left."""
-    monkeypatch.setattr("forebay_proxy.cache.integrity.digest_check.AT_ONCE", 1)
     async with building(tmp_path / "c") as world:
         put(world, data_of(8 * SEGMENT))
-        held, look, looks = Gate(), world.segment_reader.verify, []
-
-        async def waits(*args, **how):  # type: ignore[no-untyped-def]
-            looks.append(args)
-            await held.passed()
-            return await look(*args, **how)
-
-        monkeypatch.setattr(world.segment_reader, "verify", waits)
+        held = held_up(monkeypatch, world.segment_reader, "verify")
         await world.get(A, last=7 * SEGMENT - 1)
         await held.reached.wait()
         world.digest_check.stop()
         held.open()
         await world.quiet()
-        assert len(looks) == 1
+        assert held.calls == 1
 
 
 async def test_prefetched_shards_are_compared_before_anybody_comes(tmp_path: Path) -> None:
@@ -464,13 +448,9 @@ async def _fails(world: World, last: int) -> None:
 
 async def test_a_disk_that_does_not_answer_holds_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be read back cannot be compared: released, counted, and not blamed on the origin."""
-
-    def hangs(*args: object) -> int:
-        raise OSError(errno.ETIMEDOUT, "timed out")
-
     async with building(tmp_path / "c") as world:
         put(world, data := data_of(3 * SEGMENT))
-        monkeypatch.setattr(file_io, "digest", hangs)
+        disk_does(monkeypatch, digest=failing(errno.ETIMEDOUT))
         assert await world.get(A) == data
         assert results(world) == ["unchecked"]
 

@@ -6,12 +6,11 @@ import asyncio
 import errno
 import logging
 import os
-import threading
 from pathlib import Path
 
 import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of, until
-from support.seams import disk_does
+from support.seams import disk_does, held_in_thread, refuses
 
 from forebay_proxy.cache.integrity.segment_reader import Finding
 from forebay_proxy.core.errors import DiskFailed, WrongBytes
@@ -41,10 +40,7 @@ async def test_a_segment_found_wrong_by_one_reader_is_no_hole_for_another(tmp_pa
 async def test_two_verifiers_of_one_bad_segment_discard_it_once(tmp_path: Path) -> None:
     """The second finds it fetched again, and good."""
     async with building(tmp_path / "c") as world:
-        data = data_of(3 * SEGMENT)
-        world.origin.put(A, data)
-        await world.get(A)
-        await world.quiet()
+        data = await stored(world)
         entry = world.entry(A)
         entry.segments.unverified = {0, 1, 2}
         entry.segments.sums[1] ^= 12345
@@ -56,21 +52,14 @@ async def test_two_verifiers_of_one_bad_segment_discard_it_once(tmp_path: Path) 
 async def test_a_wrong_segment_that_cannot_leave_is_passed_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The index cannot be written, so it is still here afterwards: nobody is given its bytes."""
     async with building(tmp_path / "c") as world:
-        data = data_of(3 * SEGMENT)
-        world.origin.put(A, data)
-        await world.get(A)
-        await world.quiet()
+        data = await stored(world)
         entry = world.entry(A)
         with world.shard_file(A).open("r+b") as file:
             file.seek(SEGMENT)
             file.write(b"\xff" * SEGMENT)
         entry.segments.unverified = {1}
         with monkeypatch.context() as patch:
-
-            async def commit(changes: object) -> None:
-                raise DiskFailed("index commit", "ENOSPC", "full")
-
-            patch.setattr(world.store.index_writer, "_commit", commit)
+            refuses(patch, world.store.index_writer, DiskFailed("index commit", "ENOSPC", "full"), "_commit")
             assert await world.get(A) == data
             parts = await asyncio.gather(*(world.get(A, None, SEGMENT - 5, SEGMENT + 5) for _ in range(4)))
             assert parts == [data[SEGMENT - 5 : SEGMENT + 6]] * 4
@@ -84,30 +73,20 @@ async def test_a_disk_that_hangs_is_waited_for_once(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(shardfile, "PATIENCE_S", 0.2)
     disk_does(monkeypatch, read_now=lambda *args: False)
     async with building(tmp_path / "c") as world:
-        data = data_of(3 * SEGMENT)
-        world.origin.put(A, data)
-        await world.get(A)
-        await world.quiet()
-        gate, asked, real = threading.Event(), [0], file_io.read
-
-        def hangs(fd: int, offset: int, length: int) -> bytes:
-            asked[0] += 1
-            assert gate.wait(60)
-            return real(fd, offset, length)
-
-        disk_does(monkeypatch, read=hangs)
+        data = await stored(world)
+        gate = held_in_thread(monkeypatch, file_io, "read")
         try:
             assert await world.get(A) == data
-            assert (world.cache.disk.state, asked[0]) == ("down", 1)
+            assert (world.cache.disk.state, gate.calls) == ("down", 1)
             assert await asyncio.gather(*(world.get(A) for _ in range(4))) == [data] * 4
-            assert asked[0] == 1
+            assert gate.calls == 1
         finally:
-            gate.set()
+            gate.open()
         assert world.entry(A).segments.complete
         world.clock.advance(60)
         await world.disk_monitor.look()
         assert await world.get(A) == data
-        assert asked[0] > 1
+        assert gate.calls > 1
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENODATA])
@@ -115,10 +94,7 @@ async def test_a_segment_that_cannot_be_read_is_fetched_again(tmp_path: Path, mo
     """A bad spot, or a file that somebody cut: the reader inside goes on, the next one finds it stored again."""
     disk_does(monkeypatch, read_now=lambda *args: False)
     async with building(tmp_path / "c") as world:
-        data = data_of(3 * SEGMENT)
-        world.origin.put(A, data)
-        await world.get(A)
-        await world.quiet()
+        data = await stored(world)
         real = file_io.read
 
         def bad_spot(fd: int, offset: int, length: int) -> bytes:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.house import LAYOUT, SEGMENT, building, data_of, reader, shard_of, until
+from support.house import LAYOUT, SEGMENT, building, data_of, reader, shard_of, stored, until
 
 from forebay_proxy.cache.readers import reader as reader_module
 from forebay_proxy.cache.readers.chunk_reader import FileStretch
@@ -54,9 +54,7 @@ async def test_then_it_has_sixteen(tmp_path: Path) -> None:
 async def test_a_reader_of_a_whole_shard_leases_the_next_segment_alone(tmp_path: Path) -> None:
     """It has nothing to ask for, and what it does not hold yet is room for others; once something left it holds as much as it asks for."""
     async with building(tmp_path / "c") as world:
-        world.origin.put(A, data_of(40 * SEGMENT))
-        await world.get(A)
-        await world.quiet()
+        await stored(world, A, 40)
         async with world.opened(A) as reading:
             await world.taken(reading, SEGMENT + 1)
             assert set(reading.entry.segments.leases) == {1, 2}

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.house import SEGMENT, World, building, data_of, stored
+from support.house import SEGMENT, World, building, stored
 
 from forebay_proxy.cache.resident import open_files
 from forebay_proxy.core.errors import CacheError, DiskFailed
@@ -103,9 +103,7 @@ async def test_a_file_that_was_cut_while_open_leaves(tmp_path: Path) -> None:
 async def test_a_disk_that_hangs_is_not_asked(tmp_path: Path) -> None:
     """Until its pause is over."""
     async with building(tmp_path / "c") as world:
-        world.origin.put(A, data_of(SEGMENT))
-        await world.get(A)
-        await world.quiet()
+        await stored(world, A, 1)
         world.cache.disk.hung = True
         with pytest.raises(CacheError, match="does not answer"):
             await world.files.stored(world.entry(A))
@@ -117,9 +115,7 @@ async def test_who_holds_the_file_is_not_waited_for_for_ever(tmp_path: Path, mon
     """What removes something of it may hang with the disk."""
     monkeypatch.setattr(open_files, "PATIENCE_S", 0.01)
     async with building(tmp_path / "c") as world:
-        world.origin.put(A, data_of(SEGMENT))
-        await world.get(A)
-        await world.quiet()
+        await stored(world, A, 1)
         entry = world.entry(A)
         async with entry.stored.lock:
             with pytest.raises(DiskFailed, match="no answer within"):

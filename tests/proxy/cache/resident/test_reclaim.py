@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from support.house import SEGMENT, building, data_of, failing, shard_of, stored, until
-from support.seams import disk_does
+from support.seams import disk_does, held_up, refuses
 
-from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import STUCK_S
 from forebay_proxy.core.errors import CacheFull, DiskFailed, ForebayError
 from forebay_proxy.store.files import file_io
@@ -23,21 +22,15 @@ B = "https://o/set/b.tar"
 async def test_nobody_finds_what_is_leaving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is taken out of use when it is decided, and written again only once it is gone."""
     async with building(tmp_path / "c") as world:
-        data, entry, gate = await stored(world, A, 2), world.entry(A), asyncio.Event()
-        real = world.store.index_writer.committed
-
-        async def committed() -> None:
-            await gate.wait()
-            await real()
-
-        monkeypatch.setattr(world.store.index_writer, "committed", committed)
+        data, entry = await stored(world, A, 2), world.entry(A)
+        gate = held_up(monkeypatch, world.store.index_writer, "committed")
         leaving = asyncio.create_task(world.reclaimer.discard(entry, 1))
         await asyncio.sleep(0)
         assert not entry.segments.has(1)
         again = asyncio.create_task(world.get(A))
         await asyncio.sleep(0.01)
         assert not again.done()
-        gate.set()
+        gate.open()
         assert await again == data
         await leaving
 
@@ -92,11 +85,7 @@ async def test_an_index_that_cannot_be_written_lets_nothing_leave(tmp_path: Path
         data, other = await stored(world, A, 2), data_of(2 * SEGMENT, 1)
         world.origin.put(B, other)
         with monkeypatch.context() as patch:
-
-            async def commit(changes: object) -> None:
-                raise DiskFailed("index commit", "ENOSPC", "full")
-
-            patch.setattr(world.store.index_writer, "_commit", commit)
+            refuses(patch, world.store.index_writer, DiskFailed("index commit", "ENOSPC", "full"), "_commit")
             assert await world.get(B) == other
             await until(lambda: not world.entry(A).in_use.leaving)
             assert world.entry(A).segments.complete
@@ -109,11 +98,7 @@ async def test_a_fault_of_ours_holds_up_nobody(tmp_path: Path, monkeypatch: pyte
         data = data_of(SEGMENT)
         world.origin.put(A, data).fail(after=30_000)
         with monkeypatch.context() as patch:
-
-            async def fault(entry: Entry, indices: tuple[int, ...]) -> None:
-                raise ZeroDivisionError
-
-            patch.setattr(world.reclaimer, "_free", fault)
+            refuses(patch, world.reclaimer, ZeroDivisionError(), "_free")
             with pytest.raises(ForebayError):
                 await world.get(A)
             await world.quiet()
@@ -168,22 +153,13 @@ async def test_an_eviction_whose_caller_is_cancelled_ends_all_the_same(tmp_path:
     """A client that hangs up leaves nothing half-removed."""
     async with building(tmp_path / "c") as world:
         data = await stored(world, A, 3)
-        reached, gate = asyncio.Event(), asyncio.Event()
-        target: Any = world.store.index_writer if step == "commit" else world.reclaimer
-        name = "committed" if step == "commit" else "_remove"
-        real = getattr(target, name)
-
-        async def held(*args: Any) -> Any:
-            reached.set()
-            await gate.wait()
-            return await real(*args)
-
-        monkeypatch.setattr(target, name, held)
+        commits = step == "commit"
+        gate = held_up(monkeypatch, world.store.index_writer if commits else world.reclaimer, "committed" if commits else "_remove")
         task = asyncio.create_task(world.operations.evict(None))
-        await reached.wait()
+        await gate.reached.wait()
         task.cancel()
         await asyncio.sleep(0)
-        gate.set()
+        gate.open()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert (world.ledger.doomed_bytes, world.ledger.stored_bytes) == (0, 0)
@@ -198,27 +174,14 @@ async def test_a_flight_cancelled_while_it_prepares_gives_all_back(tmp_path: Pat
         await stored(world, A, 2)
         world.origin.put(B, data_of(2 * SEGMENT, 1))
         await world.resolver.entry(shard_of(B), "", head=True)
-        reached, gate = asyncio.Event(), asyncio.Event()
-        target: Any = world.reclaimer if step == "_remove" else world.files
-        real = getattr(target, step)
-
-        async def held(*args: Any) -> Any:
-            if step != "allocate":
-                reached.set()
-                await gate.wait()
-                return await real(*args)
-            result = await real(*args)  # allocated, and then cancelled
-            reached.set()
-            await gate.wait()
-            return result
-
-        monkeypatch.setattr(target, step, held)
+        # allocated, and then cancelled
+        gate = held_up(monkeypatch, world.reclaimer if step == "_remove" else world.files, step, after=step == "allocate")
         reading = asyncio.create_task(world.get(B))
-        await reached.wait()
+        await gate.reached.wait()
         world.fetches.cancel()
         world.resolver.cancel()
         await asyncio.sleep(0)
-        gate.set()
+        gate.open()
         with pytest.raises(Exception, match="shutting down"):
             await reading
 
@@ -246,17 +209,16 @@ async def test_a_segment_put_back_and_taken_again_is_waited_for_again(tmp_path: 
         entry, commit = world.entry(A), world.store.index_writer.committed
         refuse, go_on = asyncio.Event(), asyncio.Event()
         taken_again: list[asyncio.Task[None]] = []
+        first_time = [True]
 
-        async def refused() -> None:
-            monkeypatch.setattr(world.store.index_writer, "committed", late)
-            await refuse.wait()
-            raise DiskFailed("index commit", "ENOSPC", "full")
-
-        async def late() -> None:
+        async def committed() -> None:
+            if first_time and first_time.pop():
+                await refuse.wait()
+                raise DiskFailed("index commit", "ENOSPC", "full")
             await go_on.wait()
             await commit()
 
-        monkeypatch.setattr(world.store.index_writer, "committed", refused)
+        monkeypatch.setattr(world.store.index_writer, "committed", committed)
         first = asyncio.create_task(world.reclaimer.discard(entry, 1))
         await until(lambda: 1 in entry.in_use.leaving)
         entry.in_use.leaving[1].add_done_callback(lambda _: taken_again.append(asyncio.create_task(world.reclaimer.discard(entry, 1))))

@@ -109,9 +109,7 @@ async def test_a_displacement_that_fails_is_not_counted_for_ever(tmp_path: Path)
 async def test_a_segment_counts_once_however_many_hold_it(tmp_path: Path) -> None:
     """And until the last of them has given it back."""
     async with building(tmp_path / "c") as world:
-        world.origin.put(A, data_of(2 * SEGMENT))
-        await world.get(A)
-        await world.quiet()
+        await stored(world, A, 2)
         room, entry = world.room, world.entry(A)
         counts = []
         for index, change in ((0, room.lease), (0, room.lease), (1, room.lease), (0, room.release), (0, room.release)):
@@ -134,9 +132,7 @@ async def test_a_change_is_told_while_readers_have_plans(tmp_path: Path) -> None
 async def test_what_is_held_does_not_leave(tmp_path: Path) -> None:
     """For the length of the ``with``; then whoever waits for the end of the version is told."""
     async with building(tmp_path / "c") as world:
-        world.origin.put(A, data_of(2 * SEGMENT))
-        await world.get(A)
-        await world.quiet()
+        await stored(world, A, 2)
         entry = world.entry(A)
         with world.room.holding(entry, 1):
             assert list(entry.segments.may_leave()) == [0]

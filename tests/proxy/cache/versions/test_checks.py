@@ -29,26 +29,14 @@ DATA = data_of(3 * SEGMENT)
 OTHER = data_of(2 * SEGMENT, seed=2)
 
 
-async def test_many_readers_of_a_new_job_compare_once(tmp_path: Path) -> None:
-    """Single, like an opening."""
-    async with building(tmp_path / "c") as world:
-        remote = world.origin.put(A, DATA)
-        await world.get(A, reader(job="one"))
-        gate = remote.hold()
-        tasks = [asyncio.create_task(world.get(A, reader(number, job="two"))) for number in range(5)]
-        await gate.reached.wait()
-        gate.open()
-        assert await asyncio.gather(*tasks) == [DATA] * 5
-        assert world.origin.heads() == 1
-
-
-async def test_one_comparison_serves_every_job_that_waits_for_it(tmp_path: Path) -> None:
-    """None of them asks again, and none is told that the origin changed."""
+@pytest.mark.parametrize("jobs", [1, 6], ids=["one new job", "many new jobs"])
+async def test_many_readers_of_new_jobs_compare_once(tmp_path: Path, jobs: int) -> None:
+    """Single, like an opening: none of them asks again, and none is told that the origin changed."""
     async with building(tmp_path / "c") as world:
         remote = world.origin.put(A, DATA)
         await world.get(A, reader(0, "before"))
         gate = remote.hold()
-        tasks = [asyncio.create_task(world.get(A, reader(number, f"job{number}"))) for number in range(6)]
+        tasks = [asyncio.create_task(world.get(A, reader(number, f"job{number % jobs}"))) for number in range(6)]
         await gate.reached.wait()
         await asyncio.sleep(0)
         gate.open()

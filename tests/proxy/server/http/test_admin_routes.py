@@ -7,16 +7,15 @@ import json
 import re
 import shutil
 import subprocess
-import threading
 from collections.abc import AsyncIterator
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from support import http_server
-from support.fake_cache import fake_plan, fake_status
+from support.fake_cache import fake_plan
 from support.http_server import Reply, World, listening, read_to_end, request
 from support.lengths import ordinarily
+from support.seams import held_in_thread
 
 from forebay_proxy.core.errors import OriginUnavailable
 from forebay_proxy.core.facts.requests import Aborted, RequestDone
@@ -110,21 +109,13 @@ async def test_a_plan_of_no_reader_is_400(world: World, path: str) -> None:
 
 async def test_a_large_plan_is_parsed_beside_the_loop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it is, others are answered."""
-    parsing, go_on = threading.Event(), threading.Event()
-    true_decode = plan_route.decode
-
-    def held_decode(content_type: str, body: bytes, query: str, **how: bool):  # type: ignore[no-untyped-def]
-        parsing.set()
-        assert go_on.wait(60)
-        return true_decode(content_type, body, query, **how)
-
-    monkeypatch.setattr(plan_route, "decode", held_decode)
+    gate = held_in_thread(monkeypatch, plan_route, "decode")
     body = b'"s3://bucket/0.tar"\n' * 20_000
     put = asyncio.create_task(world.ask("PUT", PLAN, {"Content-Type": "application/x-ndjson"}, body))
-    while not parsing.is_set():
+    while not gate.reached.is_set():
         await asyncio.sleep(0)
     assert (await world.ask("GET", "/healthz")).status == 200
-    go_on.set()
+    gate.open()
     assert (await put).status == 204
 
 
@@ -256,13 +247,11 @@ async def test_a_real_browser_shows_the_status(world: World, tmp_path: Path, sch
 
 @needs_chromium
 @pytest.mark.parametrize("count", [300, 8, 1, 64][: ordinarily(2, of=4, what="numbers of readers on a page")])
-async def test_a_real_browser_shows_every_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, count: int) -> None:
+async def test_a_real_browser_shows_every_reader(tmp_path: Path, count: int) -> None:
     """Who waits is told by a shape and a word; long names break, they do not widen the page; what is not shown is counted."""
     name = "a-long-job-name-" + "x" * 110
     plans = [fake_plan(f"{name}/0/{number}/7.1", position=number % 90, waiting=number % 8 == 0) for number in range(count)]
-    status = fake_status() | {"plans": plans[:256], "plans_total": count}
-    monkeypatch.setattr(http_server, "fake_status", lambda: status)
-    async with listening() as world:
+    async with listening(plans=plans[:256], plans_total=count) as world:
         dom = await in_chromium(world, tmp_path, "--window-size=600,800")
     assert dom.count(">\u25b2</span> waits</td>") == len([plan for plan in plans[:200] if plan["waiting"]])
     assert dom.count("<progress") == min(count, 200) + 1
@@ -270,7 +259,7 @@ async def test_a_real_browser_shows_every_reader(monkeypatch: pytest.MonkeyPatch
 
 
 @needs_chromium
-async def test_a_real_browser_shows_declared_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_real_browser_shows_declared_sets(tmp_path: Path) -> None:
     """What it is, what goes on, what is here, who reads it; what is not counted yet claims nothing; without sets there is no table."""
     sets = [
         {
@@ -280,9 +269,7 @@ async def test_a_real_browser_shows_declared_sets(monkeypatch: pytest.MonkeyPatc
         },
         {"set": "<b>s3://x</b>", "shards": 1, "complete": None, "stored_bytes": None, "state": "fetching", "opened": {}},
     ]  # fmt: skip
-    status = fake_status() | {"sets": sets}
-    monkeypatch.setattr(http_server, "fake_status", lambda: status)
-    async with listening() as world:
+    async with listening(sets=sets) as world:
         dom = await in_chromium(world, tmp_path)
         table = dom[dom.index('id="sets-section"') : dom.index('id="plans-title"')]
         for text in (
@@ -295,5 +282,5 @@ async def test_a_real_browser_shows_declared_sets(monkeypatch: pytest.MonkeyPatc
         ):  # fmt: skip
             assert text in table, text
         assert "hidden" not in table[: table.index(">")]
-        status["sets"] = []
+        sets.clear()
         assert 'id="sets-section" aria-labelledby="sets-title" hidden' in await in_chromium(world, tmp_path)

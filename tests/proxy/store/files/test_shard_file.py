@@ -6,13 +6,14 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.house import until
+from support.seams import disk_does, held_in_thread, refuses
 from support.stores import held_by_a_child, make_row, ramp, sum_of
 
 from forebay_proxy.core.errors import DiskFailed
@@ -48,28 +49,6 @@ async def fill(file: ShardFile) -> None:
         await file.append(index * SEGMENT_BYTES, data, probe=True)
 
 
-class Held:
-    """Stands in for ``real``: says when it runs, and goes on when it is let go."""
-
-    def __init__(self, real: Callable[..., Any]) -> None:
-        self._real, self._entered, self.leave = real, threading.Event(), threading.Event()
-
-    def __call__(self, *args: Any, **how: Any) -> Any:
-        self._entered.set()
-        assert self.leave.wait(60)
-        return self._real(*args, **how)
-
-    async def reached(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self._entered.wait, 30)
-
-
-def raising(code: int) -> Callable[..., Any]:
-    def fail(*_: object) -> None:
-        raise OSError(code, os.strerror(code))
-
-    return fail
-
-
 async def test_a_new_file_is_sparse_and_of_full_length(file: ShardFile, tmp_path: Path) -> None:
     """No blocks yet; on ext4 a punch beyond the size would free nothing, so the size is there from the start."""
     assert file.allocated_bytes() == 0
@@ -81,22 +60,15 @@ async def test_two_ranges_given_back_at_once_are_both_freed(
     tmp_path: Path, store: Store, file: ShardFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One left allocated and unwritten would be taken for a segment that is here by the next start."""
-    real, reached, gate = fallocate.punch, threading.Event(), threading.Event()
-
-    def slow(*args: Any) -> None:
-        reached.set()
-        gate.wait(60)
-        real(*args)
-
     for index in range(2):
         await file.allocate(index * SEGMENT_BYTES, SEGMENT_BYTES)
-    monkeypatch.setattr(fallocate, "punch", slow)
+    gate = held_in_thread(monkeypatch, fallocate, "punch")
     fd = os.open(tmp_path / "shards" / KEY, os.O_RDWR)
     releases = [asyncio.create_task(store._pools.writes.run(file_io.release, fd, 0, SEGMENT_BYTES))]
-    await until(reached.is_set)
+    await until(gate.reached.is_set)
     releases.append(asyncio.create_task(store._pools.writes.run(file_io.release, fd, SEGMENT_BYTES, SEGMENT_BYTES)))
     await asyncio.wait(releases[1:], timeout=0.2)  # it must not have given up by then; it may wait
-    gate.set()
+    gate.open()
     await asyncio.gather(*releases)
     os.close(fd)
     assert file.allocated_bytes() == 0
@@ -118,7 +90,7 @@ async def test_read_now_has_what_was_just_written(file: ShardFile, monkeypatch: 
     if not file.read_now(0, memoryview(data)):
         pytest.skip("no RWF_NOWAIT here")
     assert data == ramp(KEY, 0, LENGTH)[: 2**20]
-    monkeypatch.setattr(os, "preadv", raising(errno.EOPNOTSUPP))
+    refuses(monkeypatch, os, OSError(errno.EOPNOTSUPP, "no such flag"), "preadv")
     assert not file.read_now(0, memoryview(bytearray(10)))
 
 
@@ -255,7 +227,7 @@ class Disk:
         self.now, self.takes_s, self.writers = 1000.0, 0.0, list[str]()
         monkeypatch.setattr(shard_file, "time", SimpleNamespace(monotonic=lambda: self.now))
         self._real = file_io.append
-        monkeypatch.setattr(file_io, "append", self._append)
+        disk_does(monkeypatch, append=self._append)
 
     def _append(self, fd: int, offset: int, data: bytes, *how: Any) -> float:
         self.writers.append("loop" if threading.current_thread() is threading.main_thread() else "thread")
@@ -301,7 +273,7 @@ async def test_after_a_slow_write_of_the_loop_threads_write_for_a_while(file: Sh
 async def test_a_write_that_fails_is_a_disk_failure(file: ShardFile, monkeypatch: pytest.MonkeyPatch, probe: bool) -> None:
     """Whoever makes it."""
     await file.append(0, b"quick", probe=True)
-    monkeypatch.setattr(os, "pwrite", raising(errno.ENOSPC))
+    refuses(monkeypatch, os, OSError(errno.ENOSPC, "full"), "pwrite")
     with pytest.raises(DiskFailed, match="ENOSPC"):
         await file.append(5, b"x", probe=probe)
 
@@ -313,29 +285,27 @@ async def test_a_file_that_is_closed_or_closing_takes_nothing(
 ) -> None:
     """Its descriptor may be another file's by then."""
     await file.append(0, b"quick", probe=True)
-    slow = Held(os.fdatasync)
-    monkeypatch.setattr(os, "fdatasync", slow)
+    slow = held_in_thread(monkeypatch, os, "fdatasync")
     syncing = asyncio.create_task(file.sync())
-    await slow.reached()
+    await until(slow.reached.is_set)
     closing = asyncio.create_task(file.aclose())
     await asyncio.sleep(0)
     if closed:
-        slow.leave.set()
+        slow.open()
         await closing
     with pytest.raises(DiskFailed, match="EBADF"):
         await file.append(5, b"x", probe=probe)
-    slow.leave.set()
+    slow.open()
     await asyncio.gather(syncing, closing)
 
 
 async def test_a_cancelled_allocation_is_given_back(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for it any more, so nobody will give it back: the ledger's figure stays true."""
-    slow = Held(fallocate.allocate)
-    monkeypatch.setattr(fallocate, "allocate", slow)
+    slow = held_in_thread(monkeypatch, fallocate, "allocate")
     allocating = asyncio.create_task(file.allocate(0, SEGMENT_BYTES))
-    await slow.reached()
+    await until(slow.reached.is_set)
     allocating.cancel()
-    slow.leave.set()
+    slow.open()
     with pytest.raises(asyncio.CancelledError):
         await allocating
     assert file.allocated_bytes() == 0
@@ -343,17 +313,16 @@ async def test_a_cancelled_allocation_is_given_back(file: ShardFile, monkeypatch
 
 async def test_closing_waits_for_calls_in_flight(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread finds its descriptor closed, or used again for another file."""
-    slow = Held(os.pwrite)
-    monkeypatch.setattr(os, "pwrite", slow)
+    slow = held_in_thread(monkeypatch, os, "pwrite")
     writing = asyncio.create_task(file.append(0, b"x", probe=True))
-    await slow.reached()
+    await until(slow.reached.is_set)
     closing = asyncio.create_task(file.aclose())
     await asyncio.sleep(0)
     writing.cancel()
     await asyncio.wait([writing, closing], timeout=0.02)
     assert not writing.done()
     assert not closing.done()
-    slow.leave.set()
+    slow.open()
     await closing
     with pytest.raises(asyncio.CancelledError):
         await writing
@@ -361,16 +330,15 @@ async def test_closing_waits_for_calls_in_flight(file: ShardFile, monkeypatch: p
 
 async def test_a_cancelled_close_can_be_made_again(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is open until a close went through."""
-    slow = Held(os.fdatasync)
-    monkeypatch.setattr(os, "fdatasync", slow)
+    slow = held_in_thread(monkeypatch, os, "fdatasync")
     syncing = asyncio.create_task(file.sync())
-    await slow.reached()
+    await until(slow.reached.is_set)
     closing = asyncio.create_task(file.aclose())
     await asyncio.sleep(0)
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
-    slow.leave.set()
+    slow.open()
     await syncing
     assert file.allocated_bytes() == 0
     await file.aclose()
@@ -395,10 +363,9 @@ async def test_a_failed_allocation_gives_back_what_it_got(file: ShardFile, monke
 async def test_a_call_that_hangs_is_not_waited_for(file: ShardFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """ETIMEDOUT; its descriptor stays until it has come back, and nothing is freed under it."""
     monkeypatch.setattr(shard_file, "PATIENCE_S", 0.1)
-    gate, order, real_append, real_punch = threading.Event(), list[str](), file_io.append, file_io.punch
+    order, real_append, real_punch = list[str](), file_io.append, file_io.punch
 
-    def hangs(*args: Any) -> float:
-        assert gate.wait(60)
+    def append(*args: Any) -> float:
         order.append("written")
         return real_append(*args)
 
@@ -406,8 +373,8 @@ async def test_a_call_that_hangs_is_not_waited_for(file: ShardFile, monkeypatch:
         order.append("punched")
         real_punch(*args)
 
-    monkeypatch.setattr(file_io, "append", hangs)
-    monkeypatch.setattr(file_io, "punch", punch)
+    disk_does(monkeypatch, append=append, punch=punch)
+    gate = held_in_thread(monkeypatch, file_io, "append")
     await file.allocate(0, SEGMENT_BYTES)
     with pytest.raises(DiskFailed, match="no answer within") as raised:
         await file.append(0, bytes(range(256)) * 256, probe=True)
@@ -417,7 +384,7 @@ async def test_a_call_that_hangs_is_not_waited_for(file: ShardFile, monkeypatch:
     await asyncio.wait([freeing, closing], timeout=0.1)
     assert (freeing.done(), closing.done()) == (False, False)
     closing.cancel()
-    gate.set()
+    gate.open()
     await freeing
     assert order == ["written", "punched"]
     assert file.allocated_bytes() == 0, "what came late was freed too"
@@ -426,19 +393,13 @@ async def test_a_call_that_hangs_is_not_waited_for(file: ShardFile, monkeypatch:
 async def test_a_file_that_is_made_late_is_nobodys(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it has been, nobody else may make it; then it is replaced like any leftover."""
     monkeypatch.setattr(store_module, "PATIENCE_S", 0.1)
-    gate, real = threading.Event(), file_io.create
-
-    def hangs(*args: Any) -> int:
-        assert gate.wait(60)
-        return real(*args)
-
     with monkeypatch.context() as patch:
-        patch.setattr(file_io, "create", hangs)
+        gate = held_in_thread(patch, file_io, "create")
         with pytest.raises(DiskFailed, match="no answer within"):
             await store.files.create(KEY, LENGTH)
     with pytest.raises(DiskFailed, match="has not come back"):
         await store.files.create(KEY, LENGTH)
-    gate.set()
+    gate.open()
     async with asyncio.timeout(60):
         while KEY in store.files.open:
             await asyncio.sleep(0.01)
