@@ -69,25 +69,18 @@ class FakeVersion:
     shown_version: Version
 
 
-@dataclass
-class FakeTally:
-    outcome: RequestOutcome
-    hit_bytes: int = 0
-    waited_s: float = 0.0
-    epoch: int | None = None
-
-
 class FakeReading:
     def __init__(self, name: str, shard: FakeShard, opening: Opening) -> None:
         version = shard.version()
         self.entry = FakeVersion(store_key(name, version.identity), version)
-        self.tally = FakeTally(shard.outcome)
+        self.outcome, self.hit_bytes, self.waited_s = shard.outcome, 0, 0.0
+        self.epoch: int | None = None
         self._shard = shard
         self._opening = opening
 
     async def begin(self, first: int, last: int | None) -> RequestOutcome:
         self._opening.range = (first, last)
-        return self.tally.outcome
+        return self.outcome
 
     async def chunks(self) -> AsyncGenerator[bytes | memoryview, None]:
         assert self._opening.range is not None
@@ -118,8 +111,8 @@ class FakeReading:
 
     async def _handed(self, data: memoryview) -> AsyncIterator[bytes | memoryview]:
         self._opening.handed += len(data)
-        if self.tally.outcome is RequestOutcome.HIT:
-            self.tally.hit_bytes += len(data)
+        if self.outcome is RequestOutcome.HIT:
+            self.hit_bytes += len(data)
         if not self._shard.reused_buffer:
             yield data
             return

@@ -30,7 +30,7 @@ from forebay_proxy.cache.readers.reader import ShardReader
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
-from forebay_proxy.cache.resident.space import SegmentLeases, Slice, SpaceManager
+from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.cache.versions.tar_check import TarCheck
@@ -123,7 +123,6 @@ class World:
     limiters: Limiters
     fetcher: Fetcher
     buffers: BufferBudget
-    leases: SegmentLeases
     segment_reader: SegmentReader
     digest_check: DigestCheck
     storage: SegmentStorage
@@ -306,7 +305,7 @@ async def building(
                 world = World(path, origin, clock, operations=operations, group=group, events=events, facts=facts, parts=parts, **each)
                 adopt(loaded, store, parts.resolver, parts.cache)
                 if measured:
-                    world.room.overhead.measure()
+                    world.room.measure_overhead()
                 walking = group.create_task(world.prefetcher.run()) if prefetch else None
                 try:
                     yield world

@@ -22,11 +22,11 @@ from forebay_proxy.cache.fetching.segment_storage import SegmentStorage
 from forebay_proxy.cache.integrity.digest_check import DigestCheck
 from forebay_proxy.cache.integrity.segment_reader import SegmentReader
 from forebay_proxy.cache.readers.active_readers import ActiveReaders
-from forebay_proxy.cache.readers.reader_lease import ReaderParts
+from forebay_proxy.cache.readers.chunk_reader import ReaderParts
 from forebay_proxy.cache.resident import facts as resident
 from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
-from forebay_proxy.cache.resident.space import SegmentLeases, Slice, SpaceManager
+from forebay_proxy.cache.resident.space import Slice, SpaceManager
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.cache.versions.resolver import VersionResolver
 from forebay_proxy.cache.versions.shard_faults import ShardFaults
@@ -74,7 +74,6 @@ class CacheParts:
     room: SpaceManager
     files: OpenFiles
     reclaimer: Reclaimer
-    leases: SegmentLeases
     segment_reader: SegmentReader
     limiters: Limiters
     buffers: BufferBudget
@@ -104,9 +103,8 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
     room = SpaceManager(ledger, store, plans, events, clock)
     files = OpenFiles(room, store, disk)
     reclaimer = Reclaimer(room=room, files=files, store=store, disk=disk, tasks=tasks, events=events)
-    leases = SegmentLeases(room)
     segment_reader = SegmentReader(
-        room=room, reclaimer=reclaimer, files=files, leases=leases, disk=disk, events=events, tasks=tasks
+        room=room, reclaimer=reclaimer, files=files, disk=disk, events=events, tasks=tasks
     )  # fmt: skip
 
     # What asks origins, what is in the air, and how far versions are believed.
@@ -141,14 +139,14 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
     tar_check = TarCheck(segment_reader, events)
     cache = ShardCache(
         room=room, reclaimer=reclaimer, disk=disk, plans=plans, fetches=fetches, resolver=resolver,
-        parts=ReaderParts(segment_reader, segment_fetches, digest_check, leases, buffers, limiters),
+        parts=ReaderParts(segment_reader, segment_fetches, digest_check, room, buffers, limiters),
         readers=ActiveReaders(room=room, tar_check=tar_check, events=events, clock=clock),
         store=store, events=events,
     )  # fmt: skip
 
     headroom = Headroom(capacity.capacity_bytes, capacity.floor_bytes, capacity.effective_bytes, clock)
     parts = CacheParts(
-        store, plans, tasks, disk, ledger, room, files, reclaimer, leases, segment_reader, limiters, buffers,
+        store, plans, tasks, disk, ledger, room, files, reclaimer, segment_reader, limiters, buffers,
         fetcher, fetches, faults, digest_check, storage, resolver, segment_fetches, tar_check, cache,
         indexer=SampleIndexer(cache, store.samples, tasks, events),
         disk_monitor=DiskMonitor(
@@ -164,8 +162,8 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
 def _introduce(parts: CacheParts, events: Events) -> None:
     """Which part listens to which fact. Listeners of one fact are called in the order in which they stand here."""
     on, room, indexer, prefetcher, versions = events.on, parts.room, parts.indexer, parts.prefetcher, parts.resolver.versions
-    on(stored.IndexCommitted, room.overhead.measure)
-    on(stored.GarbageRemoved, room.overhead.measure)
+    on(stored.IndexCommitted, room.measure_overhead)
+    on(stored.GarbageRemoved, room.measure_overhead)
     on(stored.FileTidied, lambda fact: room.tidied(fact.key, fact.allocated_bytes))
     on(stored.CommitFailed, lambda fact: parts.disk.failed(fact.error))
     on(stored.SpaceRefused, lambda fact: parts.disk_monitor.space_refused(fact.error))

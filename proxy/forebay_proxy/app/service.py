@@ -184,7 +184,7 @@ async def _begin(start: Start) -> Sidecar:
         owned.store, owned.capacity, settings, Surroundings(origins, start.events, group, start.clock, asyncio.sleep, chance)
     )
     adopt(owned.found, owned.store, parts.resolver, parts.cache)
-    parts.cache.room.overhead.measure()
+    parts.cache.room.measure_overhead()
     report = StatusReport(parts, telemetry, start.instance, start.clock)
     doors = SidecarDoors(start, parts, telemetry, report, origins.guard, egress.loop_guard, group)
     said = await doors.open(start, claim, can_lend=owned.store.can_lend)

@@ -308,8 +308,8 @@ class StatusReport:
             if wait.what == OPENING:
                 yield _reader_row(wait.reader, wait.shard, 0, None, waits.seconds(wait), why(wait, board))
         for reading in self._cache.readers:
-            held, length = reading.tally.wait, reading.entry.shown_version.length
-            waited_s = reading.tally.waited_s + (waits.seconds(held) if held else 0.0)
+            held, length = reading.wait, reading.entry.shown_version.length
+            waited_s = reading.waited_s + (waits.seconds(held) if held else 0.0)
             yield _reader_row(reading.reader, reading.entry.name, reading.position, length, waited_s, why(held, board) if held else "")
 
     def announced(self, job: str | None = None, after: ReaderName | None = None, limit: int = MOST_ROWS) -> dict[str, Any]:

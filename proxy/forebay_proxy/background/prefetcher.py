@@ -75,7 +75,6 @@ class _View:
         self.layout = cache.room.layout
         self._cache = cache
         self._versions = resolver.versions
-        self._freshness = resolver.freshness
         self._ahead = ahead
         self._negative_cache = negative_cache
         self.air: Counter[str] = Counter()  # requests ahead of need per origin
@@ -98,7 +97,7 @@ class _View:
         return not entry.ranged or self._cache.parts.segment_fetches.find(entry, index) is not None
 
     def fresh(self, name: str, job: str) -> bool:
-        return self._freshness.is_fresh(self._versions.current[name], job)
+        return self._versions.is_fresh(self._versions.current[name], job)
 
     def may_ask(self, origin: str) -> bool:
         return self.air[origin] < self._ahead(origin) and self._negative_cache.of_origin[origin] < MOST_FAILED

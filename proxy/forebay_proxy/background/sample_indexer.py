@@ -157,7 +157,7 @@ class SampleIndexer:
 
     async def _removed(self, key: str) -> None:
         await self._files.remove(key)
-        self._cache.room.overhead.measure()
+        self._cache.room.measure_overhead()
 
     # For one shard
 
@@ -240,7 +240,7 @@ class SampleIndexer:
                 await self._files.write(entry.key, encoded)
         finally:
             room.ledger.release(grant)
-            room.overhead.measure()
+            room.measure_overhead()
         if entry.in_use.stale or entry.key in self._dropped:
             await self._removed(entry.key)
 

@@ -152,7 +152,7 @@ class Warmer:
 
     async def _ask(self, entry: Entry, shard: Shard) -> deque[Fetch]:
         """Ask for every segment that is not here; returns those still in the air. Raises ``CacheFull``."""
-        if entry.in_use.whole is not None and not entry.in_use.whole.done:
+        if entry.in_use.whole is not None:
             try:
                 await self._landed(entry.in_use.whole)
             except CacheFull as full:

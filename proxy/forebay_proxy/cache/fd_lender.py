@@ -54,31 +54,14 @@ class LendingHost(Protocol):
 
 @dataclass(slots=True, eq=False)
 class FdLease:
-    """A shard that is out. ``descriptor`` is the caller's, to be passed on and closed; ``end`` ends the lease in our books."""
+    """A shard that is out. ``descriptor`` is the caller's, to be passed on and closed; ``FdLender.end`` ends the lease in our books."""
 
     reading: ShardReader
     descriptor: int
     held: tuple[int, int]  # bytes and segments, as they were counted: what leaves meanwhile, because it is wrong, is counted to the end
-    _lender: FdLender
     in_parts: bool = False  # samples of it are read, and nobody hears how much that is
     asked_at: float = 0.0  # on the door's clock
     answered_s: float = 0.0  # from then on
-
-    @property
-    def size(self) -> int:
-        return self.held[0]
-
-    def passed(self) -> None:
-        """It has reached a client: only this is an opening. It may be told a little later."""
-        self._lender.note_passed(self.reading)
-
-    def end(self) -> None:
-        """Nothing is leased by it any more. Once; ``release`` comes next, a little later."""
-        self._lender.take_back(self.reading, self.held)
-
-    def release(self) -> None:
-        """What its end means to others: the order in which shards leave. Whoever waits for an answer is answered first."""
-        self._lender.release(self.reading.entry)
 
 
 class FdLender:
@@ -113,7 +96,7 @@ class FdLender:
         ``ShardCache.open`` is the way.
         """
         job = reader.job if reader else ""
-        with nullcontext() if job else self._resolver.freshness.bursts.inside(shard.group):
+        with nullcontext() if job else self._resolver.versions.bursts.inside(shard.group):
             entry = self._resolver.ready(shard, job)
         if entry is None or self._room.entries.get(entry.key) is not entry or not self._is_ready(entry):
             self._fit(self._resolver.versions.current.get(shard.name))  # before the origin is asked whether it changed
@@ -147,7 +130,7 @@ class FdLender:
         reading = self._host.reading(entry, shard, reader, opened_here=False)
         self._readers.enter(reading)
         reading.has_all()
-        return FdLease(reading, descriptor, self._lease(entry), self)
+        return FdLease(reading, descriptor, self._lease(entry))
 
     def _fit(self, entry: Entry | None) -> None:
         """Raises ``UseHttp`` if something known here forbids to lend it; no origin is asked."""
@@ -183,17 +166,19 @@ class FdLender:
 
     # How a lease goes on
 
-    def note_passed(self, reading: ShardReader) -> None:
-        """A client has the descriptor: only this is an opening."""
+    def passed(self, fd_lease: FdLease) -> None:
+        """It has reached a client: only this is an opening. It may be told a little later."""
+        reading = fd_lease.reading
         self._host.note_opening(reading.entry, reading.shard, reading.reader, None)
 
-    def take_back(self, reading: ShardReader, held: tuple[int, int]) -> None:
-        """The lease is over; what the kernel still holds lingers in the books."""
-        self._end(reading.entry, held)
-        self._readers.leave(reading)
+    def end(self, fd_lease: FdLease) -> None:
+        """The lease is over; what the kernel still holds lingers in the books. Once; ``release`` comes next, a little later."""
+        self._end(fd_lease.reading.entry, fd_lease.held)
+        self._readers.leave(fd_lease.reading)
 
-    def release(self, entry: Entry) -> None:
-        """What the lease kept may leave, unless a map of it is left."""
+    def release(self, fd_lease: FdLease) -> None:
+        """What it kept may leave, unless a map of it is left. Whoever waits for an answer is answered first."""
+        entry = fd_lease.reading.entry
         self._give_back(entry)
         self._room.left(entry)
 

@@ -19,8 +19,8 @@ from contextlib import aclosing, asynccontextmanager, nullcontext
 
 from forebay_proxy.cache.fd_lender import FdLender
 from forebay_proxy.cache.readers.active_readers import ActiveReaders
+from forebay_proxy.cache.readers.chunk_reader import ReaderParts
 from forebay_proxy.cache.readers.reader import ShardReader
-from forebay_proxy.cache.readers.reader_lease import ReaderParts
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import EntryRetired, SegmentSpoilt
 from forebay_proxy.cache.resident.reclaim import Reclaimer
@@ -64,6 +64,7 @@ class ShardCache:
         self.fetches = fetches
         self.parts = parts
         self.readers = readers
+        self.waiting = readers.waiting
         self.fd_lender = FdLender(
             host=self, readers=readers, room=room, resolver=resolver, segment_reader=parts.segment_reader, store=store
         )  # fmt: skip
@@ -83,12 +84,12 @@ class ShardCache:
         """Open the shard for a reader, for the length of the ``async with``. Waits for the origin where the version must be learned or
         compared. Raises ``ShardError``.
         """
-        with nullcontext() if reader and reader.job else self._resolver.freshness.bursts.inside(shard.group):
+        with nullcontext() if reader and reader.job else self._resolver.versions.bursts.inside(shard.group):
             if isinstance(want, SparseRange) and any(self.plans.mentions(shard.name)):
                 want = ByteRange(want.first, want.last)  # foresight fetches it anyway, whole
             entry, opened_here, waited_s = await self.find(shard, reader, want, head=head)
             reading = self.reading(entry, shard, reader, opened_here=opened_here, sparse=isinstance(want, SparseRange))
-            reading.tally.waited_s = waited_s
+            reading.waited_s = waited_s
             with self.readers.inside(reading):
                 if not head:
                     self.note_opening(entry, shard, reader, want)
@@ -116,7 +117,7 @@ class ShardCache:
         """A reader of the shard. Its epoch is the plan's before this opening: the opening itself may move the plan to the next one."""
         reading = ShardReader(self, entry, shard, reader, opened_here=opened_here, sparse=sparse)
         plan = self.plans.get(reader) if reader else None
-        reading.tally.epoch = plan.epoch if plan else None
+        reading.epoch = plan.epoch if plan else None
         return reading
 
     async def move(self, reading: ShardReader) -> None:
@@ -179,10 +180,6 @@ class ShardCache:
         active = max(1, len(self.readers) - self.readers.resting - lent)
         return max(1, min(self.parts.limiters.of(entry.origin).connection_rate.ranges, grantable // active))
 
-    def read_segment(self, entry: Entry, index: int) -> None:
-        """A reader takes a segment from the store: it counts as read."""
-        entry.segments.unread.discard(index)
-
     def length_of(self, name: str) -> int | None:
         """Length in bytes of the current version of this shard; None while it is not known."""
         entry = self._resolver.versions.current.get(name)
@@ -191,4 +188,4 @@ class ShardCache:
     @property
     def leased_segments(self) -> int:
         """Segments leased by readers and by lent descriptors."""
-        return self.parts.leases.count + self.fd_lender.segments
+        return self.room.leased_segments + self.fd_lender.segments

@@ -23,7 +23,6 @@ class OriginBody:
     raises ``TruncatedShard``, ``OriginUnavailable`` or ``OriginTimeout``, never a library's error, and ends early only when ``framed`` is
     False. ``digests`` are those of the *whole* shard that the answer carries, whatever part of it this body is (see ``origins.digests``).
     ``narrow`` is told how many bytes at most should wait in this process from now on, because the reader of the body may be slow.
-    ``retry_status`` stays out of here on purpose: a status other than 200/206 is raised, not returned.
     """
 
     version: Version

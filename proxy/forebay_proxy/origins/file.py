@@ -50,7 +50,7 @@ class FileOrigin:
     """Files below ``roots``; an ``Origin``. No root, no file."""
 
     def __init__(self, roots: Iterable[Path | str], *, events: Events | None = None, idle_timeout_s: float = 15.0) -> None:
-        self._roots = tuple(_Root(os.path.abspath(root), os.path.realpath(root)) for root in roots)
+        self._roots = tuple((os.path.abspath(root), os.path.realpath(root)) for root in roots)
         self._events = events or Events()
         self._idle_timeout_s = idle_timeout_s
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="forebay-file")
@@ -61,10 +61,11 @@ class FileOrigin:
         with report(self._events, shard):
             opened = await self._run(shard, partial(_open, shard, self._roots), late=self._close)
             try:
-                version = opened.state.version()
+                _, state = opened
+                version = state.version()
                 if pin and pin != version.pin:
                     raise ShardChanged(shard.name, "the file is no longer the one being read")
-                first, end = _extent(shard, range, opened.state.size)
+                first, end = _extent(shard, range, state.size)
                 async with aclosing(self._chunks(shard, opened, first, end)) as chunks:
                     yield OriginBody(version, first, end - first, True, True, chunks)
             finally:
@@ -79,9 +80,9 @@ class FileOrigin:
 
     def _close(self, opened: _Opened) -> None:
         try:
-            self._pool.submit(os.close, opened.fd)  # not on the loop: on a hung mount even closing blocks
+            self._pool.submit(os.close, opened[0])  # not on the loop: on a hung mount even closing blocks
         except RuntimeError:  # the pool is shut down
-            os.close(opened.fd)
+            os.close(opened[0])
 
     async def _chunks(self, shard: Shard, opened: _Opened, position: int, end: int) -> AsyncGenerator[bytes]:
         while position < end:
@@ -89,28 +90,23 @@ class FileOrigin:
             position += len(piece)
             yield piece
 
-    async def _run(self, shard: Shard, call: Callable[[], T], late: Callable[[T], None] | None = None) -> T:
+    async def _run(self, shard: Shard, call: Callable[[], T], late: Callable[[T], object] | None = None) -> T:
         """A blocking call in the pool. ``late`` gets a result that nobody waits for any more."""
         running = asyncio.get_running_loop().run_in_executor(self._pool, call)
         try:
             async with asyncio.timeout(self._idle_timeout_s):
                 return await asyncio.shield(running)
-        except TimeoutError as error:
-            _dispose(running, late)
-            raise OriginTimeout(shard.name, f"the file system was silent for {self._idle_timeout_s:g} s") from error
-        except asyncio.CancelledError:
-            _dispose(running, late)
+        except (TimeoutError, asyncio.CancelledError) as error:
+            running.add_done_callback(lambda done: done.cancelled() or done.exception() or late is None or late(done.result()))
+            if isinstance(error, TimeoutError):
+                raise OriginTimeout(shard.name, f"the file system was silent for {self._idle_timeout_s:g} s") from error
             raise
         except OSError as error:
             raise _mapped(shard, error) from error
 
 
-def _dispose(running: asyncio.Future[T], late: Callable[[T], None] | None) -> None:
-    def done(future: asyncio.Future[T]) -> None:
-        if not future.cancelled() and future.exception() is None and late is not None:
-            late(future.result())
-
-    running.add_done_callback(done)
+_Opened = tuple[int, "_State"]  # a descriptor, and what it held then
+_Root = tuple[str, str]  # a directory as the operator wrote it, and where it really is
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,48 +129,35 @@ class _State:
         return Version(f"file:{text}", Pin(PinKind.ETAG, f'"{text}"'), self.size, modified=modified, second_over=second_over)
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    fd: int
-    state: _State
-
-
-@dataclass(frozen=True, slots=True)
-class _Root:
-    """A directory as the operator wrote it, and where it really is."""
-
-    written: str
-    real: str
-
-
 def _open(shard: Shard, roots: tuple[_Root, ...]) -> _Opened:
     """Blocking. Raises ``ShardError`` or OSError."""
     path = "/" + shard.url.key()
     if ".." in path.split("/"):
         raise InvalidShard(shard.name, "a file URL holds no '..'")
-    if not any(_below(root.written, path) or _below(root.real, path) for root in roots):
+    if not any(_below(root, path) for places in roots for root in places):
         raise _outside(shard)
     # O_PATH touches nothing: no device is woken, no pipe joined, no tape rewound by a name that will be refused.
     handle = os.open(os.fsencode(path), os.O_PATH | os.O_CLOEXEC)
     try:
         real = os.readlink(f"/proc/self/fd/{handle}")
-        if not any(_below(root.real, real) for root in roots):
+        if not any(_below(root, real) for _, root in roots):
             raise _outside(shard)
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise InvalidShard(shard.name, "not a regular file")
         fd = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(handle)
-    return _Opened(fd, _State.of(fd))
+    return fd, _State.of(fd)
 
 
 def _read(shard: Shard, opened: _Opened, position: int, count: int) -> bytes:
     """Blocking: one piece, of the very state that was opened."""
-    piece = os.pread(opened.fd, count, position)
-    if _State.of(opened.fd) != opened.state:
+    fd, state = opened
+    piece = os.pread(fd, count, position)
+    if _State.of(fd) != state:
         raise ShardChanged(shard.name, "the file changed while it was read")
     if not piece:
-        raise TruncatedShard(shard.name, f"the file ends at {position} of {opened.state.size} bytes")
+        raise TruncatedShard(shard.name, f"the file ends at {position} of {state.size} bytes")
     return piece
 
 

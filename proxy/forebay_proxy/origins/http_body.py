@@ -11,27 +11,20 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from types import TracebackType
-from typing import Protocol
 
 import aiohttp
 
 from forebay_proxy.core.errors import OriginLied, OriginTimeout, OriginUnavailable, TruncatedShard
 from forebay_proxy.origins.errors import mapped_http_errors
+from forebay_proxy.origins.landing import Landing
 
-__all__ = ["Content", "IdleTimeout", "chunks_of", "close", "narrow", "start_of", "take_larger_pieces"]
+__all__ = ["IdleTimeout", "chunks_of", "close", "narrow", "start_of", "take_larger_pieces"]
 
 RECEIVE_BYTES = 2**20  # what a busy loop finds waiting in a kernel buffer of the usual size
 ERROR_BODY_BYTES = 16 * 1024  # enough for any S3 error; also what is drained to keep a connection
 
 
-class Content(Protocol):
-    """A body as it comes: a ``StreamReader`` of aiohttp's, or a ``Landing``."""
-
-    def at_eof(self) -> bool: ...
-
-    async def readchunk(self) -> tuple[bytes | memoryview, bool]: ...
-
-    def set_exception(self, exc: BaseException) -> None: ...
+Content = aiohttp.StreamReader | Landing  # a body as it comes
 
 
 class IdleTimeout:
@@ -77,12 +70,14 @@ async def chunks_of(
 ) -> AsyncGenerator[bytes | memoryview]:
     """The body, as it is received: ``promised`` bytes, None where the origin does not say. Raises the ``ShardError`` family."""
     received = 0
-    with (
-        mapped_http_errors(shard, connect_timeout_s, idle_timeout_s),
-        IdleTimeout(content, idle_timeout_s) as silence,
-    ):
+    with mapped_http_errors(shard, connect_timeout_s, idle_timeout_s), IdleTimeout(content, idle_timeout_s) as silence:
         while not content.at_eof():
-            chunk = await _next(shard, silence, idle_timeout_s)
+            try:
+                chunk = await silence.next()
+            except TimeoutError as error:
+                raise OriginTimeout(shard, f"the origin was silent for {idle_timeout_s:g} s") from error
+            except RuntimeError as error:  # how the client says that the connection went away under a paused body
+                raise OriginUnavailable(shard, "the origin's connection broke") from error
             if not chunk:  # the end of a chunk in chunked coding, or of the body
                 continue
             received += len(chunk)
@@ -91,15 +86,6 @@ async def chunks_of(
             yield chunk
     if promised is not None and received < promised:
         raise TruncatedShard(shard, f"the origin sent {received} of {promised} bytes")
-
-
-async def _next(shard: str, silence: IdleTimeout, limit_s: float) -> bytes | memoryview:
-    try:
-        return await silence.next()
-    except TimeoutError as error:
-        raise OriginTimeout(shard, f"the origin was silent for {limit_s:g} s") from error
-    except RuntimeError as error:  # how the client says that the connection went away under a paused body
-        raise OriginUnavailable(shard, "the origin's connection broke") from error
 
 
 def take_larger_pieces(response: aiohttp.ClientResponse) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -111,7 +111,10 @@ class OriginClient:
                 chunks = chunks_of(shard.name, content, placed.count, self._connect_timeout_s, self._idle_timeout_s)
                 with contextlib.nullcontext() if landing is None else contextlib.closing(landing):
                     async with contextlib.aclosing(chunks):
-                        yield _body(exchange.ask, answer, version, placed, chunks, landing.narrow if landing else partial(narrow, response))
+                        framed = placed.count is not None or "chunked" in answer.headers.get("transfer-encoding", "").lower()
+                        narrowed = landing.narrow if landing else partial(narrow, response)
+                        found = _digests(exchange.ask, answer, placed)
+                        yield OriginBody(version, placed.first, placed.count, placed.ranged, framed, chunks, found, narrowed)
             except ShardChanged:
                 self._deny(wanted)
                 raise
@@ -254,21 +257,13 @@ def _elsewhere(ask: OriginRequest, answer: OriginResponse) -> bool:
     return bool(ask.region) and answer.headers.get("x-amz-bucket-region", ask.region) != ask.region
 
 
-def _body(
-    ask: OriginRequest,
-    answer: OriginResponse,
-    version: Version,
-    placed: Placement,
-    chunks: AsyncIterator[bytes | memoryview],
-    narrow: Callable[[int], None],
-) -> OriginBody:
-    framed = placed.count is not None or "chunked" in answer.headers.get("transfer-encoding", "").lower()
+def _digests(ask: OriginRequest, answer: OriginResponse, placed: Placement) -> tuple[Digest, ...]:
     found: tuple[Digest, ...] = ()
     if not digests.HEADERS.isdisjoint(answer.headers):
         found = digests.offered(answer.headers, whole=not placed.ranged, length=placed.total)
     if ask.linked:
         found += digests.linked(ask.linked, answer.headers.get("content-encoding", ""))
-    return OriginBody(version, placed.first, placed.count, placed.ranged, framed, chunks, found, narrow)
+    return found
 
 
 def _place(shard: Shard, url: str) -> AllowedPlace:

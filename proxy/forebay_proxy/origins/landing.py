@@ -5,7 +5,7 @@ answer is read, and says how many bytes follow, its transport is lent to a ``Lan
 then: dialling, TLS, proxies, heads, errors and keep-alive stay with it. Bytes beyond the promised ones are never received here; they make
 aiohttp's connection unfit for another request (``_GuardedConnector`` looks).
 
-The private names of aiohttp that this needs are in ``_Lender``, and a test names them.
+The private names of aiohttp that this needs are in ``Landing._return_transport``, and a test names them.
 """
 
 from __future__ import annotations
@@ -23,48 +23,6 @@ LEAST_BYTES = 256 * 1024  # of a body: a smaller one has mostly come with its he
 PIECE_BYTES = 2**21  # what is done once a piece costs as much as its bytes do; twice as much gains nothing more
 KEPT = 12  # pieces: four fetches, each with one that is received, one that waits and one that is written
 WAIT_S = 0.005  # so long a piece that is not full is kept from a taker who waits for it: an origin that is slow gives small pieces
-
-
-class _Lender:
-    """aiohttp's side of a connection: what must be told to it before and after its transport was lent."""
-
-    def __init__(self, response: aiohttp.ClientResponse, protocol: ResponseHandler, transport: asyncio.Transport) -> None:
-        self._content = response.content
-        self._protocol = protocol
-        self._transport = transport
-
-    def early(self) -> list[bytes]:
-        """What aiohttp has received of the body already; its parser keeps none of it back."""
-        pieces = []
-        while piece := self._content.read_nowait():
-            pieces.append(piece)
-        return pieces
-
-    def lend(self, to: asyncio.BufferedProtocol) -> None:
-        self._transport.set_protocol(to)
-        self._transport.resume_reading()
-
-    def whole(self) -> None:
-        """The body is at its end: the parser, which waits for it, goes, and the connection may be kept.
-
-        Whatever comes from now on lies in the protocol's tail, and so ends the connection: what TLS has decrypted by now comes before
-        ``_end``, as the loop runs its callbacks in order.
-        """
-        self._protocol._parser = self._protocol._payload = None
-        self._transport.set_protocol(self._protocol)
-        self._transport.resume_reading()
-
-    def end(self) -> None:
-        self._content.feed_eof()  # gives the connection back
-
-    def back(self) -> None:
-        """In the middle of the body: the connection can only be closed."""
-        self._transport.set_protocol(self._protocol)
-
-    def lost(self, error: Exception | None) -> BaseException:
-        """The connection is gone; what aiohttp says of the body that breaks off so."""
-        self._protocol.connection_lost(error)
-        return self._content.exception() or aiohttp.ClientPayloadError("Response payload is not completed")
 
 
 class LandingBuffers:
@@ -97,10 +55,13 @@ class LandingBuffers:
 class Landing(asyncio.BufferedProtocol):
     """The bytes of one body, in pieces; to be used where a ``StreamReader`` is. Not thread-safe: the event loop's only."""
 
-    def __init__(self, lender: _Lender, transport: asyncio.Transport, size: int, buffers: LandingBuffers) -> None:
-        self._lender = lender
-        self._buffers = buffers
+    def __init__(
+        self, content: aiohttp.StreamReader, protocol: ResponseHandler, transport: asyncio.Transport, size: int, buffers: LandingBuffers
+    ) -> None:
+        self._content = content  # aiohttp's side of the connection
+        self._protocol = protocol
         self._transport = transport
+        self._buffers = buffers
         self._left = size  # bytes that are still to come
         self._piece_bytes = PIECE_BYTES
         self._filling = memoryview(b"")
@@ -131,7 +92,7 @@ class Landing(asyncio.BufferedProtocol):
         if protocol is None or transport is None or not hasattr(transport, "set_protocol") or transport.get_protocol() is not protocol:
             return None
         transport.pause_reading()
-        return cls(_Lender(response, protocol, transport), transport, size, buffers)
+        return cls(content, protocol, transport, size, buffers)
 
     # The taker's side, as a StreamReader has it
 
@@ -172,15 +133,15 @@ class Landing(asyncio.BufferedProtocol):
         if self._begun:
             return
         self._begun = True
-        for piece in self._lender.early():
+        while piece := self._content.read_nowait():  # aiohttp has it already; its parser keeps none of it back
             self._ready.append(piece)
             self._left -= len(piece)
         if self._left:
             self._lent = True
-            self._lender.lend(self)
+            self._transport.set_protocol(self)
         else:  # aiohttp's parser had all of it, and the connection is kept already
             self._whole = True
-            self._transport.resume_reading()
+        self._transport.resume_reading()
 
     def close(self) -> None:
         """The taker leaves; what has not come by now does not come."""
@@ -188,7 +149,7 @@ class Landing(asyncio.BufferedProtocol):
             self._timer.cancel()
         if self._lent:
             self._lent = False
-            self._lender.back()
+            self._transport.set_protocol(self._protocol)  # in the middle of the body: the connection can only be closed
         self._ready.clear()
 
     # The transport's side
@@ -208,9 +169,7 @@ class Landing(asyncio.BufferedProtocol):
         elif self._waiter is not None:
             self._give()  # the first bytes are a reader's time to first byte
         if not self._left:
-            self._lent = False
-            self._lender.whole()
-            self._loop.call_soon(self._end)
+            self._return_transport()
         elif self._ready:
             self._transport.pause_reading()
 
@@ -229,8 +188,20 @@ class Landing(asyncio.BufferedProtocol):
             self._filling, self._filled = self._filling[self._filled :], 0
         self._wake()
 
+    def _return_transport(self) -> None:
+        """The body is at its end: aiohttp's parser, which waits for it, goes, and the connection may be kept.
+
+        Whatever comes from now on lies in the protocol's tail, and so ends the connection: what TLS has decrypted by now comes before
+        ``_end``, as the loop runs its callbacks in order.
+        """
+        self._lent = False
+        self._protocol._parser = self._protocol._payload = None
+        self._transport.set_protocol(self._protocol)
+        self._transport.resume_reading()
+        self._loop.call_soon(self._end)
+
     def _end(self) -> None:
-        self._lender.end()
+        self._content.feed_eof()  # gives the connection back
         self._whole = True
         self._wake()
 
@@ -244,6 +215,7 @@ class Landing(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._lent:
             self._lent = False
-            lost = self._lender.lost(error)
+            self._protocol.connection_lost(error)
+            lost = self._content.exception() or aiohttp.ClientPayloadError("Response payload is not completed")
             self._give()
-            self.set_exception(lost)
+            self.set_exception(lost)  # what aiohttp says of a body that breaks off so

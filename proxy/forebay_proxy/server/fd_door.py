@@ -100,8 +100,8 @@ class FdConnection:
             finally:
                 os.close(fd_lease.descriptor)  # ours; the client's has the same lock
         except OSError as error:  # also ETOOMANYREFS: more are on their way, unread, than we may have open
-            fd_lease.end()
-            fd_lease.release()
+            self._server.cache.end(fd_lease)
+            self._server.cache.release(fd_lease)
             raise ConnectionError(errno.EPIPE, str(error.strerror)) from error
         self._leases[number] = fd_lease
 
@@ -187,7 +187,7 @@ class FdServer:
         self.leases = 0
         self._listener: UnixListener | None = None
         self._again: asyncio.TimerHandle | None = None
-        self._cache = cache
+        self.cache = cache
         self._access = access
         self._events = events
         self._group = group
@@ -293,7 +293,7 @@ class FdServer:
             if asked.version:
                 shard = replace(shard, meant=asked.version)
             connection.presence.asks(asked.reader.job if asked.reader else ANONYMOUS)
-            fd_lease = self._cache.lend(shard, asked.reader)
+            fd_lease = self.cache.lend(shard, asked.reader)
             if fd_lease is not None:
                 self._pass(connection, asked, fd_lease, started)
                 return None
@@ -310,7 +310,7 @@ class FdServer:
 
     async def _wait(self, connection: FdConnection, asked: FdRequest, shard: Shard, started: float) -> None:
         try:
-            self._pass(connection, asked, await self._cache.lend_when_ready(shard, asked.reader), started)
+            self._pass(connection, asked, await self.cache.lend_when_ready(shard, asked.reader), started)
         except Exception as error:
             self._refuse(connection, error)
 
@@ -325,7 +325,7 @@ class FdServer:
         self.leases += 1
         fd_lease.in_parts = asked.parts
         fd_lease.asked_at, fd_lease.answered_s = started, self._clock() - started
-        self.later(fd_lease.passed)
+        self.later(partial(self.cache.passed, fd_lease))
         self._events.emit(DoorAnswered("passed"))
         self._events.emit(_done(fd_lease, fd_lease.answered_s, None))
 
@@ -333,13 +333,13 @@ class FdServer:
         """The client has ended that lease. Nothing is held by it any more; whoever ends one asks for the next shard in the same breath."""
         self.leases -= 1
         self.last_active = self._clock()
-        fd_lease.end()
+        self.cache.end(fd_lease)
         self.later(partial(self._settle, fd_lease))
 
     def _settle(self, fd_lease: FdLease) -> None:
-        fd_lease.release()
+        self.cache.release(fd_lease)
         reading = fd_lease.reading
-        served = Served(reading.shard.name, reading.reader, reading.tally.epoch, reading.position, None, 0.0, "", fd_lease.asked_at)
+        served = Served(reading.shard.name, reading.reader, reading.epoch, reading.position, None, 0.0, "", fd_lease.asked_at)
         self._events.emit(LeaseEnded(_done(fd_lease, self._clock() - fd_lease.asked_at, served)))
 
     def later(self, call: Callable[[], None]) -> None:

@@ -169,9 +169,8 @@ class FetchTable:
         """List a fetch, before its first step; ``run`` takes it off."""
         self._fetches[key, index] = fetch
 
-    def start(self, key: str, index: int, fetch: Fetch, way: Coroutine[Any, Any, None]) -> None:
-        """Run ``way`` as a task of its own."""
-        self.add(key, index, fetch)
+    def start(self, key: str, index: int, way: Coroutine[Any, Any, None]) -> None:
+        """Run ``way`` of a listed fetch as a task of its own."""
         task = self._group.create_task(self._told(way), name=f"fetch {key[:8]}/{index}")
         self._tasks[task] = key
         task.add_done_callback(self._tasks.pop)

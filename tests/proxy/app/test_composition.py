@@ -14,7 +14,7 @@ async def test_an_outdated_version_leaves_once_the_last_who_held_it_is_gone(tmp_
     async with building(tmp_path / "c") as world:
         await stored(world, A, 2)
         entry = world.entry(A)
-        with world.leases.holding(entry, 1):
+        with world.room.holding(entry, 1):
             world.room.outdated(entry)
             await world.quiet()
             assert [entry.segments.has(index) for index in range(2)] == [False, True]

@@ -84,7 +84,7 @@ async def test_who_waits_is_told(world: World) -> None:
     world.plans.replace(reader(), [shard_of(SHARDS[0])])
     gate = world.origin.remotes[SHARDS[0]].hold(10)
     reading = asyncio.create_task(world.get(SHARDS[0], reader()))
-    await until(lambda: any(each.tally.wait for each in world.cache.readers))
+    await until(lambda: any(each.wait for each in world.cache.readers))
     world.clock.advance(1.5)
     assert announced.page()["plans"][0]["waiting"]
     gate.open()

@@ -131,7 +131,7 @@ async def test_what_is_stored_is_compared_before_its_reader_comes(tmp_path: Path
         assert [asked.name for asked in world.origin.log] == NAMES[:4]
         for name in NAMES[:4]:
             async with world.opened(name, reader(0, "now")) as reading:
-                assert reading.tally.waited_s == 0.0
+                assert reading.waited_s == 0.0
         assert len(world.origin.log) == 4
 
 

@@ -33,10 +33,11 @@ LENGTH = 3 * SEGMENT + 77
 async def passed(world: World, stack: AsyncExitStack, shard: str | Shard = A, who: ReaderName | None = None) -> FileIO:
     """The file of a shard that is lent until ``stack`` ends."""
     shard = shard_of(shard) if isinstance(shard, str) else shard
-    fd_lease = world.cache.fd_lender.lend(shard, who) or await world.cache.fd_lender.lend_when_ready(shard, who)
-    for last in (fd_lease.release, fd_lease.end):  # in the other order
-        stack.callback(last)
-    fd_lease.passed()
+    lender = world.cache.fd_lender
+    fd_lease = lender.lend(shard, who) or await lender.lend_when_ready(shard, who)
+    for last in (lender.release, lender.end):  # in the other order
+        stack.callback(last, fd_lease)
+    lender.passed(fd_lease)
     return stack.enter_context(FileIO(fd_lease.descriptor))
 
 

@@ -91,7 +91,7 @@ async def test_what_cannot_be_recognised_again_is_passed_through(tmp_path: Path,
         for _ in range(2):
             async with world.opened(A) as reading:
                 assert b"".join([bytes(chunk) async for chunk in reading.chunks()]) == data
-                assert reading.tally.outcome is RequestOutcome.BYPASS
+                assert reading.outcome is RequestOutcome.BYPASS
         assert len([asked for asked in world.origin.asked(A) if asked is None or asked[1] is None]) <= 2
         assert world.ledger.stored_bytes == 0
         assert not world.of(Refetched)
@@ -104,16 +104,16 @@ async def test_outcomes_are_told(tmp_path: Path) -> None:
         async with world.opened(A) as first:
             await gate.reached.wait()
             async with world.opened(A) as second:
-                assert (first.tally.outcome, second.tally.outcome) == (RequestOutcome.MISS, RequestOutcome.COLLAPSED)
+                assert (first.outcome, second.outcome) == (RequestOutcome.MISS, RequestOutcome.COLLAPSED)
             gate.open()
         await world.quiet()
         async with world.opened(A) as third:
-            assert third.tally.outcome is RequestOutcome.HIT
+            assert third.outcome is RequestOutcome.HIT
         world.origin.put(B, data_of(3 * SEGMENT))
         await world.get(B, first=0, last=9)
         await world.quiet()
         async with world.opened(B) as fourth:
-            assert fourth.tally.outcome is RequestOutcome.PARTIAL
+            assert fourth.outcome is RequestOutcome.PARTIAL
 
 
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
@@ -198,7 +198,7 @@ async def test_a_slow_reader_of_a_bypass_slows_nobody(tmp_path: Path) -> None:
         async with world.opened(A) as slow:
             got = bytearray(await world.taken(slow, 10))
             assert await world.get(A) == data
-            assert slow.tally.outcome is RequestOutcome.BYPASS
+            assert slow.outcome is RequestOutcome.BYPASS
             await rest(slow, got)
         assert got == data
         assert world.origin.asked(A).count((0, SEGMENT - 1)) == 1
@@ -268,7 +268,7 @@ async def test_a_bypass_is_stored_nowhere(tmp_path: Path) -> None:
         world.origin.put(A, data)
         async with world.opened(A) as reading:
             assert b"".join([bytes(chunk) async for chunk in reading.chunks()]) == data
-            assert reading.tally.outcome is RequestOutcome.BYPASS
+            assert reading.outcome is RequestOutcome.BYPASS
         assert world.ledger.stored_bytes == 0
 
 

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.scripted_answers import ramp
@@ -150,7 +151,7 @@ async def test_errnos_are_mapped(
 
 async def test_a_hung_mount_times_out(nas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader gets a 504; the descriptor that comes late is closed."""
-    release, opened = threading.Event(), []
+    release, opened = threading.Event(), list[Any]()
     real = file_module._open
 
     def slow(*arguments: object) -> object:
@@ -164,7 +165,7 @@ async def test_a_hung_mount_times_out(nas: Path, monkeypatch: pytest.MonkeyPatch
         await get(origin, shard_of(nas / "a.tar"))
     release.set()
     async with asyncio.timeout(60):
-        while not (opened and _is_closed(opened[0].fd)):
+        while not (opened and _is_closed(opened[0][0])):
             await asyncio.sleep(0.01)
     await origin.aclose()
 

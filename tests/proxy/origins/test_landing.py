@@ -263,7 +263,7 @@ async def test_what_waits_in_memory_is_bounded(way: tuple[Server, Reader]) -> No
 
 @pytest.mark.parametrize("name", ["_parser", "_payload"])
 async def test_aiohttp_still_has_it(name: str) -> None:
-    """Each private name of aiohttp's that ``_Lender`` sets, for which there is no public one."""
+    """Each private name of aiohttp's that ``Landing`` sets, for which there is no public one."""
     protocol = aiohttp.client_proto.ResponseHandler(asyncio.get_running_loop())
     assert hasattr(protocol, name), (
         f"aiohttp {version('aiohttp')} has no ResponseHandler.{name} any more: find what makes a connection fit for its next request"
@@ -272,7 +272,7 @@ async def test_aiohttp_still_has_it(name: str) -> None:
 
 
 async def test_what_comes_after_a_body_makes_a_connection_unfit() -> None:
-    """``_Lender.whole`` relies on it: without a parser, bytes lie in the tail, and a tail closes."""
+    """``Landing._return_transport`` relies on it: without a parser, bytes lie in the tail, and a tail closes."""
     protocol = aiohttp.client_proto.ResponseHandler(asyncio.get_running_loop())
     protocol._parser = protocol._payload = None
     assert not protocol.should_close

@@ -42,7 +42,8 @@ def running(table: FetchTable, way: Any, key: str = "k", index: int = 0, end: in
         finally:
             table.remove(key, index, fetch, error)
 
-    table.start(key, index, fetch, run())
+    table.add(key, index, fetch)
+    table.start(key, index, run())
     return fetch
 
 

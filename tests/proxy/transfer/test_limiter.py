@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import pytest
 from support.house import until
 
-from forebay_proxy.cache.fetching.fetcher import QueuedNeed
 from forebay_proxy.transfer.limiter import (
     DEMAND,
     MIN_SLOTS,
     SLOW_S,
     START_SLOTS,
     STILL_S,
+    WAITED,
     Limiter,
     Limiters,
     Slot,
@@ -205,7 +205,7 @@ async def test_a_question_of_a_gate_is_not_held_back_by_a_full_line() -> None:
     async with AsyncExitStack() as held, asyncio.timeout(60):
         for _ in range(4):
             await held.enter_async_context(limiter.slot(Need(0.0)))
-        async with limiter.slot(Need(QueuedNeed().need)):
+        async with limiter.slot(Need(WAITED / 2)):
             assert limiter.in_flight == 5
 
 

@@ -39,9 +39,10 @@ from forebay_proxy.transfer.buffers import Share
 from forebay_proxy.transfer.fetches import Answer
 from forebay_proxy.transfer.limiter import DEMAND, WAITED, Limiters, Slot, SlotNeed
 from forebay_proxy.transfer.retry import RetryBudget
+from forebay_proxy.transfer.single_flight import Urgency
 from forebay_proxy.wire.tar.end_marker import EndMarker
 
-__all__ = ["DENIALS", "NAMELESS", "UNWANTED_BUDGET_S", "Fetcher", "QueuedNeed", "check", "reason_of"]
+__all__ = ["DENIALS", "NAMELESS", "UNWANTED_BUDGET_S", "Fetcher", "check", "reason_of"]
 
 log = logging.getLogger("forebay")
 
@@ -58,12 +59,6 @@ DENIED_S = 0.01  # the n-th question comes after n of these, up to
 LONGEST_DENIED_S = 0.1
 ALONE_BYTES = 128 * 1024  # that wait in this process for the one reader of a body, who may be slow
 NAMELESS = "the origin names no version: nothing would tell another one's bytes from these"
-
-
-class QueuedNeed:
-    """The need of a question whose answer a reader waits for at the end of its shard."""
-
-    need = WAITED / 2  # behind readers that wait for bytes, but not held back with the prefetch
 
 
 class Fetcher:
@@ -157,7 +152,8 @@ class Fetcher:
         origin = self._origins[shard.url.scheme]
         if not isinstance(origin, TellsDigests):
             return ()
-        async with self._turn(shard, QueuedNeed(), None):
+        # A reader waits for it at the end of its shard: behind readers that wait for bytes, but not held back with the prefetch.
+        async with self._turn(shard, Urgency(WAITED / 2), None):
             return await origin.digests(shard, entry.version.pin)
 
     def ahead(self, origin: str) -> int:

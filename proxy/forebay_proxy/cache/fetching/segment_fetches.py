@@ -126,17 +126,14 @@ class SegmentFetches:
         of need and finds none.
         """
         fetch = Fetch(*self._span(entry, index), needed.need, self._clock())
-        if index == WHOLE:
-            grant = self._whole(entry, needed)
-            if grant is None:
-                self._events.emit(SegmentMissed(entry, 0, fetch))
-                return None
-            entry.in_use.whole = fetch
-        else:
+        if index != WHOLE:
             grant = self._ahead(entry, index, needed.need_at, needed.reader) if fetch.prefetch else self._demand(entry, index)
-        self._table.add(entry.key, index, fetch)
-        entry.in_use.fetching += 1
-        return fetch, Sink(self._storage, self._buffers.memory, entry, fetch, grant)
+        elif (grant := self._whole(entry, needed)) is None:
+            self._events.emit(SegmentMissed(entry, 0, fetch))
+            return None
+        else:
+            entry.in_use.whole = fetch
+        return fetch, self._listed(entry, index, fetch, grant)
 
     def _whole(self, entry: Entry, needed: Urgency) -> Grant[Slice] | None:
         """Room for all segments at once; None where there is not so much. Ahead of need nothing that is needed leaves for it."""
@@ -159,10 +156,14 @@ class SegmentFetches:
 
     def _begin(self, entry: Entry, index: int, shard: Shard, need: float, grant: Grant[Slice] | None) -> Fetch:
         fetch = Fetch(*self._span(entry, index), need, self._clock())
-        entry.in_use.fetching += 1
-        sink = Sink(self._storage, self._buffers.memory, entry, fetch, grant)
-        self._table.start(entry.key, index, fetch, self.run(entry, index, shard, fetch, sink))
+        self._table.start(entry.key, index, self.run(entry, index, shard, fetch, self._listed(entry, index, fetch, grant)))
         return fetch
+
+    def _listed(self, entry: Entry, index: int, fetch: Fetch, grant: Grant[Slice] | None) -> Sink:
+        """``fetch`` can be found and followed from now on; ``run`` ends that."""
+        self._table.add(entry.key, index, fetch)
+        entry.in_use.fetching += 1
+        return Sink(self._storage, self._buffers.memory, entry, fetch, grant)
 
     @staticmethod
     def _span(entry: Entry, index: int) -> tuple[int, int]:
@@ -182,7 +183,7 @@ class SegmentFetches:
         retry_budget: RetryBudget | None = None,
     ) -> None:
         """Bring everything of ``fetch``; whatever happens, nothing of it stays behind. Raises what ends it."""
-        self._storage.begun(entry, shard)
+        self._storage.digest_check.begun(entry, shard)
         error: BaseException | None = None
         try:
             await sink.ready()
@@ -213,6 +214,8 @@ class SegmentFetches:
 
     def _ended(self, entry: Entry, index: int, fetch: Fetch) -> None:
         entry.in_use.fetching -= 1
+        if entry.in_use.whole is fetch:
+            entry.in_use.whole = None
         mine = range(entry.segments.count) if index == WHOLE else (index,)
         missing = [each for each in mine if each not in fetch.stored]  # what was stored, and has left again, may be another fetch's now
         for each in missing:
@@ -247,7 +250,7 @@ class SegmentFetches:
             answer = None
             if not sparse and not entry.passes:
                 self._events.emit(Refetched())
-        self._storage.passes_by(entry)
+        self._storage.digest_check.hash_ready(entry)  # perhaps it has become impossible to compare
         stream = self._fetcher.stream(entry, shard, position, end, Urgency(0.0), wanted=lambda: True, answer=answer, alone=True)
         async with aclosing(stream) as pieces:
             async for piece in pieces:

@@ -19,7 +19,6 @@ from forebay_proxy.core.errors import CacheError, DiskFailed
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.cache import ReservationRefused
 from forebay_proxy.core.facts.origins import SegmentFetched
-from forebay_proxy.core.shard import Shard
 from forebay_proxy.core.tasks import BackgroundTasks
 from forebay_proxy.policy.eviction.ledger import Grant
 from forebay_proxy.store.files.file_io import InTheWay, Leased
@@ -53,7 +52,7 @@ class SegmentStorage:
         self._room = room
         self._reclaimer = reclaimer
         self._files = files
-        self._digest_check = digest_check
+        self.digest_check = digest_check
         self._disk = disk
         self._events = events
         self._tasks = tasks
@@ -120,7 +119,10 @@ class SegmentStorage:
     async def _allocated(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
         taken = False  # blocks may have been, or may be yet
         try:
-            await _until_gone(entry, index)
+            # With no victims left to clear: two grants that wait for each other's would wait for ever. A removal can fail and keep the
+            # segment, and the next one begin, hence the loop.
+            while index in entry.in_use.leaving:
+                await asyncio.shield(entry.in_use.leaving[index])
             taken = True
             return await self._files.allocate(entry, index, grant)
         except BaseException as error:
@@ -141,7 +143,7 @@ class SegmentStorage:
         """A segment's bytes, with this xxh3 ``checksum``, are whole on the disk: it is readable from now on, and its claim follows."""
         self._room.segment_stored(entry, index, checksum, grant)
         if entry.trust.digest_state is not None:
-            self._digest_check.segment_stored(entry, index, checksum)
+            self.digest_check.segment_stored(entry, index, checksum)
         if fetch.subscribers or (fetch.followed and entry.ranged):  # of a whole body, what came before its readers is unread
             entry.segments.unread.discard(index)
         prefetched = fetch.need >= DEMAND
@@ -155,7 +157,7 @@ class SegmentStorage:
         """All of a segment has come into memory, and is not stored; where it was hashed before, it must be the same."""
         self._events.emit(SegmentFetched(self._clock() - fetch.began_at, stored=False, prefetched=False))
         if entry.trust.was_hashed(index):
-            self._digest_check.segment_stored(entry, index, checksum)
+            self.digest_check.segment_stored(entry, index, checksum)
 
     async def _sync(self, entry: Entry, file: ShardFile) -> None:
         """One fdatasync a shard, after its last segment and off the readers' path."""
@@ -176,23 +178,13 @@ class SegmentStorage:
         await self._reclaimer.abandon(entry, index, grant)
         self._drop_outdated(entry)  # it was not idle until now
 
-    # What the origin says of the whole
-
-    def begun(self, entry: Entry, shard: Shard) -> None:
-        """A fetch of ``entry`` begins."""
-        self._digest_check.begun(entry, shard)
-
-    def passes_by(self, entry: Entry) -> None:
-        """Bytes of ``entry`` are not stored: its digest may have become impossible to compare."""
-        self._digest_check.hash_ready(entry)
-
     # What follows
 
     def left(self, fact: EntryLeft) -> None:
         """Look whether its digest can be compared now, evict what is outdated, forget a version of which nothing is here."""
         entry = fact.entry
         if entry.trust.digest_state is not None:
-            self._digest_check.hash_ready(entry)
+            self.digest_check.hash_ready(entry)
         self._drop_outdated(entry)
         if entry.is_empty:
             self._reclaimer.retire(entry)
@@ -200,16 +192,4 @@ class SegmentStorage:
     def _drop_outdated(self, entry: Entry) -> None:
         """Evict a version that the origin has no more, once no reader, fetch or removal is in it."""
         if entry.in_use.stale and entry.in_use.idle and entry.segments.stored_count:
-            self._tasks.spawn(self._drop(entry), "drop")
-
-    async def _drop(self, entry: Entry) -> None:
-        await self._reclaimer.evict(entry)
-
-
-async def _until_gone(entry: Entry, index: int) -> None:
-    """Wait until no removal of the segment is running: one can fail and keep the segment, and the next one begin, hence the loop.
-
-    Call it only with no victims left to clear: two grants that wait for each other's victims would wait for ever.
-    """
-    while index in entry.in_use.leaving:
-        await asyncio.shield(entry.in_use.leaving[index])
+            self._tasks.spawn(self._reclaimer.evict(entry), "drop")

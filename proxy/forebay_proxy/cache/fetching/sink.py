@@ -7,10 +7,10 @@ all of it is on the disk with its checksum.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import xxhash
 
+from forebay_proxy.cache.fetching.segment_storage import SegmentStorage
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import Slice
 from forebay_proxy.core.errors import CacheFull, DiskFailed
@@ -21,33 +21,7 @@ from forebay_proxy.transfer.fetches import Fetch
 from forebay_proxy.transfer.limiter import WAITED
 from forebay_proxy.wire.tar.first_bytes import LOOK_BYTES, is_named_tar, why_no_tar
 
-__all__ = ["Sink", "SinkStorage"]
-
-
-class SinkStorage(Protocol):
-    """What a sink needs of the cache."""
-
-    async def prepare(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile | None:
-        """Empty what the grant's victims hold and allocate the segment; None (grant given back): bypass."""
-        ...
-
-    async def parted(self, entry: Entry, grant: Grant[Slice]) -> list[Grant[Slice]]:
-        """Remove the grant's victims, and part it: a grant for each segment of ``entry``. Raises ``CacheFull``, ``DiskFailed``."""
-        ...
-
-    def segment_stored(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], fetch: Fetch) -> None: ...
-
-    def segment_passed(self, entry: Entry, index: int, checksum: int, fetch: Fetch) -> None:
-        """All of a segment has come into memory."""
-        ...
-
-    def passes_by(self, entry: Entry) -> None:
-        """Bytes of the shard are not stored."""
-        ...
-
-    def give_back(self, entry: Entry, index: int | None, grant: Grant[Slice]) -> None:
-        """A grant that did not become a segment; ``index`` None: nothing of it was ever allocated."""
-        ...
+__all__ = ["Sink"]
 
 
 @dataclass(slots=True)
@@ -65,7 +39,7 @@ class OpenSegment:
 class Sink:
     """Takes one fetch's bytes in order; ``close`` gives back what did not become a segment. Not thread-safe: the event loop's only."""
 
-    def __init__(self, storage: SinkStorage, memory: MemorySegments, entry: Entry, fetch: Fetch, grant: Grant[Slice] | None) -> None:
+    def __init__(self, storage: SegmentStorage, memory: MemorySegments, entry: Entry, fetch: Fetch, grant: Grant[Slice] | None) -> None:
         """``grant``: room for all of the fetch; None: it goes into memory."""
         self._storage = storage
         self._memory_segments = memory
@@ -100,7 +74,7 @@ class Sink:
             if (fetch.need >= WAITED and not fetch.subscribers) or fetch.end > first + size:
                 raise CacheFull("no place on the disk for what nobody waits for, or what only a whole shard is of use for")
             fetch.bypass = True
-        self._storage.passes_by(self._entry)
+        self._storage.digest_check.hash_ready(self._entry)  # what is not stored may make it impossible to compare
         fetch.place = self._memory = self._memory_segments.take(first, fetch.kept)
 
     async def _room(self, *, is_part: bool) -> Grant[Slice]:

@@ -15,7 +15,7 @@ from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import SegmentSpoilt
 from forebay_proxy.cache.resident.open_files import OpenFiles
 from forebay_proxy.cache.resident.reclaim import Reclaimer
-from forebay_proxy.cache.resident.space import SegmentLeases, SpaceManager
+from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.core.digests import DigestHasher
 from forebay_proxy.core.errors import CacheError, DiskFailed
 from forebay_proxy.core.events import Events
@@ -52,13 +52,12 @@ class SegmentReader:
     """Reads stored segments, and has those removed that turn out wrong. Not thread-safe: the event loop's only."""
 
     def __init__(
-        self, *, room: SpaceManager, reclaimer: Reclaimer, files: OpenFiles, leases: SegmentLeases, disk: DiskHealth, events: Events,
+        self, *, room: SpaceManager, reclaimer: Reclaimer, files: OpenFiles, disk: DiskHealth, events: Events,
         tasks: BackgroundTasks,
     ) -> None:  # fmt: skip
         self._room = room
         self._reclaimer = reclaimer
         self._files = files
-        self._leases = leases
         self._disk = disk
         self._events = events
         self._tasks = tasks
@@ -153,7 +152,7 @@ class SegmentReader:
         """
         if not entry.segments.has(index):
             return Finding.GONE
-        with self._leases.holding(entry, index):
+        with self._room.holding(entry, index):
             finding = await self._compare(entry, index, hasher, gentle=gentle)
             while finding is Finding.GONE and hasher is None and entry.segments.has(index):  # it was another one that left
                 finding = await self._compare(entry, index, None, gentle=gentle)

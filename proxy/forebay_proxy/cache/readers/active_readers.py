@@ -66,7 +66,7 @@ class ActiveReaders:
             self._tar_check.ended(reading)
         self._inside.discard(reading)
         reading.entry.in_use.readers -= 1
-        reading.lease.give_up()
+        reading.give_up()
         if not reading.entry.in_use.readers:
             self._events.emit(ReadersLeft(reading.entry))
 
@@ -83,10 +83,10 @@ class ActiveReaders:
     def waiting(self, reading: ShardReader) -> Iterator[None]:
         """``reading`` waits for bytes, for the length of the ``with``; the seconds are added to its own."""
         try:
-            with self.waits.waiting(reading.reader, reading.entry.name, reading.entry.origin, READING) as reading.tally.wait:
+            with self.waits.waiting(reading.reader, reading.entry.name, reading.entry.origin, READING) as reading.wait:
                 yield
         finally:
-            if reading.tally.wait is not None:
-                reading.tally.waited_s, reading.tally.wait = reading.tally.waited_s + reading.tally.wait.seconds, None
+            if reading.wait is not None:
+                reading.waited_s, reading.wait = reading.waited_s + reading.wait.seconds, None
             if reading.reader is not None:
                 self._events.emit(ReaderResumed(reading.reader))

@@ -12,18 +12,22 @@ error (``RepeatCheck``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
 
 import xxhash
 
+from forebay_proxy.cache.fetching.segment_fetches import SegmentFetches
 from forebay_proxy.cache.integrity.digest_check import DigestCheck
-from forebay_proxy.cache.readers.reader_lease import ReaderParts, ReaderPlace
+from forebay_proxy.cache.integrity.segment_reader import SegmentReader
 from forebay_proxy.cache.resident.entry import Entry
+from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.core.errors import FellBehind, ShardError, WrongBytes, bare
-from forebay_proxy.transfer.buffers import MemorySegment
+from forebay_proxy.transfer.buffers import BufferBudget, MemorySegment
 from forebay_proxy.transfer.fetches import Fetch
+from forebay_proxy.transfer.limiter import Limiters
 
-__all__ = ["FIRST_BYTES", "LEAST_BYTES", "MOST_BYTES", "TURN_BYTES", "ChunkReader", "FileStretch", "RepeatCheck"]
+__all__ = ["FIRST_BYTES", "LEAST_BYTES", "MOST_BYTES", "TURN_BYTES", "Alone", "ChunkReader", "FileStretch", "ReaderParts", "RepeatCheck"]
 
 MOST_BYTES = 2**20  # copied in one turn of the loop, while the others wait
 # Sent in one turn: half a millisecond. Fewer cost more looks and turns a byte; more, and the first byte of 64 readers comes a third later.
@@ -33,10 +37,23 @@ FIRST_BYTES = 64 * 1024
 NUDGE_BYTES = 16 * 1024  # as ``body_writer`` leaves with the transport
 
 
+@dataclass(frozen=True, slots=True)
+class ReaderParts:
+    """What every reader works with: where bytes are read, the fetches that bring those that are missing, and what it holds meanwhile."""
+
+    segment_reader: SegmentReader
+    segment_fetches: SegmentFetches
+    gate: DigestCheck
+    room: SpaceManager
+    buffers: BufferBudget
+    limiters: Limiters
+
+
 class ChunkReader:
     """Gives chunks of at most one unit, within one segment. A chunk is used up when the next is asked for."""
 
     def __init__(self, parts: ReaderParts, entry: Entry) -> None:
+        self.segment = -1  # in which its reader is; -1: that has yet to look where the bytes are
         self._parts = parts
         self._entry = entry
         self._buffer = bytearray()
@@ -119,13 +136,12 @@ class ChunkReader:
 class FileStretch:
     """Bytes of one segment which lie in the file, sent turn by turn. Not thread-safe: the event loop's only."""
 
-    __slots__ = ("_chunk_reader", "_fetch", "_index", "_moved", "_place", "copied", "end", "goes_on", "position")
+    __slots__ = ("_chunk_reader", "_fetch", "_index", "_moved", "copied", "end", "goes_on", "position")
 
     def __init__(
-        self, chunk_reader: ChunkReader, place: ReaderPlace, fetch: Fetch | None, position: int, end: int, moved: Callable[[int], None],
-        *, goes_on: bool,
-    ) -> None:  # fmt: skip
-        """``position`` to ``end`` of the segment in which ``place`` is; ``moved`` is told what was sent. ``goes_on``: the rest of the
+        self, chunk_reader: ChunkReader, fetch: Fetch | None, position: int, end: int, moved: Callable[[int], None], *, goes_on: bool
+    ) -> None:
+        """``position`` to ``end`` of the segment in which the reader is; ``moved`` is told what was sent. ``goes_on``: the rest of the
         segment is here too.
         """
         self.position = position
@@ -133,8 +149,7 @@ class FileStretch:
         self.goes_on = goes_on
         self.copied = 0  # set where no more can be sent now: how many of the bytes that come next are to be copied, at most
         self._chunk_reader = chunk_reader
-        self._place = place
-        self._index = place.segment
+        self._index = chunk_reader.segment
         self._fetch = fetch
         self._moved = moved
 
@@ -148,7 +163,7 @@ class FileStretch:
     def send(self, sock: int) -> bool:
         """Have the socket take what it takes at once, a turn's worth at most; whether all of that was taken. Raises ConnectionError."""
         end, sent = min(self.end, self.position + TURN_BYTES), None
-        if self._place.segment == self._index:  # else the reader has rested since, and holds nothing
+        if self._chunk_reader.segment == self._index:  # else the reader has rested since, and holds nothing
             sent = self._chunk_reader.send_now(self._index, self.position, end, self._fetch, sock)
         if sent:
             self.position += sent
@@ -156,6 +171,38 @@ class FileStretch:
         if self.position < end:
             self.copied = MOST_BYTES if sent is None else NUDGE_BYTES
         return not self.copied
+
+
+class Alone:
+    """The bytes of one reader's own body, piece by piece."""
+
+    def __init__(self, pieces: AsyncGenerator[bytes | memoryview], unit_bytes: int, end: int | None) -> None:
+        self._pieces = pieces
+        self._unit_bytes = unit_bytes
+        self._end = end
+        self._piece: bytes | memoryview = b""
+
+    @property
+    def ready(self) -> bool:
+        return len(self._piece) > 0
+
+    def goes_on_at(self, position: int) -> bool:
+        """Whether it brings the byte at ``position``, which comes next."""
+        return self._end is None or position < self._end
+
+    async def comes(self) -> bool:
+        """Wait for the next piece; False at the end. Raises ``ShardError``."""
+        self._piece = await anext(self._pieces, b"")
+        return self.ready
+
+    def take(self, most: int) -> bytes | memoryview:
+        """Of what has come ``most`` bytes, and one unit, at most."""
+        size = min(most, self._unit_bytes)
+        taken, self._piece = self._piece[:size], self._piece[size:]
+        return taken
+
+    async def aclose(self) -> None:
+        await self._pieces.aclose()
 
 
 class RepeatCheck:

@@ -17,22 +17,32 @@ A reader whose fetch met a failing disk goes on alone to the end of that segment
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, ExitStack
+from enum import Enum
 from typing import Protocol, cast
 
 from forebay_proxy.cache.fetching.fetcher import NAMELESS
-from forebay_proxy.cache.readers.chunk_reader import FIRST_BYTES, LEAST_BYTES, MOST_BYTES, ChunkReader, FileStretch, RepeatCheck
-from forebay_proxy.cache.readers.reader_lease import ReaderLease, ReaderParts, ReaderPlace, ReaderTally, SegmentSource
+from forebay_proxy.cache.readers.chunk_reader import (
+    FIRST_BYTES,
+    LEAST_BYTES,
+    MOST_BYTES,
+    Alone,
+    ChunkReader,
+    FileStretch,
+    ReaderParts,
+    RepeatCheck,
+)
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import CacheError, DigestDiffers, OriginError, ShardChanged, VersionLost, bare
 from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.segments import read_ahead_breadth
 from forebay_proxy.core.shard import Shard
+from forebay_proxy.telemetry.waits import Wait
 from forebay_proxy.transfer.fetches import Fetch
 from forebay_proxy.wire.protocol.plan import ReaderName
 
-__all__ = ["REST_S", "ShardReader", "ShardReaderHost"]
+__all__ = ["REST_S", "ShardReader"]
 
 # A reader that has taken no byte for this long holds nothing any more: a trainer stopped in a debugger, or by a checkpoint of half an hour,
 # must not keep room from those who train. Nor is the reader cut off: when it goes on, its segments are still here, or fetched anew.
@@ -41,20 +51,13 @@ REST_S = 60.0
 ATTEMPTS_ALONE = 5  # bodies of its own without a byte of progress before a reader gives up
 
 
-class ReaderWaits(Protocol):
-    """Notes when a reader waits."""
-
-    def waiting(self, reading: ShardReader) -> AbstractContextManager[None]: ...
-
-
 class ShardReaderHost(Protocol):
     """The cache, as a reader sees it."""
 
     @property
     def parts(self) -> ReaderParts: ...
 
-    @property
-    def readers(self) -> ReaderWaits: ...
+    def waiting(self, reading: ShardReader) -> AbstractContextManager[None]: ...
 
     def breadth(self, entry: Entry, bypassing: bool) -> int: ...
 
@@ -62,35 +65,57 @@ class ShardReaderHost(Protocol):
         """Put a reader that was given nothing yet into the shard as it is fetched once more."""
         ...
 
-    def read_segment(self, entry: Entry, index: int) -> None:
-        """A reader has begun a stored segment."""
-        ...
+
+class SegmentSource(Enum):
+    """Where the bytes of one segment come from, for one reader."""
+
+    STORE = "store"  # the file
+    FETCH = "fetch"  # what a fetch has brought of it, in the file or in memory
+    ALONE = "alone"  # a body of its own, passed through
 
 
 class ShardReader:
-    """A reader's right to bytes: its position and the window before it are leased until it leaves."""
+    """A reader's right to bytes: its position and the window before it are leased until it leaves.
+
+    Not thread-safe: the event loop's only.
+    """
 
     def __init__(
         self, host: ShardReaderHost, entry: Entry, shard: Shard, reader: ReaderName | None, *, opened_here: bool, sparse: bool = False
     ) -> None:
-        """``opened_here``: the origin was first asked on behalf of this very reader. ``sparse``: as ``ReaderLease`` has it."""
-        self._opened_here = opened_here
+        """``opened_here``: the origin was first asked on behalf of this very reader. ``sparse``: of segments that are not here no more is
+        wanted than is read.
+        """
         self.shard = shard
         self.reader = reader
         self.entry = entry
-        self.tally = ReaderTally()
+        self.outcome = RequestOutcome.HIT
+        self.hit_bytes = 0
+        self.waited_s = 0.0  # over all waits that have ended, its opening's among them
+        self.wait: Wait | None = None  # for bytes, right now
+        self.epoch: int | None = None  # of its reader's plan, when it opened
         self.position = 0
-        self._first = 0
+        self.fetch: Fetch | None = None  # that it follows
+        self.asked_to = -1  # the highest segment asked for
         self._host = host
+        self._parts = host.parts
+        self._opened_here = opened_here
+        self._sparse = sparse
+        self._first = 0
         self._end: int | None = 0
-        self._place = ReaderPlace()
-        self.chunk_reader = ChunkReader(host.parts, entry)
-        self._repeats = RepeatCheck(host.parts.gate, entry)
-        self.lease = ReaderLease(host.parts, entry, shard, reader, sparse=sparse)
+        self._source = SegmentSource.FETCH  # of the segment it is in
+        self._began_at: int | None = None  # the first segment it entered
+        self._segments_read = 0
+        self._attempts_alone = 0
+        self._handed_at: float | None = None  # since when the client has been busy with the last chunk
+        self._leased: set[int] = set()
+        self._subscribed = ExitStack()
         self._alone: Alone | None = None
+        self.chunk_reader = ChunkReader(self._parts, entry)
+        self._repeats = RepeatCheck(self._parts.gate, entry)
 
     def __repr__(self) -> str:
-        return f"<ShardReader {self.entry.name} at {self.position} of {self._end}, {self.tally.outcome.value}>"
+        return f"<ShardReader {self.entry.name} at {self.position} of {self._end}, {self.outcome.value}>"
 
     async def begin(self, first: int, last: int | None) -> RequestOutcome:
         """Ask for ``first`` to ``last`` (inclusive; None: to the end) and wait until the first byte is readable.
@@ -101,14 +126,14 @@ class ShardReader:
         length = self.entry.shown_version.length
         self._end = length if last is None else last + 1 if length is None else min(length, last + 1)
         if length is not None and first >= length:
-            return self.tally.outcome
+            return self.outcome
         index = self._index_of(first)
-        alone = self._opened_here or self.entry.segments.has(index) or self._host.parts.segment_fetches.find(self.entry, index) is None
-        self.tally.outcome = _foreseen(self.entry, first, self._end, joins=not alone)
+        alone = self._opened_here or self.entry.segments.has(index) or self._parts.segment_fetches.find(self.entry, index) is None
+        self.outcome = _foreseen(self.entry, first, self._end, joins=not alone)
         while True:
             try:
                 await self._reach()
-                return self.tally.outcome
+                return self.outcome
             except CacheError as error:
                 self._go_alone(error)
             except DigestDiffers as error:
@@ -136,7 +161,7 @@ class ShardReader:
                 data = await self._next(copied)
                 stretch = data if isinstance(data, FileStretch) else None
                 if self._alone is not None and not isinstance(data, FileStretch):
-                    self._repeats.add(self._place.segment, self.position, data)
+                    self._repeats.add(self.chunk_reader.segment, self.position, data)
                     self.chunk_reader.check()
                 if self._repeats and self._end is not None and self.position + len(data) >= self._end:
                     await self._compared()
@@ -146,11 +171,11 @@ class ShardReader:
             if stretch is None:
                 self._moved(len(data))
             else:
-                self._place.handed_at = time.monotonic()
+                self._handed_at = time.monotonic()
             yield data
-            self._place.handed_at = None
+            self._handed_at = None
             copied = stretch.copied if stretch is not None else 0
-            if not copied and (stretches is None or not (self._place.source is SegmentSource.FETCH or stretches())):
+            if not copied and (stretches is None or not (self._source is SegmentSource.FETCH or stretches())):
                 copied = MOST_BYTES
         await self._compared()
 
@@ -172,62 +197,62 @@ class ShardReader:
             if self.entry.version.length is None:
                 self._end = self.position
                 return False
-            self._place.segment = -1  # what brought it is over: look again where the bytes are
+            self.chunk_reader.segment = -1  # what brought it is over: look again where the bytes are
 
     async def _comes(self) -> bool:
         """Wait for the byte at the position where it is; False if that ended without it."""
         if self._alone is not None:
             if self._alone.ready:
                 return True
-            with self._host.readers.waiting(self):
+            with self._host.waiting(self):
                 comes = await self._alone.comes()
             if not comes:
                 await self.aclose()
             return comes
-        fetch = self.lease.fetch
+        fetch = self.fetch
         if fetch is None:
             return True
         if fetch.error is not None:
             raise bare(fetch.error)
         if fetch.position > self.position:
             return True
-        with self._host.readers.waiting(self):
+        with self._host.waiting(self):
             return await fetch.grown_beyond(self.position)
 
     def _moved(self, count: int) -> None:
         """So many bytes are the client's."""
         self.position += count
-        if self._place.source is SegmentSource.STORE:
-            self.tally.hit_bytes += count
-        self._place.attempts_alone = 0
-        self._place.handed_at = time.monotonic()
+        if self._source is SegmentSource.STORE:
+            self.hit_bytes += count
+        self._attempts_alone = 0
+        self._handed_at = time.monotonic()
 
     async def _next(self, copied: int) -> bytes | memoryview | FileStretch:
         """Readable bytes at the position, within one segment: at most one unit, and ``copied`` of a file; 0: they may be a stretch."""
-        index, fetch = self._place.segment, self.lease.fetch
-        self._repeats.expect(index, fetch, stored=self._place.source is SegmentSource.STORE)
+        index, fetch = self.chunk_reader.segment, self.fetch
+        self._repeats.expect(index, fetch, stored=self._source is SegmentSource.STORE)
         end = self.chunk_reader.end_of(index, self._end)
         if self._alone is not None:
             return self._alone.take(end - self.position)
         if not copied and (fetch is None or not fetch.bypass):
             last = end if fetch is None else min(end, fetch.position)
             if last - self.position >= LEAST_BYTES:
-                return FileStretch(self.chunk_reader, self._place, fetch, self.position, last, self._moved, goes_on=fetch is None)
+                return FileStretch(self.chunk_reader, fetch, self.position, last, self._moved, goes_on=fetch is None)
         if fetch is not None and fetch.bypass:
-            self.tally.outcome = RequestOutcome.BYPASS
+            self.outcome = RequestOutcome.BYPASS
         return await self.chunk_reader.read(index, self.position, min(end, self.position + (copied or MOST_BYTES)), fetch)
 
     async def _pass_seal(self, index: int) -> None:
         """The last segment is nobody's before the whole shard has the digest its origin names."""
-        if self.entry.trust.digest_state is not None and self._host.parts.gate.must_wait(self.entry, index):
-            with self._host.readers.waiting(self):
-                await self._host.parts.gate.passed(self.entry, index)
+        if self.entry.trust.digest_state is not None and self._parts.gate.must_wait(self.entry, index):
+            with self._host.waiting(self):
+                await self._parts.gate.passed(self.entry, index)
         self.chunk_reader.check()
 
     async def _compared(self) -> None:
         """Keep the last bytes until what was read from memory, of segments that had been here before, proves to be the same."""
         if self._repeats:
-            with self._host.readers.waiting(self):
+            with self._host.waiting(self):
                 await self._repeats.finish()
             self.chunk_reader.check()
 
@@ -235,38 +260,40 @@ class ShardReader:
 
     async def _enter(self, index: int) -> None:
         """Be in segment ``index``: know where its bytes come from, ask for the ones after it, give back the ones before."""
-        if index == self._place.segment:
+        if index == self.chunk_reader.segment:
             return
         goes_on = self._alone is not None and self._alone.goes_on_at(self.position)
-        follows = (
-            self.lease.fetch is not None
-            and self.lease.fetch.error is None
-            and self.lease.fetch.first <= self.position < self.lease.fetch.end
-        )
+        follows = self.fetch is not None and self.fetch.error is None and self.fetch.first <= self.position < self.fetch.end
         if not goes_on and not follows:
             await self.aclose()
-            self.lease.leave_fetch()
-            self.lease.arrive(index)  # segments behind the reader may leave for the one it needs now
-            if self.entry.segments.has(index) and not await self._host.parts.segment_reader.trusted(self.entry, index):
-                self.tally.outcome = RequestOutcome.PARTIAL if self.tally.outcome is RequestOutcome.HIT else self.tally.outcome
+            self._leave_fetch()
+            self._arrive(index)  # segments behind the reader may leave for the one it needs now
+            if self.entry.segments.has(index) and not await self._parts.segment_reader.trusted(self.entry, index):
+                self.outcome = RequestOutcome.PARTIAL if self.outcome is RequestOutcome.HIT else self.outcome
             self._turn_to_source(index)
-        self.lease.arrive(index)
-        self._place.arrive(index)
+        self._arrive(index)
+        if self._began_at is None:
+            self._began_at = index
+        if self.chunk_reader.segment != -1:
+            self._segments_read += 1
+        self.chunk_reader.segment = index
         self._ask_ahead(index)
 
     def _turn_to_source(self, index: int) -> None:
         """Take what follows from where the module's table says."""
-        entry, fetches = self.entry, self._host.parts.segment_fetches
+        entry, fetches = self.entry, self._parts.segment_fetches
         if index in entry.segments.unverified:
             self._read_alone(self._end_of(index))
         elif entry.segments.has(index):
-            self._place.source = SegmentSource.STORE
-            self._host.read_segment(entry, index)
-        elif (fetch := self.lease.running(index, opened_here=self._opened_here)) is not None:
+            self._source = SegmentSource.STORE
+            entry.segments.unread.discard(index)
+        elif (fetch := fetches.find(entry, index)) is not None:
+            if not self._opened_here and index > self.asked_to:
+                fetches.joined()
             self._follow(fetch)
         elif entry.passes or not entry.ranged:
             self._read_alone(self._end)
-        elif self.lease.sparse and fetches.is_sparse(entry, self.position, self._end_of(index)):
+        elif self._sparse and fetches.is_sparse(entry, self.position, self._end_of(index)):
             self._read_alone(self._end_of(index), RequestOutcome.RELAYED)
         else:
             self._follow(fetches.launch(entry, index, self.shard))
@@ -275,36 +302,75 @@ class ShardReader:
         return self.chunk_reader.end_of(index, self._end)
 
     def _follow(self, fetch: Fetch) -> None:
-        self._place.source = SegmentSource.FETCH
-        self.lease.follow(fetch)
+        self._source, self.fetch = SegmentSource.FETCH, fetch
+        self._parts.segment_fetches.hurry(self.entry, fetch, 0.0)
+        self._subscribed.enter_context(fetch.subscribed())
         if fetch.bypass:
-            self.tally.outcome = RequestOutcome.BYPASS
+            self.outcome = RequestOutcome.BYPASS
 
     def _read_alone(self, end: int | None, outcome: RequestOutcome = RequestOutcome.BYPASS) -> None:
         """A body of its own brings what follows, to ``end`` (exclusive; None: to the shard's)."""
         if self.position > self._first and not self.entry.version.identity:
             raise VersionLost(self.entry.name, NAMELESS)
-        self._place.source, self.tally.outcome = SegmentSource.ALONE, outcome
+        self._source, self.outcome = SegmentSource.ALONE, outcome
         sparse = outcome is RequestOutcome.RELAYED
-        pieces = self._host.parts.segment_fetches.alone(self.entry, self.position, end, self.shard, sparse=sparse)
-        self._alone = Alone(pieces, self._host.parts.buffers.readers.unit_bytes, end)
+        pieces = self._parts.segment_fetches.alone(self.entry, self.position, end, self.shard, sparse=sparse)
+        self._alone = Alone(pieces, self._parts.buffers.readers.unit_bytes, end)
 
     def _go_alone(self, error: CacheError) -> None:
         """What brings the segment cannot serve this reader any further."""
-        self._place.attempts_alone += 1
-        if self._place.attempts_alone > ATTEMPTS_ALONE:
+        self._attempts_alone += 1
+        if self._attempts_alone > ATTEMPTS_ALONE:
             raise OriginError(self.entry.name, f"no byte beyond {self.position} arrived in {ATTEMPTS_ALONE} attempts") from error
-        self.lease.leave_fetch()
+        self._leave_fetch()
         index = self._index_of(self.position)
         self._read_alone(self._end_of(index) if self.entry.ranged and not self.entry.passes else self._end)
-        self._place.segment = index
+        self.chunk_reader.segment = index
 
     def _ask_ahead(self, index: int) -> None:
-        if not self.entry.ranged or self.entry.passes or self._end is None:
+        """Have the segments behind ``index`` come, as many as are worth it, or to where there is no room for them."""
+        if self._sparse or not self.entry.ranged or self.entry.passes or self._end is None:
             return
-        passes_by = self._place.source is SegmentSource.ALONE or (self.lease.fetch is not None and self.lease.fetch.bypass)
-        breadth = read_ahead_breadth(self.entry.segments, self._place.segments_read, lambda: self._host.breadth(self.entry, passes_by))
-        self.lease.ask_ahead(index, min(self._index_of(self._end - 1), index + breadth - 1))
+        passes_by = self._source is SegmentSource.ALONE or (self.fetch is not None and self.fetch.bypass)
+        breadth = read_ahead_breadth(self.entry.segments, self._segments_read, lambda: self._host.breadth(self.entry, passes_by))
+        fetches = self._parts.segment_fetches
+        for ahead in range(index + 1, min(self._index_of(self._end - 1), index + breadth - 1) + 1):
+            if self.entry.segments.has(ahead):
+                self._parts.segment_reader.foresee(self.entry, ahead)
+            elif (fetch := fetches.find(self.entry, ahead)) is not None:
+                fetches.hurry(self.entry, fetch, float(ahead - index))
+            elif not fetches.launch_ahead(self.entry, ahead, self.shard, float(ahead - index), self.reader):
+                return
+            self._lease(ahead)
+            self.asked_to = ahead
+
+    # What it holds
+
+    def _lease(self, index: int) -> None:
+        if index not in self._leased:
+            self._leased.add(index)
+            self._parts.room.lease(self.entry, index)
+
+    def _release(self, index: int) -> None:
+        self._leased.discard(index)
+        self._parts.room.release(self.entry, index)
+
+    def _arrive(self, index: int) -> None:
+        """The reader is in segment ``index`` now: those before it go back."""
+        self._lease(index)
+        for passed in [held for held in self._leased if held < index]:
+            self._release(passed)
+
+    def _leave_fetch(self) -> None:
+        self.fetch = None
+        self._subscribed.close()
+
+    def give_up(self) -> None:
+        """Everything goes back, the fetches go on; the next step looks again where the bytes are."""
+        self._leave_fetch()
+        self.asked_to = self.chunk_reader.segment = -1
+        for index in list(self._leased):
+            self._release(index)
 
     def _index_of(self, position: int) -> int:
         return self.entry.segments.layout.index_of(position)
@@ -314,71 +380,36 @@ class ShardReader:
     @property
     def entered(self) -> tuple[int, int] | None:
         """The first and the last segment that this reader has been in; None before its first segment."""
-        if self._place.began_at is None:
+        if self._began_at is None:
             return None
-        return self._place.began_at, max(self._place.began_at, self._place.segment, self._index_of(max(0, self.position - 1)))
+        return self._began_at, max(self._began_at, self.chunk_reader.segment, self._index_of(max(0, self.position - 1)))
 
     def has_all(self) -> None:
         """A descriptor of the whole shard is this reader's: all of it counts as read, from the store, at once."""
         length, last = self.entry.shown_version.length or 0, self.entry.last_index or 0
-        self._place.began_at, self._place.segment = 0, last
-        self.position = self._end = self.tally.hit_bytes = length
+        self._began_at, self.chunk_reader.segment = 0, last
+        self.position = self._end = self.hit_bytes = length
 
     def ask_again(self) -> None:
         """Ask for the next segment of this shard once more, as there may be room now: the reader needs it before any other shard."""
         last = -1 if self._end is None else self._index_of(self._end - 1)
-        if self._place.segment >= 0 and self.lease.asked_to <= self._place.segment < last:
-            self._ask_ahead(self._place.segment)
+        if self.chunk_reader.segment >= 0 and self.asked_to <= self.chunk_reader.segment < last:
+            self._ask_ahead(self.chunk_reader.segment)
 
     def rests(self, now: float) -> bool:
         """Whether the client has taken nothing for ``REST_S`` (``now`` is monotonic); then all it holds goes back until it goes on."""
-        if self._place.handed_at is None or now - self._place.handed_at < REST_S:
+        if self._handed_at is None or now - self._handed_at < REST_S:
             return False
-        self.lease.give_up()
-        self._place.segment = -1  # the next step looks again where the bytes are
+        self.give_up()
         return True
 
     def moved_to(self, entry: Entry, *, opened_here: bool) -> None:
         """Begin again in another version of the entry; raises ``ShardChanged`` where that is not what was asked for."""
         if entry.version.identity != self.entry.version.identity or entry.version.length != self.entry.version.length:
             raise ShardChanged(entry.name, "the origin has another version now")
-        self.lease.give_up()
-        self.lease = ReaderLease(self._host.parts, entry, self.shard, self.reader, sparse=self.lease.sparse)
+        self.give_up()
         self.entry, self._opened_here = entry, opened_here
-        self.chunk_reader, self._repeats = ChunkReader(self._host.parts, entry), RepeatCheck(self._host.parts.gate, entry)
-        self._place.segment = -1
-
-
-class Alone:
-    """The bytes of one reader's own body, piece by piece."""
-
-    def __init__(self, pieces: AsyncGenerator[bytes | memoryview], unit_bytes: int, end: int | None) -> None:
-        self._pieces = pieces
-        self._unit_bytes = unit_bytes
-        self._end = end
-        self._piece: bytes | memoryview = b""
-
-    @property
-    def ready(self) -> bool:
-        return len(self._piece) > 0
-
-    def goes_on_at(self, position: int) -> bool:
-        """Whether it brings the byte at ``position``, which comes next."""
-        return self._end is None or position < self._end
-
-    async def comes(self) -> bool:
-        """Wait for the next piece; False at the end. Raises ``ShardError``."""
-        self._piece = await anext(self._pieces, b"")
-        return self.ready
-
-    def take(self, most: int) -> bytes | memoryview:
-        """Of what has come ``most`` bytes, and one unit, at most."""
-        size = min(most, self._unit_bytes)
-        taken, self._piece = self._piece[:size], self._piece[size:]
-        return taken
-
-    async def aclose(self) -> None:
-        await self._pieces.aclose()
+        self.chunk_reader, self._repeats = ChunkReader(self._parts, entry), RepeatCheck(self._parts.gate, entry)
 
 
 def _foreseen(entry: Entry, position: int, end: int | None, *, joins: bool) -> RequestOutcome:

@@ -151,7 +151,7 @@ class VersionUse:
 
     readers: int = 0
     fetching: int = 0  # fetches that have not ended, and preparations that outlast theirs
-    whole: Fetch | None = None  # the one body of an origin without Range
+    whole: Fetch | None = None  # the one body of an origin without Range, on its way
     answer: Answer | None = None  # of an opening, for the reader that comes for it
     leaving: dict[int, asyncio.Future[None]] = field(default_factory=dict)  # segments being removed; resolved when that is done, or undone
     departing: dict[int, int] = field(default_factory=dict)  # their checksums, should they stay after all
@@ -170,11 +170,6 @@ class VersionUse:
     def withdraw(self, index: int) -> None:
         """A segment that was being written will not be claimed: until ``Reclaimer.abandon`` has freed it, no fetch begins it anew."""
         self.leaving[index] = asyncio.get_running_loop().create_future()
-
-    @property
-    def comes_whole(self) -> bool:
-        """Whether the one body of an origin without Range is on its way."""
-        return self.whole is not None and not self.whole.done
 
 
 @dataclass(slots=True, eq=False, repr=False)

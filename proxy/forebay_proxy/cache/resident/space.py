@@ -3,8 +3,8 @@
 Everything here is synchronous. ``reserve`` and ``vacate`` take segments out of use at once: no reader finds them any more, their claim is
 withdrawn, their bytes are still there. ``Reclaimer`` removes the bytes, and ``parted`` ends the removal: the segments are gone, or back.
 
-Beside the shards stands what the cache directory holds beyond them (``Overhead``): index, lock, directories, and the file system's own
-blocks of shard files. What readers hold does not leave (``SegmentLeases``).
+Beside the shards stands what the cache directory holds beyond them: index, lock, directories, and the file system's own
+blocks of shard files. What readers hold does not leave.
 
 Owner of the ledger. Not thread-safe: the event loop's only.
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import CacheChanged, EntryLeft, SegmentGone, VersionOutdated
@@ -26,7 +25,7 @@ from forebay_proxy.policy.plans.registry import PlanRegistry, Rank
 from forebay_proxy.store.index.row import commit_bytes
 from forebay_proxy.store.store import Store
 
-__all__ = ["Overhead", "SegmentLeases", "Slice", "SpaceManager"]
+__all__ = ["Slice", "SpaceManager"]
 
 Slice = tuple[Entry, tuple[int, ...]]  # segments of one entry that leave together
 STUCK_S = 10.0  # how long what could not be removed is left alone
@@ -42,7 +41,9 @@ class SpaceManager:
         self.candidates = self.admission.candidates
         self.entries = self.candidates.entries
         self.read_ahead = self.admission.read_ahead
-        self.overhead = Overhead(ledger, store)
+        self._beyond_bytes = 0  # that all files together hold beyond their segments
+        self._ahead_bytes = 0  # what one commit may add
+        self.leased_segments = 0  # by readers
         self._plans = plans
         self._store = store
         self._events = events
@@ -66,6 +67,34 @@ class SpaceManager:
     def _begun(self, grant: Grant[Slice]) -> Grant[Slice]:
         self._doom(victim.subject for victim in grant.victims)
         return grant
+
+    # What readers hold; what passed descriptors hold is ``FdLender``'s
+
+    def lease(self, entry: Entry, index: int) -> None:
+        """One more holds the segment."""
+        if index not in entry.segments.leases:
+            self.leased_segments += 1
+        entry.segments.lease(index)
+
+    def release(self, entry: Entry, index: int) -> None:
+        """One lease of the segment ends."""
+        entry.segments.release(index)
+        if index not in entry.segments.leases:
+            self.leased_segments -= 1
+            if index not in entry.segments.unread:
+                self.read_ahead.end(entry.key, index)  # read to its end, or left: only now is its room anybody's
+        self.candidates.touch(entry)  # what its readers have behind them may leave
+        self.changed()
+
+    @contextmanager
+    def holding(self, entry: Entry, index: int) -> Iterator[None]:
+        """Keep a segment from leaving for the length of the ``with``, without being its reader."""
+        self.lease(entry, index)
+        try:
+            yield
+        finally:
+            self.release(entry, index)
+            self.left(entry)
 
     # Who leaves
 
@@ -124,7 +153,7 @@ class SpaceManager:
     def without_file(self, entry: Entry) -> None:
         """The entry's file is gone, or is nobody's any more."""
         entry.stored.removed()
-        self.overhead.weigh(entry, 0)
+        self._weigh(entry, 0)
 
     def forget(self, entry: Entry) -> None:
         """Nothing of ``entry`` is left."""
@@ -136,9 +165,9 @@ class SpaceManager:
     def found(self, entry: Entry, allocated_bytes: int) -> None:
         """At the start: a shard an earlier process stored, whose file holds ``allocated_bytes``."""
         self.entries[entry.key] = entry
-        self.overhead.expect(entry)
+        self._expect(entry)
         entry.stored.charged_bytes = self.layout.stored_bytes(entry.segments.sums, entry.segments.length)
-        self.overhead.weigh(entry, allocated_bytes)
+        self._weigh(entry, allocated_bytes)
         self.ledger.found(entry.stored.charged_bytes)
         self.candidates.touch(entry)
 
@@ -146,7 +175,7 @@ class SpaceManager:
         """The start's leftovers in a file are gone: it holds less than was found."""
         entry = self.entries.get(key)
         if entry is not None:
-            self.overhead.weigh(entry, allocated_bytes)
+            self._weigh(entry, allocated_bytes)
 
     def segment_stored(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice]) -> None:
         """A segment is whole on the disk: the grant's bytes are stored ones."""
@@ -157,7 +186,7 @@ class SpaceManager:
         self.claim(entry)
         self.candidates.touch(entry)
         if entry.stored.file is not None:
-            self.overhead.weigh(entry, entry.stored.file.allocated_bytes())
+            self._weigh(entry, entry.stored.file.allocated_bytes())
 
     def outdated(self, entry: Entry) -> None:
         """The origin has another version now, or this one cannot be completed: it serves the readers inside, and leaves."""
@@ -183,7 +212,7 @@ class SpaceManager:
 
     def claim(self, entry: Entry) -> None:
         """Let the index say what is here of ``entry`` now."""
-        self.overhead.expect(entry)
+        self._expect(entry)
         if entry.durable and entry.segments.stored_count:
             self._store.index_writer.put(entry.row(self._store.boot_id))
             entry.stored.claimed = True
@@ -191,23 +220,9 @@ class SpaceManager:
             self._store.index_writer.drop(entry.key)
             entry.stored.claimed = False
 
+    # What no stored segment holds. The store measures index and folders in the index's thread, after each commit: a disk may hang.
 
-class Overhead:
-    """Tells the ledger what no stored segment holds.
-
-    The store measures index and folders in the index's thread, after each commit: a disk may hang.
-    """
-
-    def __init__(self, ledger: Ledger[Any], store: Store) -> None:
-        self._ledger = ledger
-        self._store = store
-        self._beyond_bytes = 0  # of all files together
-        self._ahead_bytes = 0  # what one commit may add
-
-    def __repr__(self) -> str:
-        return f"<Overhead {self._ledger.overhead_bytes} bytes, {self._beyond_bytes} of them in shard files>"
-
-    def weigh(self, entry: Entry, allocated_bytes: int) -> None:
+    def _weigh(self, entry: Entry, allocated_bytes: int) -> None:
         """``entry``'s file holds ``allocated_bytes``: beyond its segments there are blocks of the file system's own tree, and what could
         not be punched.
         """
@@ -215,7 +230,7 @@ class Overhead:
         self._beyond_bytes += beyond - entry.stored.beyond_bytes
         entry.stored.beyond_bytes = beyond
 
-    def expect(self, entry: Entry) -> None:
+    def _expect(self, entry: Entry) -> None:
         """A row of ``entry`` will be committed, now or once it is durable: set room aside for the longest there has been.
 
         Room that is set aside too late is on the disk before any segment left for it, and a body without Range is claimed all at once. So
@@ -225,51 +240,11 @@ class Overhead:
         if most > self._ahead_bytes:
             before, self._ahead_bytes = self._ahead_bytes, most
             if most // OVERHEAD_STEP_BYTES > before // OVERHEAD_STEP_BYTES:
-                self.measure()
+                self.measure_overhead()
 
-    def measure(self, _: Fact | None = None) -> None:
+    def measure_overhead(self, _: Fact | None = None) -> None:
         """Tell the ledger what index, lock and directories held after the last commit, what files hold beyond their segments, and what
         the next commit may add.
         """
         held_bytes = self._store.overhead_bytes + self._beyond_bytes
-        self._ledger.measured_overhead(held_bytes, self._store.sweeping.garbage_bytes, self._ahead_bytes)
-
-
-class SegmentLeases:
-    """The leases of all readers, by segment; those of passed descriptors are ``FdLender``'s. The event loop's only.
-
-    ``count`` says how many segments somebody holds.
-    """
-
-    def __init__(self, room: SpaceManager) -> None:
-        self.count = 0
-        self._room = room
-
-    def __repr__(self) -> str:
-        return f"<SegmentLeases of {self.count} segments>"
-
-    def lease(self, entry: Entry, index: int) -> None:
-        """One more holds it."""
-        if index not in entry.segments.leases:
-            self.count += 1
-        entry.segments.lease(index)
-
-    def release(self, entry: Entry, index: int) -> None:
-        """One lease of the segment ends."""
-        entry.segments.release(index)
-        if index not in entry.segments.leases:
-            self.count -= 1
-            if index not in entry.segments.unread:
-                self._room.read_ahead.end(entry.key, index)  # read to its end, or left: only now is its room anybody's
-        self._room.candidates.touch(entry)  # what its readers have behind them may leave
-        self._room.changed()
-
-    @contextmanager
-    def holding(self, entry: Entry, index: int) -> Iterator[None]:
-        """Keep a segment from leaving for the length of the ``with``, without being its reader."""
-        self.lease(entry, index)
-        try:
-            yield
-        finally:
-            self.release(entry, index)
-            self._room.left(entry)
+        self.ledger.measured_overhead(held_bytes, self._store.sweeping.garbage_bytes, self._ahead_bytes)

@@ -20,7 +20,7 @@ from forebay_proxy.cache.fetching.fetcher import Fetcher
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.shard_faults import ShardFaults
-from forebay_proxy.cache.versions.versions import Freshness, Versions
+from forebay_proxy.cache.versions.versions import Versions
 from forebay_proxy.core.errors import OriginRefused, OriginTimeout, OriginUnavailable, RangeNotSatisfiable, ShardChanged, ShardError
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.expiry import Expiring
@@ -42,13 +42,12 @@ class VersionChecks:
     """The questions in the air, and what follows from their answers. Not thread-safe: the event loop's only."""
 
     def __init__(
-        self, *, fetcher: Fetcher, versions: Versions, freshness: Freshness, faults: ShardFaults, room: SpaceManager, events: Events,
+        self, *, fetcher: Fetcher, versions: Versions, faults: ShardFaults, room: SpaceManager, events: Events,
         group: asyncio.TaskGroup, clock: Callable[[], float],
     ) -> None:  # fmt: skip
         self.calls: SingleFlight[bool] = SingleFlight(group, fetcher.hurried)
         self._fetcher = fetcher
         self._versions = versions
-        self._freshness = freshness
         self._faults = faults
         self._room = room
         self._events = events
@@ -75,13 +74,13 @@ class VersionChecks:
     async def _compare(self, entry: Entry, shard: Shard, job: str, needed: Urgency, done: asyncio.Future[bool]) -> None:
         """Compare with the origin: the same -> good for this job; another -> outdated; unreachable -> served, and said."""
         result, now = "unreachable", None
-        if job or not self._freshness.is_silent(shard.origin):
+        if job or not self._versions.is_silent(shard.origin):
             try:
                 now = await self._still(entry, shard, needed)
                 result = "changed" if now is None else "same"
             except OriginUnavailable as error:
                 log.warning("shard %s: served as stored, the origin cannot be asked whether it changed (%s)", shard.name, error.cause)
-                self._freshness.silenced(shard.origin)
+                self._versions.silenced(shard.origin)
             except ShardError as error:
                 self._faults.origin_refused(shard.name, self._versions.mac(shard), error)
                 raise
@@ -91,7 +90,7 @@ class VersionChecks:
         if result == "changed":
             self._versions.not_shown(entry, shard)
         else:
-            self._freshness.checked(entry, job)
+            self._versions.checked(entry, job)
         done.set_result(result != "changed")
 
     async def _prove(self, entry: Entry, shard: Shard, needed: Urgency, done: asyncio.Future[bool]) -> None:

@@ -18,7 +18,7 @@ from forebay_proxy.cache.resident.reclaim import Reclaimer
 from forebay_proxy.cache.resident.space import SpaceManager
 from forebay_proxy.cache.versions.checks import VersionChecks
 from forebay_proxy.cache.versions.shard_faults import ShardFaults
-from forebay_proxy.cache.versions.versions import Freshness, Versions
+from forebay_proxy.cache.versions.versions import Versions
 from forebay_proxy.core.errors import CacheFull, RangeNotSatisfiable, ShardChanged, ShardError
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.origins import OpeningDone
@@ -53,10 +53,7 @@ class VersionResolver:
         revalidate: str | float,
     ) -> None:
         self.faults = faults
-        self.freshness = Freshness(revalidate, clock)
-        self.versions = Versions(
-            room=room, freshness=self.freshness, faults=faults, clock=clock, hmac_key=hmac_key
-        )  # fmt: skip
+        self.versions = Versions(room=room, faults=faults, clock=clock, hmac_key=hmac_key, revalidate=revalidate)
         self.fetcher = fetcher
         self.fetches = fetches
         self.room = room
@@ -65,7 +62,7 @@ class VersionResolver:
         self._reclaimer = reclaimer
         self._openings: SingleFlight[Entry] = SingleFlight(group, fetcher.hurried)
         self._checks = VersionChecks(
-            fetcher=fetcher, versions=self.versions, freshness=self.freshness, faults=faults, room=room, events=events, group=group,
+            fetcher=fetcher, versions=self.versions, faults=faults, room=room, events=events, group=group,
             clock=clock,
         )  # fmt: skip
 
@@ -107,11 +104,11 @@ class VersionResolver:
                     return await self._opened(shard, mac, job, want, head=head, mine=Urgency(need, need_at, reader))
                 continue
             proven = entry.access.may_read(mac, self.clock())
-            if proven and (entry is compared or self.freshness.is_fresh(entry, job)):
+            if proven and (entry is compared or self.versions.is_fresh(entry, job)):
                 self.versions.known_by(entry, shard)
                 return entry, False
             if await (self._checks.is_same(entry, shard, job, need) if proven else self._checks.is_shown(entry, shard)):
-                self.freshness.checked(entry, job)  # also where another job had asked
+                self.versions.checked(entry, job)  # also where another job had asked
                 compared = entry
             else:
                 elsewhere.add(entry)
@@ -125,7 +122,7 @@ class VersionResolver:
             return None
         # Whatever the origin has now, who means this very version is right with its bytes, as with those of an object that is pinned.
         is_meant = bool(shard.meant) and shard.meant == entry.shown_version.etag(entry.shown_key)
-        return entry if is_meant or self.freshness.is_fresh(entry, job) else None
+        return entry if is_meant or self.versions.is_fresh(entry, job) else None
 
     async def _opened(
         self, shard: Shard, mac: str, job: str, want: RangeRequest | None, *, head: bool, mine: Urgency
@@ -147,7 +144,7 @@ class VersionResolver:
         key = (shard.name, mac, head)
         begun = key not in self._openings
         entry = await self._openings.join(key, shard.origin, mine, call)
-        self.freshness.checked(entry, job)
+        self.versions.checked(entry, job)
         return entry, begun
 
     def cancel(self) -> None:
@@ -261,7 +258,7 @@ class Opening:
 
     def _is_coming(self, entry: Entry, index: int) -> bool:
         if index == WHOLE:
-            return entry.segments.complete or entry.in_use.comes_whole
+            return entry.segments.complete or entry.in_use.whole is not None
         return entry.segments.has(index) or self._fetches.find(entry, index) is not None
 
     async def _handed_over(self, entry: Entry, body: OriginBody, slot: Slot, held: AsyncExitStack) -> None:

@@ -1,8 +1,7 @@
 """Which versions a shard's name means now: the latest version that its origin has named, and the versions that it shows to other
-credentials; and how long that holds.
-
-``Freshness``: whether a job may read a stored version without asking the origin about it first (``--revalidate``). A reader that names no
-job cannot say that a new run began: for it a comparison holds for the burst of readings it was made in, and for a minute.
+credentials; and how long that holds: whether a job may read a stored version without asking the origin about it first (``--revalidate``).
+A reader that names no job cannot say that a new run began: for it a comparison holds for the burst of readings it was made in, and for a
+minute.
 
 Not thread-safe: the event loop's only.
 """
@@ -21,7 +20,7 @@ from forebay_proxy.core.shard import Shard, Version, store_key
 from forebay_proxy.origins.response import check_length
 from forebay_proxy.policy.plans.live_jobs import Bursts
 
-__all__ = ["Freshness", "Versions"]
+__all__ = ["Versions"]
 
 MOST_VARIANTS = 16  # of a shard, beside the latest: a user or two have theirs; what made-up credentials are shown leaves again
 # A minute is what a person waits before asking why the new data is not read, and costs the origin one small request a shard and minute at
@@ -34,17 +33,20 @@ class Versions:
     """The versions in use by shard name."""
 
     def __init__(
-        self, *, room: SpaceManager, freshness: Freshness, faults: ShardFaults, clock: Callable[[], float],
-        hmac_key: bytes,
-    ) -> None:  # fmt: skip
-        """``hmac_key``: the key of the credentials' HMACs; no credential itself is kept."""
+        self, *, room: SpaceManager, faults: ShardFaults, clock: Callable[[], float], hmac_key: bytes, revalidate: str | float
+    ) -> None:
+        """``hmac_key``: the key of the credentials' HMACs; no credential itself is kept. ``revalidate``: "job", "never", or for how many
+        seconds a comparison holds.
+        """
         self.current: dict[str, Entry] = {}  # the latest that the origin has named
         self._variants: dict[str, list[Entry]] = {}  # what it shows to other credentials, where that is something else; none is stale
         self._room = room
-        self._freshness = freshness
+        self._revalidate = revalidate
         self._faults = faults
         self._clock = clock
         self._hmac_key = hmac_key
+        self.bursts = Bursts(clock)
+        self._silent: Expiring[str, bool] = Expiring(NO_JOB_S, MOST_SILENT, clock)  # origins that could not be asked just now
         # Of versions that nothing tells apart: begun by chance, or another process would give other bytes an ETag of this one's again.
         self._serial = secrets.randbits(63)
 
@@ -123,7 +125,7 @@ class Versions:
             return entry
         self._show(entry, shard)
         # now, not when the opener runs again: whoever looks in between must not ask the origin once more
-        self._freshness.checked(entry, job)
+        self.checked(entry, job)
         return entry
 
     def _entered(self, shard: Shard, version: Version, *, ranged: bool) -> Entry:
@@ -175,21 +177,7 @@ class Versions:
         else:
             entry.access.refuse(self.mac(shard))
 
-
-def _can_go_on(entry: Entry, ranged: bool) -> bool:
-    """Whether what is here of a version can be completed; part of a body that cannot be asked in pieces is of no use for another."""
-    return entry.in_use.fault is None and (entry.segments.complete or entry.in_use.comes_whole or (entry.ranged and ranged))
-
-
-class Freshness:
-    """Which comparisons with an origin still hold, and which origins cannot be asked. Not thread-safe: the event loop's only."""
-
-    def __init__(self, revalidate: str | float, clock: Callable[[], float]) -> None:
-        """``revalidate``: "job", "never", or for how many seconds a comparison holds."""
-        self.bursts = Bursts(clock)
-        self._revalidate = revalidate
-        self._clock = clock
-        self._silent: Expiring[str, bool] = Expiring(NO_JOB_S, MOST_SILENT, clock)  # origins that could not be asked just now
+    # How long that holds
 
     def is_fresh(self, entry: Entry, job: str) -> bool:
         """Whether ``job`` ("": none was named) may read the stored version without asking the origin about it first."""
@@ -213,3 +201,8 @@ class Freshness:
     def is_silent(self, origin: str) -> bool:
         """Whether ``origin`` could not be asked a moment ago."""
         return self._silent.get(origin) is not None
+
+
+def _can_go_on(entry: Entry, ranged: bool) -> bool:
+    """Whether what is here of a version can be completed; part of a body that cannot be asked in pieces is of no use for another."""
+    return entry.in_use.fault is None and (entry.segments.complete or entry.in_use.whole is not None or (entry.ranged and ranged))

@@ -87,7 +87,7 @@ class ShardRoute:
         head = request.method == "HEAD"
         async with self._cache.open(shard, record.reader, asked.range, head=head) as reading:
             answer = decide(asked, shard.name, reading.entry.shown_version, reading.entry.shown_key)
-            told.length, told.epoch = reading.entry.shown_version.length, reading.tally.epoch
+            told.length, told.epoch = reading.entry.shown_version.length, reading.epoch
             told.range = (answer.first, answer.last) if answer.status == 206 and answer.last is not None else None
             if head or answer.empty:
                 return web.Response(status=answer.status, headers=answer.headers)  # no byte was come by, so no Cache-Status either
@@ -99,7 +99,7 @@ class ShardRoute:
             finally:
                 self._bodies -= 1
                 # a disk that fails on the way makes it a bypass
-                told.outcome, told.waited_s = reading.tally.outcome, reading.tally.waited_s
+                told.outcome, told.waited_s = reading.outcome, reading.waited_s
 
     def _shard(self, request: web.BaseRequest) -> Shard:
         target = request.raw_path
@@ -137,9 +137,7 @@ async def _stream(
         counted = _counted(pieces, shard, answer.length, told)
         first = await anext(counted, b"")
         record.answered(answer.status)
-        response = web.StreamResponse(
-            status=answer.status, headers=answer.headers | {"Cache-Status": cache_status(reading.tally.outcome), **own}
-        )
+        response = web.StreamResponse(status=answer.status, headers=answer.headers | {"Cache-Status": cache_status(reading.outcome), **own})
         try:
             writer = await response.prepare(request)
             assert writer is not None
@@ -168,7 +166,7 @@ async def _copy(first: Piece, pieces: AsyncIterator[Piece], body_writer: BodyWri
             told.bytes_sent += len(piece)
         else:
             await _sent(piece, body_writer, told)
-        told.hit_bytes = reading.tally.hit_bytes
+        told.hit_bytes = reading.hit_bytes
         piece = await anext(pieces, None)
 
 

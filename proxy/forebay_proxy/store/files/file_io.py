@@ -18,16 +18,16 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Protocol
 
 import xxhash
 
+from forebay_proxy.core.digests import DigestHasher
 from forebay_proxy.core.errors import CacheError
 from forebay_proxy.store.files import fallocate
 from forebay_proxy.store.files.fallocate import Abilities
 
 __all__ = [
-    "FileHasher", "InTheWay", "Leased", "allocate", "append", "create", "digest", "is_plain", "lacking", "punch", "read",
+    "InTheWay", "Leased", "allocate", "append", "create", "digest", "is_plain", "lacking", "punch", "read",
     "read_now", "release", "reopen", "sync", "unlink",
 ]  # fmt: skip
 
@@ -134,7 +134,7 @@ def release(fd: int, offset: int, length: int) -> None:
         fallocate.punch_from_tail(own, offset, length)
 
 
-def append(fd: int, offset: int, data: bytes | memoryview, also: FileHasher | None = None) -> float:
+def append(fd: int, offset: int, data: bytes | memoryview, also: DigestHasher | None = None) -> float:
     """All of ``data``, at ``offset``; then ``also`` takes it. How many seconds the disk took for it."""
     began = time.monotonic()
     _sound(fd, offset + len(data))
@@ -146,12 +146,6 @@ def append(fd: int, offset: int, data: bytes | memoryview, also: FileHasher | No
     if also is not None:
         also.update(data)
     return seconds
-
-
-class FileHasher(Protocol):
-    """Something that takes bytes in order, as ``xxhash.xxh3_64`` does."""
-
-    def update(self, data: bytes | memoryview, /) -> None: ...
 
 
 def read_now(fd: int, offset: int, buffer: memoryview) -> bool:
@@ -173,7 +167,7 @@ def read(fd: int, offset: int, length: int) -> bytes:
     return data
 
 
-def digest(fd: int, offset: int, length: int, also: FileHasher | None = None, gentle: bool = False) -> int:
+def digest(fd: int, offset: int, length: int, also: DigestHasher | None = None, gentle: bool = False) -> int:
     """The xxh3_64 of the range; a sum of 0 is told as 1, because 0 means absent. ``also`` gets the same bytes.
 
     ``gentle``: pieces that were not in memory before are let go of again, so that looking at a whole cache keeps none of it warm.

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar, TypeVarTuple
 
+from forebay_proxy.core.digests import DigestHasher
 from forebay_proxy.core.errors import DiskFailed
 from forebay_proxy.store.files import file_io, page_cache
 from forebay_proxy.store.files.fallocate import Abilities
-from forebay_proxy.store.files.file_io import FileHasher
 from forebay_proxy.store.files.thread_pools import Pool, Pools, disk_errors, disk_failed
 
 __all__ = ["PATIENCE_S", "ShardFile"]
@@ -74,7 +74,7 @@ class ShardFile:
                     await self._run(self._pools.writes, "release", file_io.release, self._fd, offset, length)
             raise
 
-    async def append(self, offset: int, data: bytes | memoryview, also: FileHasher | None = None, *, probe: bool) -> None:
+    async def append(self, offset: int, data: bytes | memoryview, also: DigestHasher | None = None, *, probe: bool) -> None:
         """Write all of ``data`` at ``offset``, and give it to ``also``; it is not touched any more once this returns or raises.
 
         On the loop while the disk is quick: a hop to a thread and back costs as much processor time as the bytes do. In a thread where the
@@ -113,7 +113,7 @@ class ShardFile:
         """The range, all of it; a file that ends before it is a DiskFailed (ENODATA)."""
         return await self._run(self._pools.reads, "read", file_io.read, self._fd, offset, length)
 
-    async def digest(self, offset: int, length: int, *, also: FileHasher | None = None, gentle: bool = False) -> int:
+    async def digest(self, offset: int, length: int, *, also: DigestHasher | None = None, gentle: bool = False) -> int:
         """The xxh3_64 of the range as it is claimed: never 0. ``also`` and ``gentle`` as in ``file_io.digest``."""
         return await self._run(self._pools.reads, "read", file_io.digest, self._fd, offset, length, also, gentle)
 

@@ -225,7 +225,7 @@ async def test_a_whole_shard_for_which_there_is_no_room_is_passed_through(tmp_pa
         world.origin.put(A, DATA, ranged=False)
         async with world.opened(A) as reading:
             assert b"".join([bytes(chunk) async for chunk in reading.chunks()]) == DATA
-            assert reading.tally.outcome is RequestOutcome.BYPASS
+            assert reading.outcome is RequestOutcome.BYPASS
         await world.quiet()
         assert (world.allocated(), world.origin.asked(A), refusals(world)) == (0, [(0, SEGMENT - 1)], ["no-room"])
         assert (world.buffers.memory.taken, world.ledger.reserved_bytes) == (0, 0)
@@ -372,7 +372,7 @@ async def test_what_cannot_be_kept_is_brought_to_each_reader_by_a_body_of_its_ow
         assert wide.origin.open == 2
         got = await asyncio.gather(wide.taken(one, len(DATA)), wide.taken(two, len(DATA)))
         assert got == [DATA, DATA]
-        assert (one.tally.outcome, two.tally.outcome) == (RequestOutcome.BYPASS,) * 2
+        assert (one.outcome, two.outcome) == (RequestOutcome.BYPASS,) * 2
         assert len(wide.origin.asked(A)) == before
     await wide.quiet()
     assert (wide.allocated(), len(wide.room.entries), wide.ledger.reserved_bytes) == (0, 0, 0)

@@ -36,7 +36,7 @@ async def part(world: World, first: int, size: int = PART, who: ReaderName | Non
         await reading.begin(first, last)
         assert b"".join([bytes(chunk) async for chunk in reading.chunks()]) == DATA[first : last + 1]
     await world.quiet()
-    return reading.tally.outcome
+    return reading.outcome
 
 
 def ranges(world: World) -> list[tuple[int, int | None] | None]:

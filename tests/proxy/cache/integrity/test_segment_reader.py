@@ -297,7 +297,7 @@ async def test_what_is_looked_at_does_not_leave_meanwhile(tmp_path: Path, monkey
     async with building(tmp_path / "c") as world:
         await stored(world)
         entry = world.entry(A)
-        with world.leases.holding(entry, 1):
+        with world.room.holding(entry, 1):
             await world.reclaimer.evict(entry)
             assert [entry.segments.has(index) for index in range(3)] == [False, True, False]
         await world.reclaimer.evict(entry)

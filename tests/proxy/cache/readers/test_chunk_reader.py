@@ -20,7 +20,6 @@ from forebay_proxy.cache.readers.chunk_reader import (
     FileStretch,
     RepeatCheck,
 )
-from forebay_proxy.cache.readers.reader_lease import ReaderPlace
 from forebay_proxy.cache.resident.digest_state import DigestState
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.core.errors import FellBehind, OriginError, ShardChanged, WrongBytes
@@ -279,6 +278,7 @@ class Scripted:
     """Stands in for a ``ChunkReader``: what each sending comes to."""
 
     def __init__(self, *taken: int | Exception | None) -> None:
+        self.segment = 3
         self._taken: Iterator[int | Exception | None] = iter(taken)
         self.asked: list[tuple[int, int, int]] = []
 
@@ -290,9 +290,8 @@ class Scripted:
         return taken
 
 
-def stretch_of(chunks: Scripted, moved: list[int], place: ReaderPlace | None = None, size: int = 2 * TURN_BYTES + 5) -> FileStretch:
-    place = place or ReaderPlace(segment=3)
-    return FileStretch(cast(ChunkReader, chunks), place, None, 100, 100 + size, moved.append, goes_on=True)
+def stretch_of(chunks: Scripted, moved: list[int], size: int = 2 * TURN_BYTES + 5) -> FileStretch:
+    return FileStretch(cast(ChunkReader, chunks), None, 100, 100 + size, moved.append, goes_on=True)
 
 
 def test_a_stretch_is_sent_a_turn_at_a_time() -> None:
@@ -328,9 +327,9 @@ def test_what_cannot_be_sent_is_read() -> None:
 
 def test_a_reader_that_rested_sends_nothing() -> None:
     """It has given its lease back: the segment may be a hole by now."""
-    chunks, place = Scripted(), ReaderPlace(segment=3)
-    stretch = stretch_of(chunks, [], place)
-    place.segment = -1
+    chunks = Scripted()
+    stretch = stretch_of(chunks, [])
+    chunks.segment = -1
     assert not stretch.send(9)
     assert chunks.asked == []
 

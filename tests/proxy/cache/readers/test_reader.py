@@ -7,7 +7,7 @@ import socket
 import time
 import tracemalloc
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +98,13 @@ async def test_waiting_is_measured_and_told(tmp_path: Path) -> None:
             world.clock.advance(2.5)
             gate.open()
             await task
-            assert reading.tally.waited_s == 2.5
+            assert reading.waited_s == 2.5
         await world.quiet()
         told = len(world.of(ReaderWaited))
         assert sum(fact.seconds for fact in world.of(ReaderWaited)) == 2.5
         async with world.opened(A, reader()) as reading:
             await world.taken(reading, SEGMENT)
-            assert (reading.tally.waited_s, reading.tally.hit_bytes) == (0.0, SEGMENT)
+            assert (reading.waited_s, reading.hit_bytes) == (0.0, SEGMENT)
         assert len(world.of(ReaderWaited)) == told
 
 
@@ -119,6 +119,50 @@ async def test_following_somebody_elses_fetch_is_counted(tmp_path: Path) -> None
         await until(lambda: world.of(FetchJoined))
         gate.open()
         await asyncio.gather(first, second)
+
+
+async def test_where_there_is_no_room_it_stops_asking(tmp_path: Path) -> None:
+    """The position itself may go through memory; nothing ahead of it does."""
+    async with building(tmp_path / "c", segments=3) as world:
+        world.origin.put(A, data_of(6 * SEGMENT))
+        world.cache.breadth = lambda entry, bypassing: 6  # type: ignore[method-assign]
+        async with world.opened(A, reader()) as reading:
+            await world.taken(reading, SEGMENT + 1)
+            assert reading.asked_to == 3
+            assert sorted(reading.entry.segments.leases) == [1, 2, 3]
+
+
+async def test_what_it_asked_for_itself_is_needed_sooner_once_it_follows(tmp_path: Path) -> None:
+    """And nobody joined it. Giving up leaves nothing, and ends no fetch; twice is no error."""
+    async with building(tmp_path / "c") as world:
+        gate = world.origin.put(A, data_of(3 * SEGMENT)).hold(SEGMENT + 10)
+        async with world.opened(A, reader()) as reading:
+            await world.taken(reading, SEGMENT)
+            fetch = world.segment_fetches.find(reading.entry, 1)
+            assert fetch is not None
+            assert fetch.need == 1.0
+            await world.taken(reading, 10)
+            assert (reading.fetch, fetch.need, fetch.subscribers, world.of(FetchJoined)) == (fetch, 0.0, 1, [])
+            for _ in range(2):
+                reading.give_up()
+                assert (reading.fetch, reading.asked_to, fetch.subscribers, world.cache.leased_segments) == (None, -1, 0, 0)
+            gate.open()
+
+
+async def test_what_was_refused_is_asked_for_again_when_there_is_room(tmp_path: Path) -> None:
+    """The rest of a shard is needed before any other shard, so it is first when room appears; nobody has to read on for that."""
+    async with building(tmp_path / "c", segments=5) as world:
+        world.origin.put(A, data_of(3 * SEGMENT))
+        world.plans.replace(reader(), [shard_of(A)])
+        full = world.room.ledger.reserve(4 * SEGMENT, list)
+        async with world.opened(A, reader()) as reading, aclosing(reading.chunks()) as chunks:
+            await anext(chunks)
+            world.cache.ask_inside()
+            assert len(world.origin.asked(A)) == 1
+            world.room.ledger.release(full)
+            world.cache.ask_inside()
+            await world.quiet()
+            assert len(world.origin.asked(A)) > 1
 
 
 async def test_leases_move_with_the_reader_and_end_with_it(tmp_path: Path) -> None:
@@ -178,7 +222,7 @@ async def test_what_is_stored_is_sent_from_its_file(tmp_path: Path) -> None:
         with Client() as client:
             async with world.opened(A, first=5) as reading:
                 pieces = [type(piece) async for piece in handed(reading, client)]
-                assert reading.tally.hit_bytes == len(data) - 5
+                assert reading.hit_bytes == len(data) - 5
             assert client.got == data[5:]
             assert pieces[0] is not FileStretch
             assert client.sent_bytes > len(data) // 2
@@ -221,7 +265,7 @@ async def test_what_is_coming_is_sent_from_the_file_as_far_as_it_is_written(tmp_
         remote.hold(3 * LARGE)
         with Client() as client:
             async with world.opened(A) as reading:
-                fetch = reading.lease.fetch
+                fetch = reading.fetch
                 assert fetch is not None
                 await until(lambda: fetch.position == 3 * LARGE)
                 async for piece in handed(reading, client):
@@ -288,7 +332,7 @@ async def test_a_doubtful_segment_is_not_read(tmp_path: Path, stored: bool) -> N
         asked = len(world.origin.asked(A))
         async with world.opened(A) as reading:
             assert b"".join([bytes(chunk) async for chunk in reading.chunks()]) == data
-            assert reading.tally.outcome is RequestOutcome.BYPASS
+            assert reading.outcome is RequestOutcome.BYPASS
         entry.segments.unverified.clear()
         assert world.origin.asked(A)[asked:] == [(SEGMENT, 2 * SEGMENT - 1)]
 

@@ -20,7 +20,6 @@ from forebay_proxy.core.checksums import Checksums
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SEGMENT_BYTES
 from forebay_proxy.core.shard import Pin, PinKind, Version, store_key
 from forebay_proxy.store.index.row import Row
-from forebay_proxy.transfer.fetches import Fetch
 
 NAME = "https://o/a.tar"
 SHARD = shard_of(NAME)
@@ -131,17 +130,6 @@ async def test_a_segment_that_is_leaving_keeps_it_from_being_idle() -> None:
     use = VersionUse()
     use.leaving[0] = asyncio.get_running_loop().create_future()
     assert not use.idle
-
-
-async def test_a_shard_comes_whole_until_its_fetch_ends() -> None:
-    """What one fetch brought can still be found afterwards."""
-    use = VersionUse()
-    assert not use.comes_whole
-    use.whole = Fetch(0, 10, 0.0)
-    assert use.comes_whole
-    use.whole.ended()
-    assert not use.comes_whole
-    assert use.whole is not None
 
 
 def test_the_end_waits_for_the_digest_while_one_is_expected() -> None:

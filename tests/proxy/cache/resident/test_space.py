@@ -110,13 +110,13 @@ async def test_a_segment_counts_once_however_many_hold_it(tmp_path: Path) -> Non
     """And until the last of them has given it back."""
     async with building(tmp_path / "c") as world:
         await stored(world, A, 2)
-        leases, entry = world.leases, world.entry(A)
+        room, entry = world.room, world.entry(A)
         counts = []
-        for index, change in ((0, leases.lease), (0, leases.lease), (1, leases.lease), (0, leases.release), (0, leases.release)):
+        for index, change in ((0, room.lease), (0, room.lease), (1, room.lease), (0, room.release), (0, room.release)):
             change(entry, index)
-            counts.append(leases.count)
+            counts.append(room.leased_segments)
         assert counts == [1, 1, 2, 2, 1]
-        leases.release(entry, 1)
+        room.release(entry, 1)
 
 
 async def test_a_change_is_told_while_readers_have_plans(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_what_is_held_does_not_leave(tmp_path: Path) -> None:
     async with building(tmp_path / "c") as world:
         await stored(world, A, 2)
         entry = world.entry(A)
-        with world.leases.holding(entry, 1):
+        with world.room.holding(entry, 1):
             assert list(entry.segments.may_leave()) == [0]
             world.facts.clear()
             entry.in_use.stale = True

@@ -11,7 +11,7 @@ from support.house import FakeClock, shard_of
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.versions import versions as versions_module
 from forebay_proxy.cache.versions.shard_faults import ShardFaults
-from forebay_proxy.cache.versions.versions import NO_JOB_S, Freshness, Versions
+from forebay_proxy.cache.versions.versions import NO_JOB_S, Versions
 from forebay_proxy.core.errors import OriginError
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, MOST_BYTES
 from forebay_proxy.core.shard import Pin, PinKind, Version
@@ -40,17 +40,16 @@ class Room:
             self.forget(entry)
 
 
+def versions_of(clock: FakeClock, room: Any = None, revalidate: str | float = "job") -> Versions:
+    return Versions(room=room, faults=ShardFaults(clock), clock=clock, hmac_key=b"k" * 32, revalidate=revalidate)
+
+
 class Named:
     """What names mean, and what an origin says of them."""
 
     def __init__(self) -> None:
-        clock = FakeClock()
         self.room: Any = Room()
-        self.freshness = Freshness("job", clock)
-        self.versions = Versions(
-            room=self.room, freshness=self.freshness, faults=ShardFaults(clock),
-            clock=clock, hmac_key=b"k" * 32,
-        )  # fmt: skip
+        self.versions = versions_of(FakeClock(), self.room)
         self.room.forget = self.versions.forget
 
     def admit(self, etag: str, *, credential: str = "", length: int = 10, vary: tuple[str, ...] = (), modified: str = "") -> Entry:
@@ -68,7 +67,7 @@ def test_the_same_version_is_the_same_entry(named: Named) -> None:
     entry = named.admit("1")
     assert named.admit("1") is entry
     assert named.versions.current == {A: entry}
-    assert named.freshness.is_fresh(entry, "job")
+    assert named.versions.is_fresh(entry, "job")
     assert not named.room.gone
 
 
@@ -172,59 +171,59 @@ def entry_of(name: str = "https://o/set/a.tar") -> Entry:
 def test_a_comparison_holds_for_its_job() -> None:
     """However long it takes; another job asks anew."""
     clock, entry = FakeClock(), entry_of()
-    freshness = Freshness("job", clock)
-    freshness.checked(entry, "one")
+    versions = versions_of(clock)
+    versions.checked(entry, "one")
     clock.advance(1e6)
-    assert [freshness.is_fresh(entry, job) for job in ("one", "two")] == [True, False]
+    assert [versions.is_fresh(entry, job) for job in ("one", "two")] == [True, False]
 
 
 def test_without_a_job_it_holds_for_a_minute() -> None:
     """Within one burst of readings."""
     clock, entry = FakeClock(), entry_of()
-    freshness = Freshness("job", clock)
-    with freshness.bursts.inside(entry.group):
-        freshness.checked(entry, "")
+    versions = versions_of(clock)
+    with versions.bursts.inside(entry.group):
+        versions.checked(entry, "")
         clock.advance(NO_JOB_S / 2)
-        assert freshness.is_fresh(entry, "")
+        assert versions.is_fresh(entry, "")
         clock.advance(NO_JOB_S / 2)
-        assert not freshness.is_fresh(entry, "")
+        assert not versions.is_fresh(entry, "")
 
 
 def test_another_burst_asks_anew() -> None:
     """It may be another run."""
     clock, entry = FakeClock(), entry_of()
-    freshness = Freshness("job", clock)
-    with freshness.bursts.inside(entry.group):
-        freshness.checked(entry, "")
+    versions = versions_of(clock)
+    with versions.bursts.inside(entry.group):
+        versions.checked(entry, "")
     clock.advance(NO_JOB_S / 2)
-    with freshness.bursts.inside(entry.group):
-        assert not freshness.is_fresh(entry, "")
+    with versions.bursts.inside(entry.group):
+        assert not versions.is_fresh(entry, "")
 
 
 @pytest.mark.parametrize(("revalidate", "fresh"), [("never", True), (10.0, False), (11.0, True)])
 def test_after_ten_seconds(revalidate: str | float, *, fresh: bool) -> None:
     """By the clock, whichever job asks; never means never."""
     clock, entry = FakeClock(), entry_of()
-    freshness = Freshness(revalidate, clock)
-    freshness.checked(entry, "one")
+    versions = versions_of(clock, revalidate=revalidate)
+    versions.checked(entry, "one")
     clock.advance(10.0)
-    assert freshness.is_fresh(entry, "two") == fresh
+    assert versions.is_fresh(entry, "two") == fresh
 
 
 def test_what_can_never_change_is_fresh() -> None:
     """A commit names its bytes."""
     entry = entry_of("hf://datasets/o/n@0123456789abcdef0123456789abcdef01234567/a.tar")
-    assert Freshness(0.0, FakeClock()).is_fresh(entry, "")
+    assert versions_of(FakeClock(), revalidate=0.0).is_fresh(entry, "")
 
 
 def test_a_silent_origin_is_left_alone_for_a_minute() -> None:
     """And no other is."""
     clock = FakeClock()
-    freshness = Freshness("job", clock)
-    freshness.silenced("https://o")
-    assert [freshness.is_silent(origin) for origin in ("https://o", "https://p")] == [True, False]
+    versions = versions_of(clock)
+    versions.silenced("https://o")
+    assert [versions.is_silent(origin) for origin in ("https://o", "https://p")] == [True, False]
     clock.advance(NO_JOB_S)
-    assert not freshness.is_silent("https://o")
+    assert not versions.is_silent("https://o")
 
 
 def test_another_process_names_what_nothing_tells_apart_otherwise() -> None:
