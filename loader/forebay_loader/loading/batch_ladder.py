@@ -57,6 +57,7 @@ class BatchLadder:
         self._given = 0  # batches of the user's size, in the iteration that was begun last
         self._window = StepsWindow()
         self._ballot: Optional[StepVote] = None
+        self.waiting = 0  # batches of the user's size that could not be put together, and come next, one by one
         self._first: Any = None  # a copy of the first batch of all, until the second one is there
 
     def __repr__(self) -> str:
@@ -139,6 +140,7 @@ class BatchLadder:
             del parts
             while made:
                 self._steps += 1
+                self.waiting = len(made) - 1
                 yield made.pop(0)
             if whole:
                 steps, busy_s, stalls_s = self._window

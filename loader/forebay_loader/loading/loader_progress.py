@@ -113,11 +113,11 @@ class LoaderProgress:
                 yield batch
                 del batch
 
-    def handed_out(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """What the trainer gets."""
+    def handed_out(self, batches: Iterable[Any], waiting: Callable[[], int] = lambda: 0) -> Iterator[Any]:
+        """What the trainer gets; ``waiting`` tells how many that were pulled are still to be handed out."""
         with _closed(batches) as source:
             for batch in source:
-                self._hand()
+                self._hand(self._pulled - waiting())
                 yield batch
                 del batch
             self.over = True
@@ -153,12 +153,12 @@ class LoaderProgress:
             return said
         return {**said, "unstated": books.unstated(found.behind, found.at, handed), "stages": found.held.state()}
 
-    def _hand(self) -> None:
+    def _hand(self, made: int) -> None:
         with self._lock:
             found, given = None, self._handed[-1].given + 1
-            while self._ahead and self._ahead[0].made <= self._pulled:
+            while self._ahead and self._ahead[0].made <= made:
                 found = self._ahead.popleft()
-            self._handed.append(_Position(given, self._pulled) if found is None else _Position(given, *found[1:]))
+            self._handed.append(_Position(given, made) if found is None else _Position(given, *found[1:]))
 
 
 @contextmanager

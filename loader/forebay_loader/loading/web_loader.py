@@ -186,7 +186,7 @@ class WebLoader(RangedStages, ResumableLoader):
         given = batches if self.ladder is None else self.ladder.climb(batches, self._ballot, padding_of(self._dataset, self))
         loader = self.pipeline[0]
         return around(
-            progress.handed_out(given),
+            progress.handed_out(given, lambda: self.ladder.waiting if self.ladder is not None else 0),
             loader,
             self._own_work,
             batched=len(self.pipeline) == 1 and bool(getattr(loader, "_auto_collation", False)),

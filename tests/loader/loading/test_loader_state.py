@@ -20,6 +20,7 @@ from support.lengths import LONG, ordinarily
 from support.tars import tar_shard
 
 import forebay_loader as fb
+from forebay_loader.loading.batch_ladder import BatchJoin, BatchLadder
 from forebay_loader.resume.state_parts import sealed
 
 wds = pytest.importorskip("webdataset")
@@ -255,6 +256,28 @@ def test_the_size_that_a_batch_ladder_has_come_to_is_kept() -> None:
     found = [keys(batch) for batch in after]
     assert len(found[0]) == 4
     assert [key for batch in given + found for key in batch] == [key for batch in expected for key in batch]
+
+
+def test_batches_that_do_not_fit_together_are_counted_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ladder had four in hand to put together: a state between them has those that were handed out, and the next ones come."""
+    monkeypatch.setattr(BatchJoin, "__call__", lambda join, parts: refuse() if len(parts) > 1 else parts[0])
+    monkeypatch.setattr(BatchLadder, "_try_early", lambda ladder, join, batch: None)
+    case = Case(buffer=12)
+    (expected,) = whole(case.loader(), 1)
+    loader = case.loader(batch_ladder=(2, 4, 8))
+    loader.ladder.load_state_dict({**loader.ladder.state_dict(), "steps": 5})
+    loader.ladder._controller.rung = 2
+    given, states = [], []
+    for batch in loader:
+        given.append(keys(batch))
+        states.append(json.loads(json.dumps(loader.state_dict())))
+    assert given == expected
+    for number, state in enumerate(states[:6], 1):
+        assert whole(resumed(case, state), 1) == [expected[number:]]
+
+
+def refuse() -> None:
+    raise ValueError("these do not fit")
 
 
 def test_what_may_hold_rows_unseen_is_named() -> None:
