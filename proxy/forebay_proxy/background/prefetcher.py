@@ -23,7 +23,7 @@ from forebay_proxy.policy.eviction.read_ahead import ReaderCaughtUp
 from forebay_proxy.policy.plans.registry import PlanAdvanced, PlanRegistry
 from forebay_proxy.policy.schedule.scheduler import PrefetchRequest, PrefetchScheduler
 from forebay_proxy.transfer.fetches import Fetch
-from forebay_proxy.transfer.limiter import DEMAND
+from forebay_proxy.transfer.limiter import AHEAD
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["NegativeCache", "Prefetcher"]
@@ -216,7 +216,7 @@ class Prefetcher:
 
     def _count_air(self) -> None:
         """What a reader has boarded is demand, and leaves its place to the next."""
-        for fetch in [fetch for fetch in self._fetches if fetch.done or fetch.need < DEMAND]:
+        for fetch in [fetch for fetch in self._fetches if fetch.done or fetch.need < AHEAD]:
             del self._fetches[fetch]
         self._view.air.clear()
         self._view.air.update(self._fetches.values())
@@ -224,7 +224,7 @@ class Prefetcher:
 
     def _act(self, request: PrefetchRequest) -> None:
         shard, reader = request.shard, request.plan.reader
-        need = DEMAND + max(0.0, request.due_at - self._clock())
+        need = AHEAD + max(0.0, request.due_at - self._clock())
         entry = None if request.index is None else self._resolver.versions.readable(shard)
         if request.index is None or entry is None:  # also where the origin was not asked with this credential yet: its cursor comes back
             self._opening[shard.name] = shard.origin

@@ -16,7 +16,7 @@ from forebay_proxy.core.quantities import format_size
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.core.tasks import Event, told_while
 from forebay_proxy.transfer.fetches import Fetch
-from forebay_proxy.transfer.limiter import DEMAND
+from forebay_proxy.transfer.limiter import AHEAD
 from forebay_proxy.wire.tar.first_bytes import next_step
 
 __all__ = ["Warmer"]
@@ -25,7 +25,7 @@ AT_ONCE = 6  # shards in the air: small ones need several for a fast origin, wit
 SEGMENTS_AT_ONCE = 8  # of each shard
 # Only these still ask for room, the others wait for what is on its way: where room ends, no more than these stay in parts.
 ASKING_AT_ONCE = 2
-NEED = DEMAND + 3600.0  # behind every plan: a person's head start must not slow a running job
+NEED = AHEAD + 3600.0  # behind every plan: a person's head start must not slow a running job
 _SERIAL = itertools.count(1)
 
 

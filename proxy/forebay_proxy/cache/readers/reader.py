@@ -75,7 +75,7 @@ class SegmentSource(Enum):
 
 
 class ShardReader:
-    """A reader's right to bytes: its position and the window before it are leased until it leaves.
+    """A reader's right to bytes: the segment it is in, and those after it that it has asked for, are leased until it leaves.
 
     Not thread-safe: the event loop's only.
     """
@@ -83,8 +83,8 @@ class ShardReader:
     def __init__(
         self, host: ShardReaderHost, entry: Entry, shard: Shard, reader: ReaderName | None, *, opened_here: bool, sparse: bool = False
     ) -> None:
-        """``opened_here``: the origin was first asked on behalf of this very reader. ``sparse``: of segments that are not here no more is
-        wanted than is read.
+        """``opened_here``: the origin was first asked on behalf of this very reader. ``sparse``: few bytes are wanted; of a segment that is
+        not here no more is asked for than is read.
         """
         self.shard = shard
         self.reader = reader
@@ -149,9 +149,11 @@ class ShardReader:
         return cast(AsyncIterator[bytes | memoryview], self.pieces(None))
 
     async def pieces(self, stretches: Callable[[], bool] | None) -> AsyncIterator[bytes | memoryview | FileStretch]:
-        """As ``chunks``. What lies in the file may come as a stretch, never first; what was not sent of it comes next.
+        """As ``chunks``, but what lies in the file may come as a ``FileStretch``, which the taker has sent from there. The first piece
+        never is one. What the taker could not send comes again as the next piece.
 
-        What a fetch has just written always does: no buffer of this process has it. What is stored does while ``stretches``; None: nothing.
+        ``stretches`` says whether stored bytes shall come so now (many readers gain by it); what a fetch has just written always does.
+        None: no stretches at all.
         """
         copied = FIRST_BYTES if stretches is not None else MOST_BYTES
         while self._end is None or self.position < self._end:
@@ -228,7 +230,10 @@ class ShardReader:
         self._handed_at = time.monotonic()
 
     async def _next(self, copied: int) -> bytes | memoryview | FileStretch:
-        """Readable bytes at the position, within one segment: at most one unit, and ``copied`` of a file; 0: they may be a stretch."""
+        """The bytes at the position, which are readable, up to the end of the segment at most.
+
+        ``copied``: how many are copied into a buffer at most; 0: they may come as a stretch.
+        """
         index, fetch = self.chunk_reader.segment, self.fetch
         self._repeats.expect(index, fetch, stored=self._source is SegmentSource.STORE)
         end = self.chunk_reader.end_of(index, self._end)
@@ -243,14 +248,14 @@ class ShardReader:
         return await self.chunk_reader.read(index, self.position, min(end, self.position + (copied or MOST_BYTES)), fetch)
 
     async def _pass_seal(self, index: int) -> None:
-        """The last segment is nobody's before the whole shard has the digest its origin names."""
+        """Wait, at the last segment, until the whole shard is compared with the digest that its origin names."""
         if self.entry.trust.digest_state is not None and self._parts.gate.must_wait(self.entry, index):
             with self._host.waiting(self):
                 await self._parts.gate.passed(self.entry, index)
         self.chunk_reader.check()
 
     async def _compared(self) -> None:
-        """Keep the last bytes until what was read from memory, of segments that had been here before, proves to be the same."""
+        """Before the last bytes: wait until segments that came a second time, and were read before they landed, prove to be the same."""
         if self._repeats:
             with self._host.waiting(self):
                 await self._repeats.finish()
@@ -259,7 +264,7 @@ class ShardReader:
     # Where the bytes come from
 
     async def _enter(self, index: int) -> None:
-        """Be in segment ``index``: know where its bytes come from, ask for the ones after it, give back the ones before."""
+        """Be in segment ``index``: know where its bytes come from, ask for the segments after it, give back those before it."""
         if index == self.chunk_reader.segment:
             return
         goes_on = self._alone is not None and self._alone.goes_on_at(self.position)
@@ -267,7 +272,7 @@ class ShardReader:
         if not goes_on and not follows:
             await self.aclose()
             self._leave_fetch()
-            self._arrive(index)  # segments behind the reader may leave for the one it needs now
+            self._arrive(index)  # segments that it has read may leave for the one it needs now
             if self.entry.segments.has(index) and not await self._parts.segment_reader.trusted(self.entry, index):
                 self.outcome = RequestOutcome.PARTIAL if self.outcome is RequestOutcome.HIT else self.outcome
             self._turn_to_source(index)
@@ -328,7 +333,7 @@ class ShardReader:
         self.chunk_reader.segment = index
 
     def _ask_ahead(self, index: int) -> None:
-        """Have the segments behind ``index`` come, as many as are worth it, or to where there is no room for them."""
+        """Have the segments after ``index`` come, as many as are worth it, or to where there is no room for them."""
         if self._sparse or not self.entry.ranged or self.entry.passes or self._end is None:
             return
         passes_by = self._source is SegmentSource.ALONE or (self.fetch is not None and self.fetch.bypass)
@@ -404,7 +409,7 @@ class ShardReader:
         return True
 
     def moved_to(self, entry: Entry, *, opened_here: bool) -> None:
-        """Begin again in another version of the entry; raises ``ShardChanged`` where that is not what was asked for."""
+        """Begin again in ``entry``, which holds the same version anew; raises ``ShardChanged`` where it holds another one."""
         if entry.version.identity != self.entry.version.identity or entry.version.length != self.entry.version.length:
             raise ShardChanged(entry.name, "the origin has another version now")
         self.give_up()

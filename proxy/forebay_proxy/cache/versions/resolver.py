@@ -27,7 +27,7 @@ from forebay_proxy.core.segments import BLOCK_BYTES, SegmentLayout
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, SparseRange
 from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.transfer.fetches import WHOLE, Answer
-from forebay_proxy.transfer.limiter import DEMAND, Slot
+from forebay_proxy.transfer.limiter import AHEAD, Slot
 from forebay_proxy.transfer.single_flight import SingleFlight, Urgency
 
 __all__ = ["VersionResolver"]
@@ -94,13 +94,13 @@ class VersionResolver:
         nothing may leave for a shard that ``reader`` needs at ``need_at`` (seconds of the plans' clock).
         """
         mac = self.versions.mac(shard)
-        self.faults.recall(shard.name, mac, ahead=need >= DEMAND)
+        self.faults.recall(shard.name, mac, ahead=need >= AHEAD)
         compared: Entry | None = None  # by this very call: with a TTL of 0 it is never fresh
         elsewhere: set[Entry] = set()  # entries that the origin shows to other credentials only
         for _ in range(ATTEMPTS):
             entry = self.versions.meant(shard.name, mac, elsewhere)
             if entry is None:
-                with suppress(CacheFull) if need < DEMAND else nullcontext():  # the end of an opening that was begun ahead of need
+                with suppress(CacheFull) if need < AHEAD else nullcontext():  # of an opening that was begun ahead of need: once more
                     return await self._opened(shard, mac, job, want, head=head, mine=Urgency(need, need_at, reader))
                 continue
             proven = entry.access.may_read(mac, self.clock())
@@ -120,7 +120,7 @@ class VersionResolver:
         entry = self.versions.readable(shard)
         if entry is None:
             return None
-        # Whatever the origin has now, who means this very version is right with its bytes, as with those of an object that is pinned.
+        # Who names this very version gets its bytes, whatever the origin has now: they are right, as those of a pinned object are.
         is_meant = bool(shard.meant) and shard.meant == entry.shown_version.etag(entry.shown_key)
         return entry if is_meant or self.versions.is_fresh(entry, job) else None
 
@@ -208,15 +208,15 @@ class Opening:
             except ShardError as error:
                 if self._known.done():
                     raise
-                if self._needed.waiting and self._needed.need < DEMAND:
+                if self._needed.waiting and self._needed.need < AHEAD:
                     self._retry_budget.wanted()
                 else:  # who asks ahead of need waits too, but can do without
                     self._retry_budget.shorten(UNWANTED_BUDGET_S)
                 await self._fetcher.again(self._shard, error, self._retry_budget)
 
     async def _attempt(self) -> None:
-        if self._needed.need >= DEMAND and not self._head:
-            self._fetches.check_ahead(BLOCK_BYTES, self._needed)  # how much it needs its head will tell, and its version is known then
+        if self._needed.need >= AHEAD and not self._head:
+            self._fetches.check_ahead(BLOCK_BYTES, self._needed)  # for any room at all: how much it needs, the answer will say
         async with AsyncExitStack() as held:
             asking = self._fetcher.ask(self._shard, self._asked, Pin(), self._needed, self._retry_budget)
             body, slot = await held.enter_async_context(asking)
@@ -263,7 +263,7 @@ class Opening:
 
     async def _handed_over(self, entry: Entry, body: OriginBody, slot: Slot, held: AsyncExitStack) -> None:
         """The body is the reader's that comes for it first; of an opening ahead of need nobody does."""
-        if self._needed.need >= DEMAND:
+        if self._needed.need >= AHEAD:
             self._resolve(entry)
             return
         answer = entry.in_use.answer = Answer(body, slot, held.pop_all())
