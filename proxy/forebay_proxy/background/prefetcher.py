@@ -143,7 +143,8 @@ class Prefetcher:
 
     def look_again(self) -> None:
         """Once a second: what failed is tried again when its time is over, and the disk may have recovered; no other event tells."""
-        self._forgive()
+        for name in self.negative_cache.over(self._clock()):
+            self.scheduler.forgiven(name)
         self.scheduler.look_again()
         self.cache_changed()
 
@@ -196,7 +197,6 @@ class Prefetcher:
         while True:
             await self._woken.wait()
             self._woken.clear()
-            self._forgive()
             self._cache.ask_inside()
             for _ in iter(self._slice, True):
                 await asyncio.sleep(0)
@@ -275,8 +275,3 @@ class Prefetcher:
         """``for_s`` None: as long as what failed."""
         self.negative_cache.add(name, origin, self._clock() + (FAILED_S if for_s is None else for_s))
         self.scheduler.failed(name)
-
-    def _forgive(self) -> None:
-        """Forget the failures whose time is over."""
-        for name in self.negative_cache.over(self._clock()):
-            self.scheduler.forgiven(name)

@@ -131,7 +131,7 @@ class Warmer:
             air = await self._ask(entry, shard)
         for fetch in air:
             await self._landed(fetch)
-        await self._cache.parts.gate.verdict(entry)
+        await self._cache.parts.digest_check.verdict(entry)
         await self.judge(entry)
         if not entry.segments.complete and not entry.ranged:
             raise NotKept("it comes whole or not at all, and there was no room for all of it")

@@ -228,30 +228,26 @@ class Opening:
                 self._asked = _first_range(part, self._layout)
                 return
             self.entry = entry = self._resolver.versions.admit(self._shard, self._job, body.version, ranged=body.ranged)
+            self._resolver.events.emit(OpeningDone(self._resolver.clock() - self._started))
             self._retry_budget = self._fetcher.retry_budget(self._shard.origin)  # it has answered: it is worth the full budget now
             if entry.passes and entry.version.length != 0:
                 self._fetches.not_kept(entry)
             if self._head or entry.version.length == 0:
-                self._resolve(entry)
+                self._known.set_result(entry)
             elif part or entry.passes or not await self._fetched(entry, body, slot, held):
                 await self._handed_over(entry, body, slot, held)
-
-    def _resolve(self, entry: Entry) -> None:
-        """Everybody who waits goes on."""
-        self._known.set_result(entry)
-        self._resolver.events.emit(OpeningDone(self._resolver.clock() - self._started))
 
     async def _fetched(self, entry: Entry, body: OriginBody, slot: Slot, held: AsyncExitStack) -> bool:
         """Have the body stored; False where there is no room for a body that comes whole or not at all."""
         index = entry.segments.layout.index_of(body.first) if entry.ranged else WHOLE
         if self._is_coming(entry, index):
-            self._resolve(entry)
+            self._known.set_result(entry)
             return True
         begun = self._fetches.opened(entry, index, self._needed)
         if begun is None:
             self._resolver.room.outdated(entry)
             return False
-        self._resolve(entry)
+        self._known.set_result(entry)
         answer = Answer(body, slot, held.pop_all())  # connection and slot go back before any pause
         await self._fetches.run(entry, index, self._shard, *begun, answer, self._retry_budget)
         return True
@@ -264,10 +260,10 @@ class Opening:
     async def _handed_over(self, entry: Entry, body: OriginBody, slot: Slot, held: AsyncExitStack) -> None:
         """The body is the reader's that comes for it first; of an opening ahead of need nobody does."""
         if self._needed.need >= AHEAD:
-            self._resolve(entry)
+            self._known.set_result(entry)
             return
         answer = entry.in_use.answer = Answer(body, slot, held.pop_all())
-        self._resolve(entry)
+        self._known.set_result(entry)
         try:
             await answer.claimed()
         finally:
