@@ -17,7 +17,7 @@ from support.scripted_answers import Answer, Call, Fault
 from support.scripted_origin import ScriptedOrigin
 from support.sidecar import running, small_segments
 
-from forebay_proxy.transfer.limiter import DEMAND, MIN_SLOTS, Limiter, Slot
+from forebay_proxy.transfer.limiter import AHEAD, MIN_SLOTS, Limiter, Slot
 
 T = TypeVar("T")
 ROUND_S = 0.2  # how long the origin takes for a good answer
@@ -90,7 +90,7 @@ class Traffic:
         self.limiter.bandwidth.requests = 128  # nobody says what comes here: the slots are what ends first
         self.slots: list[tuple[float, float]] = []  # when, how many
         self.waits: Counter[bool] = Counter()
-        self._needs = [0.0] * demand + [DEMAND + number for number in range(prefetch)]
+        self._needs = [0.0] * demand + [AHEAD + number for number in range(prefetch)]
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Traffic:
@@ -109,7 +109,7 @@ class Traffic:
         chance, attempts = random.Random(number), 0
         while True:
             async with self.limiter.slot(_Need(need)) as slot:
-                good = await self.origin.ask(chance, need < DEMAND)
+                good = await self.origin.ask(chance, need < AHEAD)
                 self._tell(slot, good)
             attempts = 0 if good else attempts + 1
             await asyncio.sleep(0 if good else chance.uniform(0, min(10.0, 0.1 * 2**attempts)))

@@ -15,7 +15,7 @@ from support.house import FakeClock
 from forebay_proxy.core.errors import OriginLied, OriginTimeout, OriginUnavailable, ShardError
 from forebay_proxy.core.shard import ByteRange
 from forebay_proxy.origins.response import OriginResponse, Placement, placement
-from forebay_proxy.transfer.limiter import DEMAND, MIN_SLOTS, Limiter, Slot
+from forebay_proxy.transfer.limiter import AHEAD, MIN_SLOTS, Limiter, Slot
 from forebay_proxy.transfer.retry import LIES, RetryBudget
 
 SMALL = st.integers(0, 12)
@@ -152,7 +152,7 @@ class LimiterMachine(RuleBasedStateMachine):
         slot = await stack.enter_async_context(self.limiter.slot(_Need(need)))
         self.held.append((stack, slot))
 
-    @rule(need=st.sampled_from([0.0, 1.0, DEMAND, DEMAND + 5]))
+    @rule(need=st.sampled_from([0.0, 1.0, AHEAD, AHEAD + 5]))
     def comes(self, need: float) -> None:
         self.waiting.append(self.loop.create_task(self._take(need)))
         self._turn()

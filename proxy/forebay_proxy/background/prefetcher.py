@@ -23,7 +23,7 @@ from forebay_proxy.policy.eviction.read_ahead import ReaderCaughtUp
 from forebay_proxy.policy.plans.registry import PlanAdvanced, PlanRegistry
 from forebay_proxy.policy.schedule.scheduler import PrefetchRequest, PrefetchScheduler
 from forebay_proxy.transfer.fetches import Fetch
-from forebay_proxy.transfer.limiter import DEMAND
+from forebay_proxy.transfer.limiter import AHEAD
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["NegativeCache", "Prefetcher"]
@@ -143,7 +143,8 @@ class Prefetcher:
 
     def look_again(self) -> None:
         """Once a second: what failed is tried again when its time is over, and the disk may have recovered; no other event tells."""
-        self._forgive()
+        for name in self.negative_cache.over(self._clock()):
+            self.scheduler.forgiven(name)
         self.scheduler.look_again()
         self.cache_changed()
 
@@ -196,7 +197,6 @@ class Prefetcher:
         while True:
             await self._woken.wait()
             self._woken.clear()
-            self._forgive()
             self._cache.ask_inside()
             for _ in iter(self._slice, True):
                 await asyncio.sleep(0)
@@ -216,7 +216,7 @@ class Prefetcher:
 
     def _count_air(self) -> None:
         """What a reader has boarded is demand, and leaves its place to the next."""
-        for fetch in [fetch for fetch in self._fetches if fetch.done or fetch.need < DEMAND]:
+        for fetch in [fetch for fetch in self._fetches if fetch.done or fetch.need < AHEAD]:
             del self._fetches[fetch]
         self._view.air.clear()
         self._view.air.update(self._fetches.values())
@@ -224,7 +224,7 @@ class Prefetcher:
 
     def _act(self, request: PrefetchRequest) -> None:
         shard, reader = request.shard, request.plan.reader
-        need = DEMAND + max(0.0, request.due_at - self._clock())
+        need = AHEAD + max(0.0, request.due_at - self._clock())
         entry = None if request.index is None else self._resolver.versions.readable(shard)
         if request.index is None or entry is None:  # also where the origin was not asked with this credential yet: its cursor comes back
             self._opening[shard.name] = shard.origin
@@ -275,8 +275,3 @@ class Prefetcher:
         """``for_s`` None: as long as what failed."""
         self.negative_cache.add(name, origin, self._clock() + (FAILED_S if for_s is None else for_s))
         self.scheduler.failed(name)
-
-    def _forgive(self) -> None:
-        """Forget the failures whose time is over."""
-        for name in self.negative_cache.over(self._clock()):
-            self.scheduler.forgiven(name)

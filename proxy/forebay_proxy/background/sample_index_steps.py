@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.core.errors import IndexNotYet, NoIndex
-from forebay_proxy.wire.tar.first_bytes import MAGIC_BYTES, compression_of
+from forebay_proxy.wire.tar.first_bytes import LOOK_BYTES, compression_of, not_a_tar
 from forebay_proxy.wire.tar.header import BadTar
 from forebay_proxy.wire.tar.sample_index import IndexBuilder, NotIndexable, encode
 from forebay_proxy.wire.tar.scan import scan
@@ -83,7 +83,9 @@ class SampleIndexSteps:
     def _described(self, bad: BadTar) -> str:
         if bad.kind != "start":
             return f"its tar is not well formed: {bad}, at byte {bad.at}"
-        return f"it is not a plain tar ({compression_of(os.pread(self._fd, MAGIC_BYTES, 0)) or bad})"
+        beginning = os.pread(self._fd, LOOK_BYTES, 0)
+        packed = compression_of(beginning)
+        return f"it is not a plain tar ({packed})" if packed else f"it is {not_a_tar(bad, beginning)}"
 
 
 class SampleIndexReader:

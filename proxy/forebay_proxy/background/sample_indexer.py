@@ -101,7 +101,7 @@ class SampleIndexer:
                 entry = self._cache.room.entries.get(key)
                 if entry is not None and key not in self._files and key not in self._refused:
                     with suppress(ShardError, CacheError):  # it left meanwhile, or has none: told when somebody asks
-                        await self._cache.parts.gate.verdict(entry)
+                        await self._cache.parts.digest_check.verdict(entry)
                         await self._made_ahead(entry)
 
     def _next_ahead(self) -> str | None:

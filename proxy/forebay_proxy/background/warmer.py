@@ -16,7 +16,7 @@ from forebay_proxy.core.quantities import format_size
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.core.tasks import Event, told_while
 from forebay_proxy.transfer.fetches import Fetch
-from forebay_proxy.transfer.limiter import DEMAND
+from forebay_proxy.transfer.limiter import AHEAD
 from forebay_proxy.wire.tar.first_bytes import next_step
 
 __all__ = ["Warmer"]
@@ -25,7 +25,7 @@ AT_ONCE = 6  # shards in the air: small ones need several for a fast origin, wit
 SEGMENTS_AT_ONCE = 8  # of each shard
 # Only these still ask for room, the others wait for what is on its way: where room ends, no more than these stay in parts.
 ASKING_AT_ONCE = 2
-NEED = DEMAND + 3600.0  # behind every plan: a person's head start must not slow a running job
+NEED = AHEAD + 3600.0  # behind every plan: a person's head start must not slow a running job
 _SERIAL = itertools.count(1)
 
 
@@ -131,7 +131,7 @@ class Warmer:
             air = await self._ask(entry, shard)
         for fetch in air:
             await self._landed(fetch)
-        await self._cache.parts.gate.verdict(entry)
+        await self._cache.parts.digest_check.verdict(entry)
         await self.judge(entry)
         if not entry.segments.complete and not entry.ranged:
             raise NotKept("it comes whole or not at all, and there was no room for all of it")

@@ -8,7 +8,7 @@ A new kind is a class that reads as ``base.Origin`` says, created and found in `
 - ``telemetry/prometheus/metric_labels.py``: its label; ``cli/shards/try_shards.py``: how it is read directly
 - ``wire/commands/pipe_tools.py`` and ``wire/commands/gopen_rules.py``: the commands that fetch from it, parsed, and as rules of way 1;
   ``wire/commands/sources.py``: what of it is left alone
-- in the loader ``stream/webdataset_openers.py``, ``files/target.py``, ``takeover/openers.py``: which URLs are taken over;
+- in the loader ``stream/webdataset_openers.py`` and ``files/target.py``: which URLs are taken over;
   ``stream/sources.py``: which refusals leave a shard to webdataset
 
 Clouds whose shards are plain ``https://`` URLs need no kind of their own: ``cloud/az.py`` is only asked by ``http.py``.

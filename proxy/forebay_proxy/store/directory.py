@@ -337,10 +337,10 @@ def _open_root(path: Path) -> int:
 def _open_folder(root: int, path: Path, name: str) -> int:
     with suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=root)
-    return _own(os.open(name, _OPEN_DIRECTORY, dir_fd=root), f"{path}/{name}")
+    return _own(os.open(name, _OPEN_DIRECTORY, dir_fd=root), f"{path}/{name}", f"chmod go-w {path}/{name}, or remove it")
 
 
-def _own(fd: int, name: str) -> int:
+def _own(fd: int, name: str, next_step: str = "") -> int:
     """``fd`` if nobody but us may write there; closed and refused otherwise."""
     state = os.fstat(fd)
     problem = ""
@@ -351,7 +351,8 @@ def _own(fd: int, name: str) -> int:
     if not problem:
         return fd
     os.close(fd)
-    raise ConfigError(f"cache directory {name} {problem}", next_step="chmod go-w it, or name another with --cache-dir")
+    own = f"name a directory of your own, such as --cache-dir {name}/forebay"
+    raise ConfigError(f"cache directory {name} {problem}", next_step=next_step or own)
 
 
 def _empty(name: str, directory: int) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from forebay_proxy.core.errors import ForebayError, bare
 from forebay_proxy.core.tasks import Broadcast, cancel_soon
 from forebay_proxy.origins.base import OriginBody
-from forebay_proxy.transfer.limiter import DEMAND, Slot
+from forebay_proxy.transfer.limiter import AHEAD, Slot
 
 __all__ = ["WHOLE", "Answer", "Fetch", "FetchTable", "error_for_subscribers"]
 
@@ -37,7 +37,7 @@ class Fetch:
         self.end = end
         self.need = need
         self.began_at = began_at
-        self.prefetch = need >= DEMAND  # no reader was waiting
+        self.prefetch = need >= AHEAD  # no reader was waiting
         self.position = first
         self.place: object = None  # what holds the bytes below the watermark
         self.bypass = False  # that is memory, and nothing is stored

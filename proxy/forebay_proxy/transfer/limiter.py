@@ -20,7 +20,7 @@ from typing import Protocol
 
 from forebay_proxy.transfer.bandwidth import BandwidthEstimate, ConnectionRate
 
-__all__ = ["DEMAND", "Limiter", "Limiters", "Slot", "SlotNeed"]
+__all__ = ["AHEAD", "Limiter", "Limiters", "Slot", "SlotNeed"]
 
 # 16 connections: what one reader's 16 ranges need at once, and what S3 feeds at 50 MB/s each before anything is known (0.8 GB/s).
 START_SLOTS = 16
@@ -31,8 +31,9 @@ SLOW_S = 30.0
 STILL_S = 1.0
 AHEAD_WAITING = 2  # where the line is what ends first: the next ones stand ready, and hold room
 MOST_ORIGINS = 256  # remembered at once, unless more than that are being asked
-WAITED = 1.0  # needs below this are of segments a reader is in
-DEMAND = 1_000.0  # needs below this are a reader's own; a prefetch's need is at or above it
+# A need is an urgency: the lower, the sooner.
+WAITED = 1.0  # below it: of a segment that a reader is in, who may be waiting
+AHEAD = 1_000.0  # from it on: a prefetch, ahead of any reader's need; below it: a reader's own
 
 
 class SlotNeed(Protocol):
@@ -145,7 +146,7 @@ class Limiter:
         """Whether one more request would only divide the origin's bandwidth. Not for a single reader: it delays no other."""
         if fetch.need < WAITED or self.in_flight - self._dripping() < self.bandwidth.requests or self._still():
             return False
-        alone = fetch.need < DEMAND and self.in_flight < START_SLOTS and sum(slot.fetch.need < WAITED for slot in self.held) < 2
+        alone = fetch.need < AHEAD and self.in_flight < START_SLOTS and sum(slot.fetch.need < WAITED for slot in self.held) < 2
         return not alone
 
     def _dripping(self) -> int:
@@ -162,7 +163,7 @@ class Limiter:
 
     def _share(self, fetch: SlotNeed) -> int:
         """How many requests may be in the air for one such as ``fetch`` to join them."""
-        reserved = 0 if fetch.need < DEMAND else max(1, int(self.slots) // 4)
+        reserved = 0 if fetch.need < AHEAD else max(1, int(self.slots) // 4)
         return max(1, int(self.slots) - reserved)
 
     def wake(self) -> None:

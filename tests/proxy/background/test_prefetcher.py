@@ -15,7 +15,7 @@ from forebay_proxy.cache.resident.facts import ReaderResumed
 from forebay_proxy.core.digests import Digest
 from forebay_proxy.core.errors import CacheFull, DigestDiffers, DiskFailed, ShardNotFound
 from forebay_proxy.store.files.shard_file import ShardFile
-from forebay_proxy.transfer.limiter import DEMAND
+from forebay_proxy.transfer.limiter import AHEAD
 
 NAMES = [f"https://o/set/{number}.tar" for number in range(12)]
 SHARDS = [shard_of(name) for name in NAMES]
@@ -45,7 +45,7 @@ async def test_a_reader_that_boards_a_prefetch_makes_it_demand(tmp_path: Path) -
         await gate.reached.wait()
         reading = asyncio.create_task(world.get(NAMES[0], reader()))
         await until(lambda: any(fetch.subscribers for fetch in world.fetches.all()))
-        assert min(fetch.need for fetch in world.fetches.all()) < DEMAND
+        assert min(fetch.need for fetch in world.fetches.all()) < AHEAD
         gate.open()
         assert await reading == data_of(2 * SEGMENT)
         assert world.origin.sent_twice(NAMES[0]) == 0

@@ -9,7 +9,7 @@ from support.house import SEGMENT, building, reader, shard_of
 
 from forebay_proxy.core.errors import CacheFull
 from forebay_proxy.core.segments import BLOCK_BYTES
-from forebay_proxy.transfer.limiter import DEMAND
+from forebay_proxy.transfer.limiter import AHEAD
 
 TINY = 2000
 
@@ -65,7 +65,7 @@ async def test_ahead_of_need_a_larger_one_waits_for_room(tmp_path: Path) -> None
         await world.get(name(0), reader())
         grant = world.ledger.reserve(world.ledger.free_bytes - BLOCK_BYTES, list)
         with pytest.raises(CacheFull):
-            await world.resolver.entry(shard_of(name(1)), "job", need=DEMAND + 1, reader=reader())
+            await world.resolver.entry(shard_of(name(1)), "job", need=AHEAD + 1, reader=reader())
         world.ledger.release(grant)
         await world.quiet()
         assert (world.ledger.reserved_bytes, world.room.read_ahead.unread_bytes) == (0, 0)

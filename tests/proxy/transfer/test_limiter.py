@@ -11,7 +11,7 @@ import pytest
 from support.house import until
 
 from forebay_proxy.transfer.limiter import (
-    DEMAND,
+    AHEAD,
     MIN_SLOTS,
     SLOW_S,
     START_SLOTS,
@@ -76,24 +76,24 @@ async def test_a_quarter_takes_demand_only() -> None:
     """Prefetch leaves room for a reader that comes."""
     asking = Asking(limiter_of(8))
     for number in range(8):
-        await asking.ask(Need(DEMAND + number))
+        await asking.ask(Need(AHEAD + number))
     assert asking.limiter.in_flight == 6
     await asking.ask(Need(0.0))
     assert asking.order[-1] == 0.0
-    await asking.end(0.0, *(DEMAND + number for number in range(8)))
+    await asking.end(0.0, *(AHEAD + number for number in range(8)))
 
 
 async def test_a_prefetch_that_is_boarded_goes_at_once() -> None:
     """Its need is read again when somebody says that it changed."""
     asking = Asking(limiter_of(2))
-    await asking.ask(Need(DEMAND))
-    flight = Need(DEMAND + 1)
+    await asking.ask(Need(AHEAD))
+    flight = Need(AHEAD + 1)
     await asking.ask(flight)
-    assert asking.order == [DEMAND]
+    assert asking.order == [AHEAD]
     flight.need = 0.0
     asking.limiter.wake()
     await until(lambda: len(asking.order) == 2)
-    await asking.end(DEMAND, DEMAND + 1)
+    await asking.end(AHEAD, AHEAD + 1)
 
 
 async def test_who_is_cancelled_while_waiting_leaves_no_trace() -> None:
@@ -161,7 +161,7 @@ async def test_prefetch_alone_grows_it_too() -> None:
     """Three quarters of the slots are all that it may use, so using those is using them."""
     limiter = limiter_of(64)
     for _ in range(300):
-        async with held(limiter, int(limiter.slots) - max(1, int(limiter.slots) // 4), DEMAND) as slots:
+        async with held(limiter, int(limiter.slots) - max(1, int(limiter.slots) // 4), AHEAD) as slots:
             for slot in slots:
                 slot.went_well()
     assert limiter.slots == 64
@@ -220,7 +220,7 @@ async def test_bodies_that_drip_hold_nobody_back() -> None:
             slot = await stack.enter_async_context(limiter.slot(Need(0.0)))
             slot.brings_bytes()
         asking = Asking(limiter)
-        await asking.ask(Need(DEMAND))
+        await asking.ask(Need(AHEAD))
         limiters.look_again()
         await asyncio.sleep(0)
         assert (asking.order, limiter.ahead) == ([], 4)
@@ -228,8 +228,8 @@ async def test_bodies_that_drip_hold_nobody_back() -> None:
         limiter.bandwidth.came(20, now[0])
         limiters.look_again()
         await asyncio.sleep(0)
-        assert (asking.order, limiter.ahead) == ([DEMAND], 6)
-        await asking.end(DEMAND)
+        assert (asking.order, limiter.ahead) == ([AHEAD], 6)
+        await asking.end(AHEAD)
 
 
 async def test_where_nothing_comes_nobody_is_held_back() -> None:
@@ -241,7 +241,7 @@ async def test_where_nothing_comes_nobody_is_held_back() -> None:
         for _ in range(limiter.bandwidth.requests):
             await stack.enter_async_context(limiter.slot(Need(0.0)))
         asking = Asking(limiter)
-        await asking.ask(Need(DEMAND))
+        await asking.ask(Need(AHEAD))
         now[0] = STILL_S
         limiters.look_again()
         await asyncio.sleep(0)
@@ -249,5 +249,5 @@ async def test_where_nothing_comes_nobody_is_held_back() -> None:
         now[0] = 2 * STILL_S
         limiters.look_again()
         await asyncio.sleep(0)
-        assert asking.order == [DEMAND]
-        await asking.end(DEMAND)
+        assert asking.order == [AHEAD]
+        await asking.end(AHEAD)

@@ -37,7 +37,7 @@ from forebay_proxy.origins.base import OriginBody, TellsDigests
 from forebay_proxy.origins.registry import Origins
 from forebay_proxy.transfer.buffers import Share
 from forebay_proxy.transfer.fetches import Answer
-from forebay_proxy.transfer.limiter import DEMAND, WAITED, Limiters, Slot, SlotNeed
+from forebay_proxy.transfer.limiter import AHEAD, WAITED, Limiters, Slot, SlotNeed
 from forebay_proxy.transfer.retry import RetryBudget
 from forebay_proxy.transfer.single_flight import Urgency
 from forebay_proxy.wire.tar.end_marker import EndMarker
@@ -237,7 +237,7 @@ class Fetcher:
         self, entry: Entry, shard: Shard, body: OriginBody, position: int, end: int | None, need: SlotNeed
     ) -> AsyncGenerator[bytes | memoryview]:
         """Of one body the bytes from ``position`` to ``end``. Raises ``OriginLied`` where it begins too late, or goes on too long."""
-        limiter, kind = self._limiters.of(shard.origin), "demand" if need.need < DEMAND else "prefetch"
+        limiter, kind = self._limiters.of(shard.origin), "demand" if need.need < AHEAD else "prefetch"
         began, company, received = self._clock(), limiter.in_flight, 0
         # A whole body where a part is needed, or what another reader asked for: what came before is passed over, what lies beyond is left.
         whole = not body.ranged and (entry.ranged or end != entry.version.length)

@@ -30,7 +30,7 @@ from forebay_proxy.policy.plans.registry import PlanRegistry
 from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.transfer.buffers import BufferBudget
 from forebay_proxy.transfer.fetches import WHOLE, Answer, Fetch, FetchTable, error_for_subscribers
-from forebay_proxy.transfer.limiter import DEMAND
+from forebay_proxy.transfer.limiter import AHEAD
 from forebay_proxy.transfer.retry import RetryBudget
 from forebay_proxy.transfer.single_flight import Urgency
 from forebay_proxy.wire.protocol.plan import ReaderName
@@ -142,7 +142,7 @@ class SegmentFetches:
             self._storage.refused("disk")
             return None
         try:
-            if needed.need < DEMAND:
+            if needed.need < AHEAD:
                 return self._room.reserve(total)
             if reader is not None:
                 self._room.admission.check_half(total)

@@ -25,7 +25,7 @@ from forebay_proxy.store.files.file_io import InTheWay, Leased
 from forebay_proxy.store.files.shard_file import ShardFile
 from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.transfer.fetches import Fetch
-from forebay_proxy.transfer.limiter import DEMAND
+from forebay_proxy.transfer.limiter import AHEAD
 
 __all__ = ["SegmentStorage"]
 
@@ -146,7 +146,7 @@ class SegmentStorage:
             self.digest_check.segment_stored(entry, index, checksum)
         if fetch.subscribers or (fetch.followed and entry.ranged):  # of a whole body, what came before its readers is unread
             entry.segments.unread.discard(index)
-        prefetched = fetch.need >= DEMAND
+        prefetched = fetch.need >= AHEAD
         self._events.emit(SegmentFetched(self._clock() - fetch.began_at, stored=True, prefetched=prefetched))
         if entry.segments.complete and entry.stored.file is not None:
             self._tasks.spawn(self._sync(entry, entry.stored.file), "sync")

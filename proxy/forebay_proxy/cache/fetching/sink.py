@@ -66,13 +66,13 @@ class Sink:
         fetch, (first, size) = self._fetch, self._entry.segments.span(index)
         if not fetch.bypass:
             grant = await self._room(is_part=fetch.end > first + size)
-            file = await self._storage.prepare(self._entry, index, grant)  # whose the grant is from now on, unless it returns a file
+            file = await self._storage.prepare(self._entry, index, grant)  # without a file it has given the grant back
             if file is not None:
                 self._segment = OpenSegment(index, first, first + size, grant, file)
                 fetch.place = file
                 return
             if (fetch.need >= WAITED and not fetch.subscribers) or fetch.end > first + size:
-                raise CacheFull("no place on the disk for what nobody waits for, or what only a whole shard is of use for")
+                raise CacheFull("no place on the disk, and nobody waits for it, or it is part of a body that is kept whole or not at all")
             fetch.bypass = True
         self._storage.digest_check.hash_ready(self._entry)  # what is not stored may make it impossible to compare
         fetch.place = self._memory = self._memory_segments.take(first, fetch.kept)
@@ -93,7 +93,7 @@ class Sink:
             piece = await self._write(piece)
 
     async def _write(self, piece: bytes | memoryview) -> bytes | memoryview:
-        """Write what is of the segment that is open; the rest."""
+        """Write what belongs to the segment that is open; returns the rest."""
         fetch, segment, at = self._fetch, self._segment, self._fetch.position
         if segment is None:
             assert self._memory is not None, "a place is ready"
@@ -122,7 +122,7 @@ class Sink:
             self._entry.trust.no_tar, self._beginning = why_no_tar(beginning), None
 
     def close(self) -> None:
-        """Give back the room of bytes that became no segment. Those written already lie below the watermark of a fetch that failed."""
+        """Give back the room of bytes that became no segment. No reader reads those written already: their fetch has failed."""
         segment, self._segment = self._segment, None
         if segment is not None:
             self._storage.give_back(self._entry, segment.index, segment.grant)

@@ -43,7 +43,7 @@ class ReaderParts:
 
     segment_reader: SegmentReader
     segment_fetches: SegmentFetches
-    gate: DigestCheck
+    digest_check: DigestCheck
     room: SpaceManager
     buffers: BufferBudget
     limiters: Limiters
@@ -53,7 +53,6 @@ class ChunkReader:
     """Gives chunks of at most one unit, within one segment. A chunk is used up when the next is asked for."""
 
     def __init__(self, parts: ReaderParts, entry: Entry) -> None:
-        self.segment = -1  # in which its reader is; -1: that has yet to look where the bytes are
         self._parts = parts
         self._entry = entry
         self._buffer = bytearray()
@@ -136,20 +135,22 @@ class ChunkReader:
 class FileStretch:
     """Bytes of one segment which lie in the file, sent turn by turn. Not thread-safe: the event loop's only."""
 
-    __slots__ = ("_chunk_reader", "_fetch", "_index", "_moved", "copied", "end", "goes_on", "position")
+    __slots__ = ("_chunk_reader", "_fetch", "_index", "_inside", "_moved", "copied", "end", "goes_on", "position")
 
     def __init__(
-        self, chunk_reader: ChunkReader, fetch: Fetch | None, position: int, end: int, moved: Callable[[int], None], *, goes_on: bool
-    ) -> None:
-        """``position`` to ``end`` of the segment in which the reader is; ``moved`` is told what was sent. ``goes_on``: the rest of the
-        segment is here too.
+        self, chunk_reader: ChunkReader, index: int, fetch: Fetch | None, position: int, end: int, *, moved: Callable[[int], None],
+        inside: Callable[[], bool], goes_on: bool,
+    ) -> None:  # fmt: skip
+        """``position`` to ``end`` of segment ``index``; ``moved`` is told what was sent, ``inside`` says whether the reader is in the
+        segment still. ``goes_on``: the rest of the segment is here too.
         """
         self.position = position
         self.end = end
         self.goes_on = goes_on
         self.copied = 0  # set where no more can be sent now: how many of the bytes that come next are to be copied, at most
         self._chunk_reader = chunk_reader
-        self._index = chunk_reader.segment
+        self._index = index
+        self._inside = inside
         self._fetch = fetch
         self._moved = moved
 
@@ -163,7 +164,7 @@ class FileStretch:
     def send(self, sock: int) -> bool:
         """Have the socket take what it takes at once, a turn's worth at most; whether all of that was taken. Raises ConnectionError."""
         end, sent = min(self.end, self.position + TURN_BYTES), None
-        if self._chunk_reader.segment == self._index:  # else the reader has rested since, and holds nothing
+        if self._inside():  # else the reader has rested since, and holds nothing
             sent = self._chunk_reader.send_now(self._index, self.position, end, self._fetch, sock)
         if sent:
             self.position += sent
@@ -206,10 +207,10 @@ class Alone:
 
 
 class RepeatCheck:
-    """One reader's part of the comparison; ``gate`` compares with the sums from before. A difference makes the entry's ``fault``."""
+    """One reader's part of the comparison; ``digest_check`` knows the sums from before. A difference makes the entry's ``fault``."""
 
-    def __init__(self, gate: DigestCheck, entry: Entry) -> None:
-        self._gate = gate
+    def __init__(self, digest_check: DigestCheck, entry: Entry) -> None:
+        self._digest_check = digest_check
         self._entry = entry
         self._uncompared: dict[int, Fetch | None] = {}  # None: they are not stored, and only a sum made here can be compared
         self._summed = -1, xxhash.xxh3_64()  # the segment of them that is being read, if from its start, and the sum of its bytes so far
@@ -242,11 +243,11 @@ class RepeatCheck:
         hasher.update(data)
         if position + len(data) == first + size:
             del self._uncompared[index]
-            self._gate.segment_stored(self._entry, index, hasher.intdigest())
+            self._digest_check.segment_stored(self._entry, index, hasher.intdigest())
 
     async def finish(self) -> None:
         """Wait until what was not summed up here has landed, and so been compared; or until it will not land."""
         for index, fetch in self._uncompared.items():
             if fetch is not None:
-                await self._gate.compared(self._entry, index, fetch)
+                await self._digest_check.compared(self._entry, index, fetch)
         self._uncompared.clear()

@@ -75,7 +75,7 @@ class SegmentSource(Enum):
 
 
 class ShardReader:
-    """A reader's right to bytes: its position and the window before it are leased until it leaves.
+    """A reader's right to bytes: the segment it is in, and those after it that it has asked for, are leased until it leaves.
 
     Not thread-safe: the event loop's only.
     """
@@ -83,8 +83,8 @@ class ShardReader:
     def __init__(
         self, host: ShardReaderHost, entry: Entry, shard: Shard, reader: ReaderName | None, *, opened_here: bool, sparse: bool = False
     ) -> None:
-        """``opened_here``: the origin was first asked on behalf of this very reader. ``sparse``: of segments that are not here no more is
-        wanted than is read.
+        """``opened_here``: the origin was first asked on behalf of this very reader. ``sparse``: few bytes are wanted; of a segment that is
+        not here no more is asked for than is read.
         """
         self.shard = shard
         self.reader = reader
@@ -97,6 +97,7 @@ class ShardReader:
         self.position = 0
         self.fetch: Fetch | None = None  # that it follows
         self.asked_to = -1  # the highest segment asked for
+        self.segment = -1  # in which it is; -1: it has yet to look where the bytes are
         self._host = host
         self._parts = host.parts
         self._opened_here = opened_here
@@ -112,7 +113,7 @@ class ShardReader:
         self._subscribed = ExitStack()
         self._alone: Alone | None = None
         self.chunk_reader = ChunkReader(self._parts, entry)
-        self._repeats = RepeatCheck(self._parts.gate, entry)
+        self._repeats = RepeatCheck(self._parts.digest_check, entry)
 
     def __repr__(self) -> str:
         return f"<ShardReader {self.entry.name} at {self.position} of {self._end}, {self.outcome.value}>"
@@ -149,9 +150,11 @@ class ShardReader:
         return cast(AsyncIterator[bytes | memoryview], self.pieces(None))
 
     async def pieces(self, stretches: Callable[[], bool] | None) -> AsyncIterator[bytes | memoryview | FileStretch]:
-        """As ``chunks``. What lies in the file may come as a stretch, never first; what was not sent of it comes next.
+        """As ``chunks``, but what lies in the file may come as a ``FileStretch``, which the taker has sent from there. The first piece
+        never is one. What the taker could not send comes again as the next piece.
 
-        What a fetch has just written always does: no buffer of this process has it. What is stored does while ``stretches``; None: nothing.
+        ``stretches`` says whether stored bytes shall come so now (many readers gain by it); what a fetch has just written always does.
+        None: no stretches at all.
         """
         copied = FIRST_BYTES if stretches is not None else MOST_BYTES
         while self._end is None or self.position < self._end:
@@ -161,7 +164,7 @@ class ShardReader:
                 data = await self._next(copied)
                 stretch = data if isinstance(data, FileStretch) else None
                 if self._alone is not None and not isinstance(data, FileStretch):
-                    self._repeats.add(self.chunk_reader.segment, self.position, data)
+                    self._repeats.add(self.segment, self.position, data)
                     self.chunk_reader.check()
                 if self._repeats and self._end is not None and self.position + len(data) >= self._end:
                     await self._compared()
@@ -192,12 +195,12 @@ class ShardReader:
             index = self._index_of(self.position)
             await self._enter(index)
             if await self._comes():
-                await self._pass_seal(index)  # last of all: the digest is known no later than the first byte
+                await self._await_verdict(index)  # last of all: the digest is known no later than the first byte
                 return True
             if self.entry.version.length is None:
                 self._end = self.position
                 return False
-            self.chunk_reader.segment = -1  # what brought it is over: look again where the bytes are
+            self.segment = -1  # what brought it is over: look again where the bytes are
 
     async def _comes(self) -> bool:
         """Wait for the byte at the position where it is; False if that ended without it."""
@@ -228,8 +231,11 @@ class ShardReader:
         self._handed_at = time.monotonic()
 
     async def _next(self, copied: int) -> bytes | memoryview | FileStretch:
-        """Readable bytes at the position, within one segment: at most one unit, and ``copied`` of a file; 0: they may be a stretch."""
-        index, fetch = self.chunk_reader.segment, self.fetch
+        """The bytes at the position, which are readable, up to the end of the segment at most.
+
+        ``copied``: how many are copied into a buffer at most; 0: they may come as a stretch.
+        """
+        index, fetch = self.segment, self.fetch
         self._repeats.expect(index, fetch, stored=self._source is SegmentSource.STORE)
         end = self.chunk_reader.end_of(index, self._end)
         if self._alone is not None:
@@ -237,20 +243,23 @@ class ShardReader:
         if not copied and (fetch is None or not fetch.bypass):
             last = end if fetch is None else min(end, fetch.position)
             if last - self.position >= LEAST_BYTES:
-                return FileStretch(self.chunk_reader, fetch, self.position, last, self._moved, goes_on=fetch is None)
+                return FileStretch(
+                    self.chunk_reader, index, fetch, self.position, last, moved=self._moved, inside=lambda: self.segment == index,
+                    goes_on=fetch is None,
+                )  # fmt: skip
         if fetch is not None and fetch.bypass:
             self.outcome = RequestOutcome.BYPASS
         return await self.chunk_reader.read(index, self.position, min(end, self.position + (copied or MOST_BYTES)), fetch)
 
-    async def _pass_seal(self, index: int) -> None:
-        """The last segment is nobody's before the whole shard has the digest its origin names."""
-        if self.entry.trust.digest_state is not None and self._parts.gate.must_wait(self.entry, index):
+    async def _await_verdict(self, index: int) -> None:
+        """Wait, at the last segment, until the whole shard is compared with the digest that its origin names."""
+        if self.entry.trust.digest_state is not None and self._parts.digest_check.must_wait(self.entry, index):
             with self._host.waiting(self):
-                await self._parts.gate.passed(self.entry, index)
+                await self._parts.digest_check.passed(self.entry, index)
         self.chunk_reader.check()
 
     async def _compared(self) -> None:
-        """Keep the last bytes until what was read from memory, of segments that had been here before, proves to be the same."""
+        """Before the last bytes: wait until segments that came a second time, and were read before they landed, prove to be the same."""
         if self._repeats:
             with self._host.waiting(self):
                 await self._repeats.finish()
@@ -259,24 +268,24 @@ class ShardReader:
     # Where the bytes come from
 
     async def _enter(self, index: int) -> None:
-        """Be in segment ``index``: know where its bytes come from, ask for the ones after it, give back the ones before."""
-        if index == self.chunk_reader.segment:
+        """Be in segment ``index``: know where its bytes come from, ask for the segments after it, give back those before it."""
+        if index == self.segment:
             return
         goes_on = self._alone is not None and self._alone.goes_on_at(self.position)
         follows = self.fetch is not None and self.fetch.error is None and self.fetch.first <= self.position < self.fetch.end
         if not goes_on and not follows:
             await self.aclose()
             self._leave_fetch()
-            self._arrive(index)  # segments behind the reader may leave for the one it needs now
+            self._arrive(index)  # segments that it has read may leave for the one it needs now
             if self.entry.segments.has(index) and not await self._parts.segment_reader.trusted(self.entry, index):
                 self.outcome = RequestOutcome.PARTIAL if self.outcome is RequestOutcome.HIT else self.outcome
             self._turn_to_source(index)
         self._arrive(index)
         if self._began_at is None:
             self._began_at = index
-        if self.chunk_reader.segment != -1:
+        if self.segment != -1:
             self._segments_read += 1
-        self.chunk_reader.segment = index
+        self.segment = index
         self._ask_ahead(index)
 
     def _turn_to_source(self, index: int) -> None:
@@ -325,10 +334,10 @@ class ShardReader:
         self._leave_fetch()
         index = self._index_of(self.position)
         self._read_alone(self._end_of(index) if self.entry.ranged and not self.entry.passes else self._end)
-        self.chunk_reader.segment = index
+        self.segment = index
 
     def _ask_ahead(self, index: int) -> None:
-        """Have the segments behind ``index`` come, as many as are worth it, or to where there is no room for them."""
+        """Have the segments after ``index`` come, as many as are worth it, or to where there is no room for them."""
         if self._sparse or not self.entry.ranged or self.entry.passes or self._end is None:
             return
         passes_by = self._source is SegmentSource.ALONE or (self.fetch is not None and self.fetch.bypass)
@@ -368,7 +377,7 @@ class ShardReader:
     def give_up(self) -> None:
         """Everything goes back, the fetches go on; the next step looks again where the bytes are."""
         self._leave_fetch()
-        self.asked_to = self.chunk_reader.segment = -1
+        self.asked_to = self.segment = -1
         for index in list(self._leased):
             self._release(index)
 
@@ -382,19 +391,19 @@ class ShardReader:
         """The first and the last segment that this reader has been in; None before its first segment."""
         if self._began_at is None:
             return None
-        return self._began_at, max(self._began_at, self.chunk_reader.segment, self._index_of(max(0, self.position - 1)))
+        return self._began_at, max(self._began_at, self.segment, self._index_of(max(0, self.position - 1)))
 
     def has_all(self) -> None:
         """A descriptor of the whole shard is this reader's: all of it counts as read, from the store, at once."""
         length, last = self.entry.shown_version.length or 0, self.entry.last_index or 0
-        self._began_at, self.chunk_reader.segment = 0, last
+        self._began_at, self.segment = 0, last
         self.position = self._end = self.hit_bytes = length
 
     def ask_again(self) -> None:
         """Ask for the next segment of this shard once more, as there may be room now: the reader needs it before any other shard."""
         last = -1 if self._end is None else self._index_of(self._end - 1)
-        if self.chunk_reader.segment >= 0 and self.asked_to <= self.chunk_reader.segment < last:
-            self._ask_ahead(self.chunk_reader.segment)
+        if self.segment >= 0 and self.asked_to <= self.segment < last:
+            self._ask_ahead(self.segment)
 
     def rests(self, now: float) -> bool:
         """Whether the client has taken nothing for ``REST_S`` (``now`` is monotonic); then all it holds goes back until it goes on."""
@@ -404,12 +413,12 @@ class ShardReader:
         return True
 
     def moved_to(self, entry: Entry, *, opened_here: bool) -> None:
-        """Begin again in another version of the entry; raises ``ShardChanged`` where that is not what was asked for."""
+        """Begin again in ``entry``, which holds the same version anew; raises ``ShardChanged`` where it holds another one."""
         if entry.version.identity != self.entry.version.identity or entry.version.length != self.entry.version.length:
             raise ShardChanged(entry.name, "the origin has another version now")
         self.give_up()
         self.entry, self._opened_here = entry, opened_here
-        self.chunk_reader, self._repeats = ChunkReader(self._parts, entry), RepeatCheck(self._parts.gate, entry)
+        self.chunk_reader, self._repeats = ChunkReader(self._parts, entry), RepeatCheck(self._parts.digest_check, entry)
 
 
 def _foreseen(entry: Entry, position: int, end: int | None, *, joins: bool) -> RequestOutcome:

@@ -1,7 +1,8 @@
 """Acts on what the space manager decided to let go: commits withdrawn claims, and only then frees the bytes.
 
-The way out of a segment: ``policy/eviction`` chooses it, ``SpaceManager._doom`` takes it out of use and withdraws its claim, ``_vacate``
-here commits that, and ``_free`` punches it out of its file, or removes the file. What nothing claims at a start leaves by
+The way out of a segment: ``AdmissionPolicy.reserve`` (``policy/eviction``) chooses it for somebody who needs the room,
+``SpaceManager._doom`` takes it out of use and withdraws its claim, ``_commit_and_free`` here commits that, and ``_free`` punches it out of
+its file, or removes the file. What nothing claims at a start leaves by
 ``store/garbage.py``.
 
 A claim never stands for bytes that are gone. A removal that has begun is finished even if its caller is cancelled: a half-removed segment
@@ -65,7 +66,7 @@ class Reclaimer:
 
     async def _clear(self, grant: Grant[Slice]) -> None:
         ledger, victims = self._room.ledger, list(grant.victims)
-        gone = await self._vacate([victim.subject for victim in victims])
+        gone = await self._commit_and_free([victim.subject for victim in victims])
         stayed = [victim for victim, left in zip(victims, gone, strict=True) if not left]
         for victim in stayed:
             ledger.stayed(grant, victim)
@@ -95,7 +96,7 @@ class Reclaimer:
     async def _free_unfinished(self, entry: Entry, index: int, grant: Grant[Slice]) -> None:
         if index not in entry.stored.writing:  # nothing of it is in the file there is now: it was never opened, or that one was removed
             self._room.ledger.release(grant)
-            self._parted(entry, (index,), removed=True)
+            self._removal_ended(entry, (index,), removed=True)
             return
         entry.stored.writing.discard(index)
         self._room.ledger.freeing(grant)
@@ -133,7 +134,7 @@ class Reclaimer:
         return await to_its_end(self._depart(victims))
 
     async def _depart(self, victims: Sequence[Victim[Slice]]) -> int:
-        gone = await self._vacate([victim.subject for victim in victims])
+        gone = await self._commit_and_free([victim.subject for victim in victims])
         freed = sum(victim.bytes for victim, left in zip(victims, gone, strict=True) if left)
         self._room.ledger.gone(freed)
         self._room.ledger.spared(sum(victim.bytes for victim in victims) - freed)
@@ -141,14 +142,14 @@ class Reclaimer:
 
     # Removing
 
-    async def _vacate(self, slices: Sequence[Slice]) -> list[bool]:
+    async def _commit_and_free(self, slices: Sequence[Slice]) -> list[bool]:
         """Commit that segments out of use are claimed no more, then free their bytes; which of them are gone."""
         try:
             await self._store.index_writer.committed()
         except DiskFailed as error:
             self._disk.failed(error)
             for entry, indices in slices:
-                self._parted(entry, indices, removed=False)
+                self._removal_ended(entry, indices, removed=False)
             return [False] * len(slices)
         return [await self._remove(leaving) for leaving in slices]
 
@@ -169,13 +170,13 @@ class Reclaimer:
         except Exception:
             removed = False  # whatever it was: it is put back and counted, and no caller waits for it for ever
             log.exception("segments of shard %s could not be removed, for no reason that is known", entry.name)
-        self._parted(entry, indices, removed=removed)
+        self._removal_ended(entry, indices, removed=removed)
         if leased:
             self._events.emit(FileHeld(entry))
         return removed
 
-    def _parted(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:
-        self._room.parted(entry, indices, removed=removed)
+    def _removal_ended(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:
+        self._room.removal_ended(entry, indices, removed=removed)
         self.retire(entry)
 
     async def _free(self, entry: Entry, indices: tuple[int, ...]) -> None:

@@ -1,7 +1,7 @@
 """The entries that are here, and the bytes they take. ``AdmissionPolicy`` decides what gets room and what leaves.
 
 Everything here is synchronous. ``reserve`` and ``vacate`` take segments out of use at once: no reader finds them any more, their claim is
-withdrawn, their bytes are still there. ``Reclaimer`` removes the bytes, and ``parted`` ends the removal: the segments are gone, or back.
+withdrawn, their bytes are still there. ``Reclaimer`` removes the bytes, and ``removal_ended`` says how that came out: gone, or back.
 
 Beside the shards stands what the cache directory holds beyond them: index, lock, directories, and the file system's own
 blocks of shard files. What readers hold does not leave.
@@ -125,7 +125,7 @@ class SpaceManager:
         self.read_ahead.end(entry.key, index)
         self._events.emit(SegmentGone(entry.name))
 
-    def parted(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:
+    def removal_ended(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:
         """The end of what was taken out of use: segments are gone, or here as before but not to be trusted unseen."""
         for index in indices:
             value = entry.in_use.departing.pop(index, None)

@@ -27,7 +27,7 @@ from forebay_proxy.core.segments import BLOCK_BYTES, SegmentLayout
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, SparseRange
 from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.transfer.fetches import WHOLE, Answer
-from forebay_proxy.transfer.limiter import DEMAND, Slot
+from forebay_proxy.transfer.limiter import AHEAD, Slot
 from forebay_proxy.transfer.single_flight import SingleFlight, Urgency
 
 __all__ = ["VersionResolver"]
@@ -94,13 +94,13 @@ class VersionResolver:
         nothing may leave for a shard that ``reader`` needs at ``need_at`` (seconds of the plans' clock).
         """
         mac = self.versions.mac(shard)
-        self.faults.recall(shard.name, mac, ahead=need >= DEMAND)
+        self.faults.recall(shard.name, mac, ahead=need >= AHEAD)
         compared: Entry | None = None  # by this very call: with a TTL of 0 it is never fresh
         elsewhere: set[Entry] = set()  # entries that the origin shows to other credentials only
         for _ in range(ATTEMPTS):
             entry = self.versions.meant(shard.name, mac, elsewhere)
             if entry is None:
-                with suppress(CacheFull) if need < DEMAND else nullcontext():  # the end of an opening that was begun ahead of need
+                with suppress(CacheFull) if need < AHEAD else nullcontext():  # of an opening that was begun ahead of need: once more
                     return await self._opened(shard, mac, job, want, head=head, mine=Urgency(need, need_at, reader))
                 continue
             proven = entry.access.may_read(mac, self.clock())
@@ -120,7 +120,7 @@ class VersionResolver:
         entry = self.versions.readable(shard)
         if entry is None:
             return None
-        # Whatever the origin has now, who means this very version is right with its bytes, as with those of an object that is pinned.
+        # Who names this very version gets its bytes, whatever the origin has now: they are right, as those of a pinned object are.
         is_meant = bool(shard.meant) and shard.meant == entry.shown_version.etag(entry.shown_key)
         return entry if is_meant or self.versions.is_fresh(entry, job) else None
 
@@ -208,15 +208,15 @@ class Opening:
             except ShardError as error:
                 if self._known.done():
                     raise
-                if self._needed.waiting and self._needed.need < DEMAND:
+                if self._needed.waiting and self._needed.need < AHEAD:
                     self._retry_budget.wanted()
                 else:  # who asks ahead of need waits too, but can do without
                     self._retry_budget.shorten(UNWANTED_BUDGET_S)
                 await self._fetcher.again(self._shard, error, self._retry_budget)
 
     async def _attempt(self) -> None:
-        if self._needed.need >= DEMAND and not self._head:
-            self._fetches.check_ahead(BLOCK_BYTES, self._needed)  # how much it needs its head will tell, and its version is known then
+        if self._needed.need >= AHEAD and not self._head:
+            self._fetches.check_ahead(BLOCK_BYTES, self._needed)  # for any room at all: how much it needs, the answer will say
         async with AsyncExitStack() as held:
             asking = self._fetcher.ask(self._shard, self._asked, Pin(), self._needed, self._retry_budget)
             body, slot = await held.enter_async_context(asking)
@@ -228,30 +228,26 @@ class Opening:
                 self._asked = _first_range(part, self._layout)
                 return
             self.entry = entry = self._resolver.versions.admit(self._shard, self._job, body.version, ranged=body.ranged)
+            self._resolver.events.emit(OpeningDone(self._resolver.clock() - self._started))
             self._retry_budget = self._fetcher.retry_budget(self._shard.origin)  # it has answered: it is worth the full budget now
             if entry.passes and entry.version.length != 0:
                 self._fetches.not_kept(entry)
             if self._head or entry.version.length == 0:
-                self._resolve(entry)
+                self._known.set_result(entry)
             elif part or entry.passes or not await self._fetched(entry, body, slot, held):
                 await self._handed_over(entry, body, slot, held)
-
-    def _resolve(self, entry: Entry) -> None:
-        """Everybody who waits goes on."""
-        self._known.set_result(entry)
-        self._resolver.events.emit(OpeningDone(self._resolver.clock() - self._started))
 
     async def _fetched(self, entry: Entry, body: OriginBody, slot: Slot, held: AsyncExitStack) -> bool:
         """Have the body stored; False where there is no room for a body that comes whole or not at all."""
         index = entry.segments.layout.index_of(body.first) if entry.ranged else WHOLE
         if self._is_coming(entry, index):
-            self._resolve(entry)
+            self._known.set_result(entry)
             return True
         begun = self._fetches.opened(entry, index, self._needed)
         if begun is None:
             self._resolver.room.outdated(entry)
             return False
-        self._resolve(entry)
+        self._known.set_result(entry)
         answer = Answer(body, slot, held.pop_all())  # connection and slot go back before any pause
         await self._fetches.run(entry, index, self._shard, *begun, answer, self._retry_budget)
         return True
@@ -263,11 +259,11 @@ class Opening:
 
     async def _handed_over(self, entry: Entry, body: OriginBody, slot: Slot, held: AsyncExitStack) -> None:
         """The body is the reader's that comes for it first; of an opening ahead of need nobody does."""
-        if self._needed.need >= DEMAND:
-            self._resolve(entry)
+        if self._needed.need >= AHEAD:
+            self._known.set_result(entry)
             return
         answer = entry.in_use.answer = Answer(body, slot, held.pop_all())
-        self._resolve(entry)
+        self._known.set_result(entry)
         try:
             await answer.claimed()
         finally:

@@ -1,6 +1,6 @@
 """Whether a shard that is called a tar begins like one: for ``forebay warm``, declared sets, and who asks why a job could not read it.
 
-The look is at 512 bytes: as they arrive (``SegmentWriter``), else where they are stored. Names that do not say tar (a Parquet file that
+The look is at 512 bytes: as they arrive (``Sink``), else where they are stored. Names that do not say tar (a Parquet file that
 somebody warms) are never judged, nor are bodies with an encoding. A reader gets its bytes whatever they are: refusing them is its own
 affair. Not thread-safe: the event loop's only.
 """

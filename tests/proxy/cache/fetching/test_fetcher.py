@@ -39,7 +39,7 @@ from forebay_proxy.core.shard import ByteRange, Pin, Version
 from forebay_proxy.origins.base import OriginBody
 from forebay_proxy.transfer.bandwidth import LEAST_BYTES
 from forebay_proxy.transfer.fetches import Answer
-from forebay_proxy.transfer.limiter import DEMAND, START_SLOTS
+from forebay_proxy.transfer.limiter import AHEAD, START_SLOTS
 from forebay_proxy.transfer.retry import LIES
 from forebay_proxy.transfer.single_flight import Urgency
 
@@ -148,7 +148,7 @@ async def test_all_that_came_before_a_broken_end_is_enough(world: World) -> None
     assert (world.clock.slept, world.origin.asked(A)[1:]) == ([], [(SEGMENT, 2 * SEGMENT - 1)])
 
 
-@pytest.mark.parametrize("need", [0.0, DEMAND + 1])
+@pytest.mark.parametrize("need", [0.0, AHEAD + 1])
 async def test_what_comes_is_counted_by_who_wanted_it(world: World, need: float) -> None:
     await known(world)
     await streamed(world, SEGMENT, 2 * SEGMENT, need=Urgency(need))

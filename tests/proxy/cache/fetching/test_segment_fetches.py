@@ -24,12 +24,12 @@ from forebay_proxy.core.shard import ByteRange
 from forebay_proxy.store.files import file_io
 from forebay_proxy.transfer.buffers import MEMORY_SEGMENTS
 from forebay_proxy.transfer.fetches import WHOLE, Answer, Fetch
-from forebay_proxy.transfer.limiter import DEMAND
+from forebay_proxy.transfer.limiter import AHEAD
 from forebay_proxy.transfer.single_flight import Urgency
 
 A, B = "https://origin.example/a/a.tar", "https://origin.example/b/b.tar"
 DATA = data_of(4 * SEGMENT)
-AHEAD = DEMAND + 1
+AHEAD = AHEAD + 1
 
 
 @pytest.fixture

@@ -291,7 +291,9 @@ class Scripted:
 
 
 def stretch_of(chunks: Scripted, moved: list[int], size: int = 2 * TURN_BYTES + 5) -> FileStretch:
-    return FileStretch(cast(ChunkReader, chunks), None, 100, 100 + size, moved.append, goes_on=True)
+    return FileStretch(
+        cast(ChunkReader, chunks), 3, None, 100, 100 + size, moved=moved.append, inside=lambda: chunks.segment == 3, goes_on=True
+    )
 
 
 def test_a_stretch_is_sent_a_turn_at_a_time() -> None:

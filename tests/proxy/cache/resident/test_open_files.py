@@ -139,7 +139,7 @@ async def test_an_empty_file_that_cannot_be_opened_is_left_behind(tmp_path: Path
         monkeypatch.setattr(world.store.files, "reopen", refused)
         victims = list(world.room.candidates.victims_of(entry))
         world.room.vacate(victims)
-        world.room.parted(entry, [0], removed=True)
+        world.room.removal_ended(entry, [0], removed=True)
         world.ledger.gone(victims[0].bytes)
         world.reclaimer.retire(entry)
         await asyncio.sleep(0.05)

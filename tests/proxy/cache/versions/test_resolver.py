@@ -29,7 +29,7 @@ from forebay_proxy.core.facts.origins import Revalidated
 from forebay_proxy.core.segments import MOST_BYTES
 from forebay_proxy.core.shard import ByteRange
 from forebay_proxy.policy.plans.live_jobs import PAUSE_S
-from forebay_proxy.transfer.limiter import DEMAND
+from forebay_proxy.transfer.limiter import AHEAD
 from forebay_proxy.transfer.single_flight import Urgency
 
 A = "https://o/set/a.tar"
@@ -204,7 +204,7 @@ async def test_an_opening_ahead_that_finds_no_room_is_nobodys_answer(tmp_path: P
 
         monkeypatch.setattr(world.segment_fetches, "check_ahead", no_room)
         with pytest.raises(CacheFull):
-            await world.resolver.entry(shard_of(A), "job", need=DEMAND + 1)
+            await world.resolver.entry(shard_of(A), "job", need=AHEAD + 1)
         assert await comers[0] == DATA
 
 
@@ -279,7 +279,7 @@ async def test_a_reader_that_joins_an_opening_ahead_of_need_has_a_budget_of_its_
 
         remote.fail(fails_and_holds)
         remote.fail(times=12)
-        ahead = asyncio.create_task(world.resolver.entry(shard_of(A), "job", need=DEMAND + 1))
+        ahead = asyncio.create_task(world.resolver.entry(shard_of(A), "job", need=AHEAD + 1))
         await until(lambda: remote.headers is not None)
         assert remote.headers is not None
         await remote.headers.reached.wait()
@@ -301,7 +301,7 @@ async def test_an_opening_ahead_of_need_is_given_up_soon(tmp_path: Path) -> None
         world.origin.put(A, DATA).fail(times=100_000)
         began = world.clock.now
         with pytest.raises(OriginUnavailable):
-            await world.resolver.entry(shard_of(A), "job", need=DEMAND + 1)
+            await world.resolver.entry(shard_of(A), "job", need=AHEAD + 1)
         assert world.clock.now - began <= UNWANTED_BUDGET_S
 
 
@@ -318,7 +318,7 @@ async def test_nothing_is_noted_of_an_opening_whose_room_was_not_made(tmp_path: 
 
         with monkeypatch.context() as patch:
             disk_does(patch, punch=punch)
-            await world.resolver.entry(shard_of(A), "job", need=DEMAND + 1, need_at=world.clock.now, reader=reader())
+            await world.resolver.entry(shard_of(A), "job", need=AHEAD + 1, need_at=world.clock.now, reader=reader())
             await world.quiet()
         assert world.room.read_ahead.unread_bytes == 0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from support.house import SEGMENT, World, building, data_of, reader, shard_of
 
 from forebay_proxy.core.facts.cache import Evicted
-from forebay_proxy.transfer.limiter import DEMAND
+from forebay_proxy.transfer.limiter import AHEAD
 
 NAMES = [f"https://o/set/{number}.tar" for number in range(12)]
 
@@ -23,7 +23,7 @@ async def test_what_a_person_evicts_is_told_as_that(tmp_path: Path) -> None:
         for seed, name in enumerate(NAMES[:2]):
             world.origin.put(name, data_of(SEGMENT, seed))
         await world.get(NAMES[0], reader())
-        await world.resolver.entry(shard_of(NAMES[1]), "job", need=DEMAND + 1)
+        await world.resolver.entry(shard_of(NAMES[1]), "job", need=AHEAD + 1)
         await world.quiet()
         assert (await world.operations.evict(["*"]))["shards"] == 2
         assert reasons(world) == {"admin": 2}
@@ -37,7 +37,7 @@ async def test_what_nobody_read_is_told_as_that(tmp_path: Path) -> None:
         nobodys = ["https://o/other/0.tar", "https://o/other/1.tar"]
         for name in nobodys:
             world.origin.put(name, data_of(SEGMENT, 99))
-            await world.resolver.entry(shard_of(name), "job", need=DEMAND + 1)
+            await world.resolver.entry(shard_of(name), "job", need=AHEAD + 1)
         await world.quiet()
         for name in NAMES[2:8]:
             await world.get(name, reader())
