@@ -87,6 +87,19 @@ def test_a_job_has_a_sidecar_from_prolog_to_epilog(node: Path) -> None:
 
 @needs_root
 @pytest.mark.needs("bash", "setpriv", "setsid")
+def test_a_sidecar_that_cannot_be_stopped_is_killed(node: Path) -> None:
+    """None outlives its job: the next job of that node has its disk."""
+    slurm(node / "prolog.sh")
+    pid = json.loads((node / "runs/4711/ready.json").read_text())["pid"]
+    program(node / "forebay", "exit 3")
+    done = slurm(node / "epilog.sh")
+    assert (done.returncode, done.stderr) == (0, "forebay: job 4711: the sidecar did not end in good order: killing it\n")
+    wait_until(lambda: process_start_time(pid) is None)
+    assert [*(node / "runs").iterdir(), *(node / "scratch").iterdir()] == []
+
+
+@needs_root
+@pytest.mark.needs("bash", "setpriv", "setsid")
 @pytest.mark.parametrize("broken", [{"SLURM_JOB_ID": "4711; rm"}, {"SLURM_JOB_UID": ""}, {}], ids=["job", "user", "program"])
 def test_trouble_drains_no_node(node: Path, broken: Mapping[str, str]) -> None:
     """Both scripts exit 0 whatever happens, and say what did; a job without a sidecar reads from its origin."""
