@@ -59,6 +59,20 @@ minor_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])'; }
 
 identity_of() { "$1" -c 'import sys; print(sys.version, sys.base_prefix)' 2>/dev/null; }  # the same in an environment made from it
 
+pythons_beside() {  # print an interpreter a line: the distribution's own and each minor version once, without that of $chosen
+    local minor python
+    local -A done=(["$(minor_of "$chosen")"]=1)
+    if python=$(python_of_debian); then
+        [[ $(identity_of "$python") == "$(identity_of "$chosen")" ]] || echo "$python"
+        done["$(minor_of "$python")"]=1
+    else
+        say "no Python of the distribution's own here that is 3.11 to 3.13 and can make virtual environments: nothing was tried with it"
+    fi
+    for minor in 3.11 3.12 3.13; do
+        [[ -n ${done[$minor]:-} ]] || python_of_minor "$minor" || say "no Python $minor here: nothing was tried with it"
+    done
+}
+
 may_apt() { [[ ${FOREBAY_APT:-1} != 0 && $(id -u) == 0 ]] && command -v apt-get >/dev/null; }
 
 apt_install() {  # PACKAGES: install without starting the daemons among them
@@ -88,6 +102,7 @@ tinyproxy tinyproxy the tests behind an upstream proxy
 ip iproute2 the tests in a network of their own
 fish fish the test that reads what 'forebay env' prints for it
 chromium chromium the tests that look at the status page in a browser
+git git the tests of scripts/release
 ps procps the tests that read process tables
 ffprobe ffmpeg the tests that compare the index of a clip with ffprobe's
 gcc build-essential the tests on a disk that fails on command
@@ -148,6 +163,22 @@ ensure_photographs() {  # VENV: two packages that carry photographs; beside the 
     "$1/bin/python" -m pip install -q --no-input --disable-pip-version-check --no-deps --target "$1/photographs.part" scikit-image scikit-learn
     find "$1/photographs.part" -type f ! -name '*.jpg' ! -name '*.txt' ! -path '*.dist-info/*' -delete
     mv "$1/photographs.part" "$1/photographs"
+}
+
+ensure_demo() {  # set $environment to one that the demo runs in, and fetch what else it needs
+    # The row it compares with is pipe:curl, as people write it.
+    if ! command -v curl >/dev/null; then
+        may_apt && say "installing curl, for the rows without Forebay" && apt_install curl
+        command -v curl >/dev/null || die "needs curl for the rows without Forebay (Debian package curl)"
+    fi
+    # The test environment holds all the demo needs; without it a lighter one is made.
+    environment=$venv
+    if [[ ! -f $environment/.forebay-stamp ]]; then
+        environment=$venv-demo
+        say "the demo runs in an environment of its own, $environment: 1.5 GB where pip finds torch for CPUs alone, else 5 GB; a minute or two, once"
+        ensure_venv "$environment" -e '.[loader]' "$torch_pin" --group demo
+    fi
+    ensure_photographs "$environment"
 }
 
 ensure_clients() {  # DIRECTORY: programs of others that read through Forebay, and of Forebay what runs inside them, without its dependencies

@@ -1,10 +1,11 @@
-"""What scripts/test promises: the Python it names, and stages that end."""
+"""What scripts/test promises: the Python it names, and stages that end; and what scripts/release refuses."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -108,3 +109,58 @@ def test_a_thread_that_stays_costs_a_worker_no_result(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "the reason" in done.stdout
     assert re.search("^1 failed, 1 passed, 1 error|1 error", done.stdout, re.MULTILINE), done.stdout
+
+
+# Nobody's git settings, and no Python to build with.
+NOBODY = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHON": "/nonexistent", "FOREBAY_APT": "0"}
+
+
+def checkout(folder: Path, *, changelog: str, tags: tuple[str, ...] = (), changed: bool = False) -> Path:
+    """A small one of the scripts beside a version and a changelog."""
+    shutil.copytree(ROOT / "scripts", folder / "scripts")
+    (folder / "pyproject.toml").write_text('[project]\nversion = "1.2.3"\n')
+    (folder / "CHANGELOG.md").write_text(f"# Changelog\n\n## [Unreleased]\n\n{changelog}")
+    for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "All"), *(("tag", tag) for tag in tags)):
+        subprocess.run(
+            ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words], cwd=folder, env=NOBODY, check=True, capture_output=True
+        )
+    if changed:
+        (folder / "new").touch()
+    return folder / "scripts" / "release"
+
+
+def release(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """To its end, which comes where it wants a Python."""
+    return subprocess.run([script, *arguments], env=NOBODY, capture_output=True, text=True, timeout=240, check=False)
+
+
+SECTION = "## [1.2.3] - 2026-01-01\n\n- New.\n"
+NOT_RELEASED = {
+    "changes are not committed": {"changelog": SECTION, "changed": True},
+    "has a tag already, v1.2.3": {"changelog": SECTION, "tags": ("v1.2.3",)},
+    "has no section '## [1.2.3]' with an entry": {"changelog": "- New.\n\n## [1.2.3] - 2026-01-01\n\n## [1.2.30]\n\n- Old.\n"},
+}
+
+
+@pytest.mark.needs("git")
+@pytest.mark.parametrize("reason", NOT_RELEASED)
+def test_what_cannot_be_released_is_refused(tmp_path: Path, reason: str) -> None:
+    """Before anything is built, with what to do; a dry run says it and goes on."""
+    script = checkout(tmp_path / "checkout", **NOT_RELEASED[reason])  # type: ignore[arg-type]
+    done = release(script)
+    assert done.returncode == 2
+    assert len(re.findall("^forebay: refused: ", done.stderr, re.MULTILINE)) == 1
+    assert reason in done.stderr
+    assert "nothing was built" in done.stderr
+    dry = release(script, "--dry-run")
+    assert "forebay: would be refused: " in dry.stderr
+    assert reason in dry.stderr
+    assert "needs Python 3.11, 3.12 or 3.13" in dry.stderr  # the next thing it does
+
+
+@pytest.mark.needs("git")
+def test_what_can_be_released_is_not_refused(tmp_path: Path) -> None:
+    """A clean tree, a new version, a section of it; the tag of another version is none of this one."""
+    done = release(checkout(tmp_path / "checkout", changelog=SECTION, tags=("v1.2.2", "v1.2.30")))
+    assert "refused" not in done.stderr
+    assert "needs Python 3.11, 3.12 or 3.13" in done.stderr

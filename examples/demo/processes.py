@@ -159,15 +159,17 @@ class Sidecar:
         self._process.wait()
         return pid
 
-    def stop(self) -> None:
-        if self._process is None or self._process.poll() is not None:
-            return
-        self._process.terminate()
+    def stop(self) -> int | None:
+        """Its exit code; None where it was never started."""
+        if self._process is None:
+            return None
+        if self._process.poll() is None:
+            self._process.terminate()
         try:
-            self._process.wait(15)
+            return self._process.wait(15)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            return self._process.wait()
 
     def status(self) -> dict[str, Any]:
         status: dict[str, Any] = fetch_json(f"{self.url}/v1/status")

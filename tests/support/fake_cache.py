@@ -217,7 +217,7 @@ def fake_status() -> dict[str, Any]:
     """What the service hands the HTTP server for ``/v1/status``."""
     cache = dict.fromkeys(("stored", "reserved", "doomed", "overhead", "leased"), 1_000_000)
     return {
-        "forebay": "0.1.0", "instance": "0123456789abcdef", "pid": 1, "started_at": 0.0, "uptime_s": 5.0, "fd_socket": None,
+        "forebay": "0.0.0", "instance": "0123456789abcdef", "pid": 1, "started_at": 0.0, "uptime_s": 5.0, "fd_socket": None,
         "cache_dir": "/cache", "fingerprint": "0123456789abcdef",
         "cache": {f"{name}_bytes": count for name, count in cache.items()}
         | {"capacity_bytes": 10_000_000, "effective_bytes": 9_000_000, "shards": 2, "segments": 3, "in_flight": 1, "disk_state": "normal"},

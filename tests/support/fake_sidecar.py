@@ -23,7 +23,7 @@ from forebay_proxy.node.runfile import RunDirectory, RunFile, process_start_time
 def status_of(url: str, **changes: Any) -> dict[str, Any]:
     """A plausible ``/v1/status``; ``changes`` replace whole members."""
     return {
-        "forebay": "0.1.0", "instance": "00112233aabbccdd", "pid": os.getpid(), "started_at": 1.0, "uptime_s": 11_520.0, "state": "ready",
+        "forebay": "0.0.0", "instance": "00112233aabbccdd", "pid": os.getpid(), "started_at": 1.0, "uptime_s": 11_520.0, "state": "ready",
         "url": url, "socket": None, "fd_socket": None, "cache_dir": "/cache/forebay", "fingerprint": "0" * 16,
         "cache": {
             "capacity_bytes": 10**10, "effective_bytes": 8 * 10**9, "stored_bytes": 4 * 10**9, "reserved_bytes": 0, "doomed_bytes": 0,
