@@ -108,6 +108,9 @@ ffprobe ffmpeg the tests that compare the index of a clip with ffprobe's
 gcc build-essential the tests on a disk that fails on command
 mkfs.ext4 e2fsprogs the tests of the disk bound on ext4
 mkfs.xfs xfsprogs the tests of the disk bound on XFS
+munged munge the test of prolog and epilog in a real Slurm
+slurmctld slurmctld the test of prolog and epilog in a real Slurm
+slurmd slurmd the test of prolog and epilog in a real Slurm
 PARTS
 }
 

@@ -148,7 +148,7 @@ def test_a_token_on_the_command_line_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_client_on_another_address_needs_the_token(tmp_path: Path, shard: Path) -> None:
-    """In its header and nowhere else: neither query, cookie, bearer nor a proxy's forwarded header passes for it."""
+    """In its header, or as a bearer for /metrics, and nowhere else: neither query, cookie nor a proxy's forwarded header passes for it."""
     with lonely_network(ADDRESS):
         flags = (
             "--cache-size",
@@ -165,6 +165,7 @@ def test_a_client_on_another_address_needs_the_token(tmp_path: Path, shard: Path
             url = f"{sidecar.url}/v1/status"
             assert ADDRESS in url
             assert curl("-H", f"Forebay-Token: {TOKEN}", url)[0] == 200
+            assert curl("-H", f"Authorization: Bearer {TOKEN}", f"{sidecar.url}/metrics")[0] == 200
             wrong = {
                 "no token": (url,),
                 "a wrong one": ("-H", "Forebay-Token: x", url),
@@ -175,6 +176,9 @@ def test_a_client_on_another_address_needs_the_token(tmp_path: Path, shard: Path
                 "in the query": (f"{url}?token={TOKEN}&Forebay-Token={TOKEN}",),
                 "as a cookie": ("-b", f"Forebay-Token={TOKEN}", url),
                 "as a bearer": ("-H", f"Authorization: Bearer {TOKEN}", url),
+                "as basic authorization, for metrics": ("-u", f"forebay:{TOKEN}", f"{sidecar.url}/metrics"),
+                "a wrong bearer, for metrics": ("-H", "Authorization: Bearer x", f"{sidecar.url}/metrics"),
+                "as a bearer, for a shard": ("-H", f"Authorization: Bearer {TOKEN}", f"{sidecar.url}/file{shard}"),
                 "a claim to be local": ("-H", "X-Forwarded-For: 127.0.0.1", "-H", "Forwarded: for=127.0.0.1", "-H", "Host: 127.0.0.1", url),
                 "for health": (f"{sidecar.url}/healthz",),
                 "for the page": (f"{sidecar.url}/",),

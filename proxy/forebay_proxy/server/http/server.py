@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -241,7 +241,7 @@ class HttpServer:
         headers = request.headers
         asking = AccessQuestion(
             request.method, path, headers.get("Host"), headers.get("Origin"), headers.get("Sec-Fetch-Site"), headers.get("Referer"),
-            headers.get("Forebay-Token"),
+            headers.get("Forebay-Token") or _bearer(path, headers),
         )  # fmt: skip
         connection = request.protocol
         assert isinstance(connection, Connection)
@@ -266,6 +266,14 @@ class HttpServer:
             # be none; or who may not ask keeps no place.
             response.force_close()
         return response
+
+
+def _bearer(path: str, headers: Mapping[str, str]) -> str | None:
+    """The token as scrapers send it: a PodMonitor of the Prometheus Operator knows no header of ours. For /metrics alone, since every other
+    ``Authorization`` is meant for an origin.
+    """
+    scheme, _, token = headers.get("Authorization", "").partition(" ") if path == "/metrics" else ("", "", "")
+    return token.strip() if scheme.lower() == "bearer" else None
 
 
 def _draining() -> Draining:
