@@ -95,3 +95,10 @@ def test_the_version_is_stated_once() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "scripts").iterdir()]
     sources = [path for folder, name in PACKAGES for path in (ROOT / folder / name).rglob("*.py")]
     assert [str(path.relative_to(ROOT)) for path in [*pages, *sources] if stated.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_kubernetes_gets_the_image_of_this_version() -> None:
+    """A kustomization cannot ask for it; so it is set with the version, and compared here."""
+    files = sorted((ROOT / "deploy").rglob("kustomization.yaml"))
+    tags = {tag for file in files for tag in re.findall(r"^ *newTag: *(\S+)$", file.read_text(encoding="utf-8"), re.MULTILINE)}
+    assert tags == {PROJECT["version"]}
