@@ -22,7 +22,7 @@ async def test_killed_again_and_again() -> None:
     assert report.faults == dict.fromkeys(report.faults, 0), report.notes
     assert report.kills >= KILLS
     assert report.kills_at_start > 0
-    assert sum(kept > 0 for kept in report.kept) > len(report.kept) * 0.7, report.kept
+    assert sum(kept > 0 for kept in report.kept) > len(report.kept) * (0.7 if LONG else 0.3), report.kept  # four kills may come early
     assert statistics.median(report.kept[2:]) >= (4 if LONG else 2), "kills that come before anything is stored say little"
     assert report.epochs >= 1
     assert report.bytes_compared > KILLS * 5 * 10**7

@@ -40,6 +40,7 @@ async def test_a_claim_is_withdrawn_before_its_bytes_are_freed(tmp_path: Path, m
     order: list[str] = []
     async with building(tmp_path / "c", segments=2) as world:
         await stored(world, A, 2)
+        await world.store.index_writer.committed()  # of what was claimed: else that comes between
         commit, punch = world.store._index.commit, file_io.punch
 
         def noted_commit(changes: Any) -> None:
