@@ -12,6 +12,7 @@ socket belong to that socket until its client has read them.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -20,7 +21,9 @@ from forebay_proxy.core.errors import CacheFull
 __all__ = ["MEMORY_SEGMENTS", "BufferBudget", "MemorySegment", "MemorySegments", "Share"]
 
 MEMORY_SEGMENTS = 8
-KEPT_SEGMENTS = 2  # unused: to touch new memory costs more than to receive into it, and two readers in turns need no third
+# Of them, from the start on: to touch new memory costs more than to receive into it, and two readers in turns need no third. Taken with the
+# first bypass, a sidecar within a memory limit would meet that limit hours after its start.
+KEPT_SEGMENTS = 2
 READERS_BYTES = 32 * 2**20
 MAX_UNIT_BYTES = 2**20
 MIN_UNIT_BYTES = 16 * 2**10  # below which the calls cost more than the bytes; 2,000 stopped readers fit
@@ -29,7 +32,7 @@ MIN_UNIT_BYTES = 16 * 2**10  # below which the calls cost more than the bytes; 2
 class MemorySegment:
     """Bytes of one segment of a shard, from ``first`` on."""
 
-    def __init__(self, buffer: bytearray, first: int) -> None:
+    def __init__(self, buffer: mmap.mmap, first: int) -> None:
         self._first = first
         self._buffer = buffer
 
@@ -52,7 +55,7 @@ class MemorySegments:
 
     def __init__(self, segment_bytes: int, count: int = MEMORY_SEGMENTS) -> None:
         self._segment_bytes = segment_bytes
-        self._unused: list[bytearray] = []
+        self._unused = [_memory(segment_bytes, mmap.MAP_POPULATE) for _ in range(KEPT_SEGMENTS)]
         self._count = count
         self.taken = 0
 
@@ -63,15 +66,20 @@ class MemorySegments:
         """Memory for the segment that begins at ``first``, until ``until`` is closed. Raises ``CacheFull`` where all is taken."""
         if self.taken >= self._count:
             raise CacheFull(f"{self.taken} segments that could not be stored are in memory, which is all that may be")
-        buffer = self._unused.pop() if self._unused else bytearray(self._segment_bytes)
+        buffer = self._unused.pop() if self._unused else _memory(self._segment_bytes)
         self.taken += 1
         until.callback(self._give_back, buffer)
         return MemorySegment(buffer, first)
 
-    def _give_back(self, buffer: bytearray) -> None:
+    def _give_back(self, buffer: mmap.mmap) -> None:
         self.taken -= 1
         if len(self._unused) < KEPT_SEGMENTS:
             self._unused.append(buffer)
+
+
+def _memory(size_bytes: int, flags: int = 0) -> mmap.mmap:
+    """Memory that goes back to the system as soon as nobody holds it; malloc would keep some of it."""
+    return mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flags)
 
 
 class Share:

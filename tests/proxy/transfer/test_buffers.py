@@ -76,7 +76,9 @@ def test_who_finds_none_is_told_so() -> None:
 
 
 def test_little_unused_memory_is_kept() -> None:
+    """From the start on: the first bypass takes nothing new."""
     segments = MemorySegments(10)
+    assert len(segments._unused) == KEPT_SEGMENTS
     with ExitStack() as until:
         for _ in range(MEMORY_SEGMENTS):
             segments.take(0, until)
