@@ -41,7 +41,7 @@ def status_rows(status: Table) -> list[Row]:
     up = format_duration(status["uptime_s"])
     rows = [
         ("sidecar", f"{status['state']}, up {up}, {status['url']}, pid {status['pid']}, {status['forebay']}"),
-        *_told("now", status.get("verdict")),
+        *_verdict(status.get("verdict")),
         ("cache", _cache(status["cache"])),
         ("", f"{many(status['cache']['shards'], 'shard')} in {status['cache_dir']}"),
         ("read", _bytes(status["bytes"])),
@@ -60,6 +60,16 @@ def status_rows(status: Table) -> list[Row]:
         rows.append(("disk", f"{disk}: {status['cache'].get('disk_reason', '')}"))
     rows += [("chosen", text) for text in status.get("chosen", ())]
     return rows + [("notice", text) for text in status.get("notices", ())]
+
+
+def _verdict(said: Table | None) -> list[Row]:
+    """How bad it is, the sentence; what to do; what to type."""
+    if said is None:
+        return []
+    return [("now", f"{_SEVERITY[said['severity']]}{said['sentence']}"), *_told("do", said["do"]), *_told("type", said["line"])]
+
+
+_SEVERITY = {"fine": "", "look": "LOOK: ", "act": "ACT: "}
 
 
 def _tables(status: Table) -> Iterator[list[Row]]:
