@@ -113,9 +113,9 @@ class S3Destination:
         return Noted(data, answer["ETag"], age_s)
 
     def swap(self, name: str, data: bytes, tag: str) -> bool:
-        condition = {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
+        condition = {"IfMatch": tag.strip('"')} if tag else {"IfNoneMatch": "*"}
         with self._mapped(name):
-            try:
+            try:  # without quotes: Ceph compares the bare text, and the others take both
                 self._client.put_object(**self._key(name), Body=data, **condition)
             except sdk.ClientError as error:
                 if _status(error) == 501:  # no conditional writes: StageLock reads what became of its write
@@ -178,7 +178,7 @@ class S3Destination:
         except (sdk.HTTPClientError, sdk.ConnectionError) as error:
             step = "check ?endpoint= and the network, and run the same command again: it continues with what is missing"
             raise DestinationFailed(f"{place}: the store did not answer ({type(error).__name__})", next_step=step) from error
-        except sdk.BotoCoreError as error:
+        except (sdk.BotoCoreError, ValueError) as error:
             raise DestinationFailed(f"{place}: the AWS SDK cannot make this request ({type(error).__name__})") from error
 
     def _refused(self, place: str, error: BaseException | None) -> DestinationFailed:
@@ -230,10 +230,11 @@ def _client(endpoint: str, profile: str, region: str) -> Any:
     """One client in a process, for all its threads: a client takes 20 to 180 ms to make."""
     session = boto3.Session(profile_name=profile or None)
 
-    def made(style: dict[str, Any]) -> Any:
+    def made(**style: str) -> Any:
+        own: Any = {"payload_signing_enabled": True, **style}
         config = Config(
             signature_version="s3v4",
-            s3={"payload_signing_enabled": True, **style},
+            s3=own,
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
             retries={"mode": "standard", "max_attempts": 6},
@@ -242,8 +243,8 @@ def _client(endpoint: str, profile: str, region: str) -> Any:
         )
         return session.client("s3", region_name=region or None, endpoint_url=endpoint or None, config=config)
 
-    client = made({})
+    client = made()
     if not is_aws(place_of(client.meta.endpoint_url)):  # few others serve a host name for each bucket
         client.close()
-        client = made({"addressing_style": "path"})
+        client = made(addressing_style="path")
     return client

@@ -6,10 +6,12 @@ would write, without the list of members that ``tarfile`` keeps.
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import os
 import tarfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -38,7 +40,7 @@ class Written:
     bytes: int
     samples: int
     xxh128: str
-    index: bytes
+    index: builtins.bytes
 
 
 class ShardWriter:
@@ -61,7 +63,8 @@ class ShardWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
-            self._file.raw.close()  # what is still in the buffer is of no use, and a full disk would refuse it once more
+            with suppress(OSError):  # a full disk would refuse once more what is still in the buffer
+                self._file.close()
             return
         try:
             with self._file:
@@ -78,8 +81,7 @@ class ShardWriter:
         Raises ``SampleFailed``, and nothing of the sample is written, for one that no reader would get back. Raises ``StageError`` for a
         key that the shard already has, for a shard with too many samples, and for a full disk.
         """
-        key = sample.get("__key__")
-        fields = _fields(key, sample)
+        key, files = _files_of(sample)
         came = str(sample.get("__url__", "a step"))
         if key in self._from:
             raise StageError(
@@ -88,7 +90,7 @@ class ShardWriter:
             )
         self._from[key] = came
         try:
-            for name, data in fields:
+            for name, data in files:
                 self._add_file(name, data)
         except NotIndexable as error:
             raise StageError(f"the output shard becomes too large: {error}", next_step="ask for fewer --samples-per-shard") from error
@@ -134,8 +136,9 @@ def zstd_module() -> Any:
     raise ConfigError("--zstd needs a module that this Python lacks", next_step="pip install backports.zstd, or use Python 3.14 or newer")
 
 
-def _fields(key: Any, sample: Mapping[str, Any]) -> list[tuple[str, bytes]]:
-    """File names and bytes. Raises ``SampleFailed`` where a reader would find another sample than this."""
+def _files_of(sample: Mapping[str, Any]) -> tuple[str, list[tuple[str, bytes]]]:
+    """The key; names and bytes of the files. Raises ``SampleFailed`` where a reader would find another sample than this."""
+    key = sample.get("__key__")
     if not isinstance(key, str):
         raise SampleFailed(str(key), "write", f"__key__ is {type(key).__name__}, not text")
     files: list[tuple[str, bytes]] = []
@@ -156,4 +159,4 @@ def _fields(key: Any, sample: Mapping[str, Any]) -> list[tuple[str, bytes]]:
         files.append((name, bytes(data)))
     if not files:
         raise SampleFailed(key, "write", "it has no fields, and a tar cannot hold a sample without files")
-    return files
+    return key, files

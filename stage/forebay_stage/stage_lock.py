@@ -52,13 +52,13 @@ class StageLock:
 
     def __init__(self, store: LockStore) -> None:
         self._store = store
-        self._renewals = 0
-        self._tag = ""
+        self._renewals = 0  # in the lock, so that each renewal has a tag of its own
+        self._token = uuid.uuid4().hex
         self._holder = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "since": datetime.now(UTC).isoformat(timespec="seconds"),  # for people; nothing is decided by it
-            "token": uuid.uuid4().hex,
+            "token": self._token,
         }
 
     def take(self) -> None:
@@ -75,29 +75,29 @@ class StageLock:
     def renew(self) -> None:
         """Raises ``StageBusy`` if the lock is another's now: then end this stage. ``DestinationFailed`` may pass: try again, soon."""
         self._renewals += 1
-        if not self._written(self._tag):
-            noted = self._store.noted(LOCK)
-            if noted is not None:
-                raise _busy(noted)
-            raise StageBusy(f"someone deleted the lock {LOCK} of this stage")
+        noted = self._store.noted(LOCK)  # first, as a storage that ignores the condition would overwrite another's
+        if noted is not None and self._is_ours(noted) and self._written(noted.tag):
+            return
+        noted = self._store.noted(LOCK)
+        if noted is not None:
+            raise _busy(noted)
+        raise StageBusy(f"someone deleted the lock {LOCK} of this stage")
 
     def release(self) -> None:
         """Delete it, unless it is another's now."""
         noted = self._store.noted(LOCK)
-        if noted is not None and noted.data == self._content():
+        if noted is not None and self._is_ours(noted):
             self._store.delete(LOCK)
 
     def _written(self, tag: str) -> bool:
         """Whether the lock is ours after a write. Only reading it tells: an answer may have been lost, a condition ignored."""
-        self._store.swap(LOCK, self._content(), tag)
+        content = json.dumps({**self._holder, "renewals": self._renewals}).encode()
+        self._store.swap(LOCK, content, tag)
         noted = self._store.noted(LOCK)
-        if noted is None or noted.data != self._content():
-            return False
-        self._tag = noted.tag
-        return True
+        return noted is not None and noted.data == content
 
-    def _content(self) -> bytes:
-        return json.dumps({**self._holder, "renewals": self._renewals}).encode()
+    def _is_ours(self, noted: Noted) -> bool:
+        return self._token.encode() in noted.data
 
 
 def _busy(noted: Noted) -> StageBusy:

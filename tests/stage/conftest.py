@@ -1,0 +1,64 @@
+"""The destinations that a stage can write to: a folder, moto, and a real RADOS gateway."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from forebay_stage import s3_destination
+from forebay_stage.destination import Destination, destination_of
+from forebay_stage.s3_destination import S3Destination
+from support.s3_servers import S3Server, moto, rados_gateway
+
+__all__ = ["moto", "rados_gateway"]
+
+_NUMBERS = itertools.count()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """The tests of one server run in one worker, which starts it: the pool looks at the names of a test's fixtures."""
+    if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+        kind = item.callspec.params.get("destination")
+        if kind in __all__:
+            item.fixturenames = [*item.fixturenames, kind]
+
+
+def s3_destination_on(server: S3Server, patch: pytest.MonkeyPatch) -> S3Destination:
+    """A destination in a new bucket of ``server``, which holds objects of someone else beside the prefix."""
+    for name, value in server.environ.items():
+        patch.setenv(name, value)
+    bucket = f"stage-{next(_NUMBERS)}"
+    with server.client() as client:
+        client.create_bucket(Bucket=bucket)
+        client.put_object(Bucket=bucket, Key="data-of-others/a.tar", Body=b"theirs")
+    made = destination_of(f"s3://{bucket}/data?endpoint={server.url}")
+    assert isinstance(made, S3Destination)
+    return made
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """No client of another test, with its hooks, is used."""
+    s3_destination._client.cache_clear()
+    yield
+    s3_destination._client.cache_clear()
+
+
+@pytest.fixture
+def on_moto(moto: S3Server, monkeypatch: pytest.MonkeyPatch, forgotten: None) -> S3Destination:
+    return s3_destination_on(moto, monkeypatch)
+
+
+@pytest.fixture(params=["folder", "moto", "rados_gateway"])
+def destination(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten: None) -> Destination:
+    """Each kind, empty."""
+    if request.param == "folder":
+        return destination_of(str(tmp_path / "made" / "at the first write"))
+    return s3_destination_on(request.getfixturevalue(request.param), monkeypatch)
+
+
+@pytest.fixture
+def on_gateway(rados_gateway: S3Server, monkeypatch: pytest.MonkeyPatch, forgotten: None) -> S3Destination:
+    return s3_destination_on(rados_gateway, monkeypatch)
