@@ -243,8 +243,8 @@ def _client(endpoint: str, profile: str, region: str) -> Any:
         )
         return session.client("s3", region_name=region or None, endpoint_url=endpoint or None, config=config)
 
-    client = made()
-    if not is_aws(place_of(client.meta.endpoint_url)):  # few others serve a host name for each bucket
+    client = made(addressing_style="path") if endpoint else made()
+    if not endpoint and not is_aws(place_of(client.meta.endpoint_url)):  # few others serve a host name for each bucket
         client.close()
         client = made(addressing_style="path")
     return client

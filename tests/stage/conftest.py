@@ -30,11 +30,10 @@ def s3_destination_on(server: S3Server, patch: pytest.MonkeyPatch) -> S3Destinat
     for name, value in server.environ.items():
         patch.setenv(name, value)
     bucket = f"stage-{next(_NUMBERS)}"
-    with server.client() as client:
-        client.create_bucket(Bucket=bucket)
-        client.put_object(Bucket=bucket, Key="data-of-others/a.tar", Body=b"theirs")
     made = destination_of(f"s3://{bucket}/data?endpoint={server.url}")
     assert isinstance(made, S3Destination)
+    made._client.create_bucket(Bucket=bucket)
+    made._client.put_object(Bucket=bucket, Key="data-of-others/a.tar", Body=b"theirs")
     return made
 
 
@@ -52,7 +51,7 @@ def on_moto(moto: S3Server, monkeypatch: pytest.MonkeyPatch, forgotten: None) ->
 
 
 @pytest.fixture(params=["folder", "moto", "rados_gateway"])
-def destination(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten: None) -> Destination:
+def destination(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Destination:
     """Each kind, empty."""
     if request.param == "folder":
         return destination_of(str(tmp_path / "made" / "at the first write"))
