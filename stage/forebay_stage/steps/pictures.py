@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from PIL.ExifTags import Base
 
 from forebay_stage.steps.checks import Sample
@@ -81,7 +81,7 @@ def _opened(data: bytes, name: str) -> Iterator[Image.Image]:
             with Image.open(io.BytesIO(data), formats=_READ) as image:
                 yield image
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-            said = "it is not a picture of a known format" if isinstance(error, Image.UnidentifiedImageError) else str(error)
+            said = "it is not a picture of a known format" if isinstance(error, UnidentifiedImageError) else str(error)
             raise ValueError(f"{name} ({len(data)} bytes): {said}") from error
 
 
