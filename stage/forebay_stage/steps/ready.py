@@ -28,7 +28,7 @@ def resize(side: int = 0, longest: int = 0, quality: int = 0, format: str = "", 
     if not (side or longest or quality or format):
         raise ValueError("it needs one of side, longest, quality or format")
     _check_picture(side, longest, quality, format)
-    pictures = _needs("pictures", "pillow")
+    pictures = _needs("pictures", "forebay[stage]")
     return partial(pictures.resized, side=side, longest=longest, quality=quality, format=format, field=field)
 
 
@@ -39,7 +39,7 @@ def min_side(pixels: int, field: str = "") -> Step:
     """
     if pixels < 1:
         raise ValueError(f"pixels={pixels} is below 1")
-    return partial(_needs("pictures", "pillow").large_enough, pixels=pixels, field=field)
+    return partial(_needs("pictures", "forebay[stage]").large_enough, pixels=pixels, field=field)
 
 
 def frames(rate: float = 0.0, count: int = 0, side: int = 0, quality: int = 0, format: str = "jpg", field: str = "") -> Step:
@@ -54,7 +54,7 @@ def frames(rate: float = 0.0, count: int = 0, side: int = 0, quality: int = 0, f
         raise ValueError(f"rate={rate:g} and count={count}: a rate is at most {MOST_RATE:g}, and a count not below 0")
     _check_picture(side, 0, quality, format)
     return partial(
-        _needs("videos", "forebay[video] pillow").frames_of,
+        _needs("videos", "forebay[stage,video]").frames_of,
         rate=rate, count=count, side=side, quality=quality, format=format or "jpg", field=field,
     )  # fmt: skip
 

@@ -107,4 +107,4 @@ def test_what_a_step_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ConfigError, match="needs PIL") as caught:
         step_of("resize,side=256")
-    assert caught.value.step == "pip install 'pillow'"
+    assert caught.value.step == "pip install 'forebay[stage]'"
