@@ -12,7 +12,6 @@ from typing import Protocol
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, parse_origin_url
 from forebay_stage.file_destination import FileDestination
-from forebay_stage.s3_destination import S3Destination
 from forebay_stage.stage_lock import StageLock
 
 __all__ = ["Destination", "destination_of"]
@@ -72,4 +71,6 @@ def destination_of(text: str) -> Destination:
     options = url.options()
     if unknown := sorted(options.keys() - _OPTIONS):
         raise ConfigError(f"a destination has no s3 option {unknown[0]}", next_step=f"known are {', '.join(sorted(_OPTIONS))}")
+    from forebay_stage.s3_destination import S3Destination  # noqa: PLC0415  # the SDK takes longer to import than all else of a task
+
     return S3Destination(url.authority, url.key().rstrip("/") + "/", **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forebay_proxy.core.errors import ForebayError
 
-__all__ = ["DestinationFailed", "SampleFailed", "StageBusy", "StageError"]
+__all__ = ["DestinationFailed", "SampleFailed", "StageBusy", "StageError", "StageRefused"]
 
 
 class StageError(ForebayError):
@@ -39,6 +39,12 @@ class StageBusy(StageError):
 
     title = "Destination in use"
     usual_step = "wait until the other stage ends; after its machine died, its lock expires within two minutes"
+
+
+class StageRefused(StageError):
+    """Nothing was done: the destination holds something else, or SRC is not what this stage began with."""
+
+    title = "Stage refused"
 
 
 class DestinationFailed(StageError):

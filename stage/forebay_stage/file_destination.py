@@ -101,13 +101,16 @@ class FileDestination:
 
     def swap(self, name: str, data: bytes, tag: str) -> bool:
         with self._mapped(name), self._half(data) as half:
-            if not tag:
-                return self._place_new(half, name, data)
-            with self._one_at_a_time():
-                if _tag(self.get(name)) != tag:
-                    return False
-                self._place(half, name)
-                return True
+            try:
+                if not tag:
+                    return self._place_new(half, name, data)
+                with self._one_at_a_time():
+                    if _tag(self.get(name)) != tag:
+                        return False
+                    self._place(half, name)
+                    return True
+            except FileNotFoundError:
+                return False  # who took the lock meanwhile has deleted what others had half-written
 
     def clear_torn(self) -> None:
         with self._mapped(HALF):

@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
@@ -57,6 +58,7 @@ class StageLock:
         self._holder = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
+            "pids": _pid_namespace(),
             "since": datetime.now(UTC).isoformat(timespec="seconds"),  # for people; nothing is decided by it
             "token": self._token,
         }
@@ -65,7 +67,7 @@ class StageLock:
         """Raises ``StageBusy`` if a living stage holds it, and ``DestinationFailed``."""
         for _ in range(_TRIES):
             noted = self._store.noted(LOCK)
-            if noted is not None and noted.age_s <= STALE_S:
+            if noted is not None and noted.age_s <= STALE_S and not _is_widowed(noted):
                 raise _busy(noted)
             if self._written(noted.tag if noted else ""):
                 self._store.clear_torn()
@@ -107,3 +109,20 @@ def _busy(noted: Noted) -> StageBusy:
     except (ValueError, KeyError, TypeError):  # written by something else, or empty
         who = "its content does not say which"
     return StageBusy(f"another stage writes to this destination ({who}); it renewed its lock {LOCK} {noted.age_s:.0f} s ago")
+
+
+def _is_widowed(noted: Noted) -> bool:
+    """Whether its holder was a process of this machine that is no more: then nobody has to wait until the lock is old."""
+    try:
+        holder = json.loads(noted.data)
+        here = (holder["host"], holder["pids"]) == (socket.gethostname(), _pid_namespace())
+        return here and not os.path.exists(f"/proc/{int(holder['pid'])}")
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _pid_namespace() -> str:
+    """Another container may have a process of the same number. Tells the machine's starts apart too."""
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:
+        return f"{boot.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+    return uuid.uuid4().hex

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from boto3.s3.transfer import TransferConfig
+
+from forebay_proxy.core.errors import ConfigError
 from forebay_stage import s3_destination
 from forebay_stage.destination import Destination, destination_of
 from forebay_stage.errors import DestinationFailed
-
-from forebay_proxy.core.errors import ConfigError
 
 
 @pytest.fixture

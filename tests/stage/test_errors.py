@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
+
 from forebay_stage.errors import DestinationFailed, SampleFailed, StageBusy, StageError
 
 

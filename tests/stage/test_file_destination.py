@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.disks import needs_mounts
+
 from forebay_stage import file_destination
 from forebay_stage.destination import destination_of
 from forebay_stage.errors import DestinationFailed
 from forebay_stage.file_destination import HALF
-from support.disks import needs_mounts
 
 SMALL_DISK = """
 import json, os, subprocess, sys

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from boto3.s3.transfer import TransferConfig
 from botocore.awsrequest import AWSResponse
+from support.s3_servers import S3Server
+
 from forebay_stage import s3_destination
 from forebay_stage.destination import destination_of
 from forebay_stage.errors import DestinationFailed
 from forebay_stage.s3_destination import S3Destination
-from support.s3_servers import S3Server
 
 PART = 5 << 20
 

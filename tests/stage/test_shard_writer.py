@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import xxhash
-from forebay_stage.errors import SampleFailed, StageError
-from forebay_stage.shard_writer import ShardWriter, Written
 from support.indexes import indexed
 
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.wire.tar.sample_index import decode, encode
+from forebay_stage.errors import SampleFailed, StageError
+from forebay_stage.shard_writer import ShardWriter, Written
 
 SAMPLES: list[dict[str, Any]] = [
     {"__key__": "a/b", "__url__": "s3://b/0.tar", "jpg": bytes(513), "cls": b"7"},

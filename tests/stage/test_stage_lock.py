@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ReadTimeoutError
+
 from forebay_stage import stage_lock
 from forebay_stage.destination import Destination, destination_of
 from forebay_stage.errors import DestinationFailed, StageBusy

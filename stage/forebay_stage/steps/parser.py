@@ -12,14 +12,12 @@ from importlib import import_module
 from typing import Any
 
 from forebay_proxy.core.errors import ConfigError
-from forebay_stage.steps import ready
 from forebay_stage.steps.checks import Sample, Step
+from forebay_stage.steps.ready import clips, frames, min_side, require, resize
 
 __all__ = ["step_of", "step_table"]
 
-_READY: dict[str, Callable[..., Step]] = {
-    make.__name__: make for make in (ready.resize, ready.min_side, ready.frames, ready.clips, ready.require)
-}
+_READY: dict[str, Callable[..., Step]] = {make.__name__: make for make in (resize, min_side, frames, clips, require)}
 _KINDS: dict[type, str] = {int: "a whole number", float: "a number"}
 
 
