@@ -1,16 +1,22 @@
-"""The destinations that a stage can write to: a folder, moto, and a real RADOS gateway."""
+"""An origin and a sidecar that reads it, one of each for a module; and the destinations: a folder, moto, and a real RADOS gateway."""
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.s3_servers import S3Server, moto, rados_gateway
+from support.scripted_origin import ScriptedOrigin, in_a_thread
+from support.sidecar import Sidecar, running
+
+from forebay_loader.meter.report.meter_thread import THREAD
+from forebay_loader.transport.http import close_idle
 from forebay_stage import s3_destination
 from forebay_stage.destination import Destination, destination_of
 from forebay_stage.s3_destination import S3Destination
-from support.s3_servers import S3Server, moto, rados_gateway
 
 __all__ = ["moto", "rados_gateway"]
 
@@ -61,3 +67,25 @@ def destination(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyt
 @pytest.fixture
 def on_gateway(rados_gateway: S3Server, monkeypatch: pytest.MonkeyPatch, forgotten: None) -> S3Destination:
     return s3_destination_on(rados_gateway, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def origin() -> Iterator[ScriptedOrigin]:
+    with in_a_thread(ScriptedOrigin()) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def sidecar(origin: ScriptedOrigin, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sidecar]:
+    with running(tmp_path_factory.mktemp("sidecar"), "--cache-size", "200MB", allow=[origin.base]) as made:
+        yield made
+
+
+@pytest.fixture
+def through_sidecar(sidecar: Sidecar, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The loader of this process reads through it."""
+    monkeypatch.setattr(THREAD, "_pid", os.getpid())  # a meter's thread would outlive its test
+    monkeypatch.setenv("FOREBAY_URL", sidecar.url)
+    monkeypatch.setenv("FOREBAY_JOB", "stage")
+    yield
+    close_idle()
