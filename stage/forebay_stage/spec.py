@@ -45,7 +45,10 @@ class StageSpec:
 
 @dataclass(frozen=True)
 class Input:
-    """A shard of SRC in the version that the stage reads. ``name`` shows no credential; ``length`` in bytes."""
+    """A shard of SRC in the version that the stage reads. ``name`` shows no credential; ``length`` in bytes.
+
+    ``etag`` is "" where the origin tells its versions by nothing: then the length alone is compared.
+    """
 
     name: str
     etag: str

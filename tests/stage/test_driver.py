@@ -22,6 +22,7 @@ from forebay_stage.destination import destination_of
 from forebay_stage.driver import Stage, Sums
 from forebay_stage.errors import StageBusy, StageError, StageRefused
 from forebay_stage.file_destination import FileDestination
+from forebay_stage.s3_destination import S3Destination
 from forebay_stage.spec import StageSpec
 
 pytestmark = pytest.mark.usefixtures("through_sidecar")
@@ -161,6 +162,34 @@ def test_a_shuffle_keeps_every_sample(tmp_path: Path, origin: ScriptedOrigin, ur
     assert plain == sorted(plain)
     assert sorted(orders[0]) == sorted(orders[1]) == plain
     assert orders[0] != orders[1] != plain
+
+
+def test_compressed_shards_hold_the_same_tar(tmp_path: Path, origin: ScriptedOrigin, urls: list[str]) -> None:
+    """In one phase and in two; they have no index, which nobody could seek by."""
+    zstd = pytest.importorskip("backports.zstd")
+    for name, asked in (("one", {}), ("two", {"samples_per_shard": 4})):
+        stage(tmp_path / name, origin, urls, **asked).run()
+        stage(tmp_path / f"{name}-z", origin, urls, zstd=3, **asked).run()
+        plain, packed = files_of(tmp_path / name), files_of(tmp_path / f"{name}-z")
+        tars = {f"{file}.zst": data for file, data in plain.items() if file.endswith(".tar")}
+        assert {file: zstd.decompress(data) for file, data in packed.items() if file.endswith(".zst")} == tars
+        assert packed.keys() == {*tars, "sizes.json", "checksums.json"}
+
+
+def test_a_bucket_gets_the_bytes_that_a_folder_gets(
+    tmp_path: Path, origin: ScriptedOrigin, urls: list[str], on_moto: S3Destination
+) -> None:
+    """All of them under the same names, in two phases; what others have beside the prefix stays."""
+    asked = {"samples_per_shard": 4, "shuffle": 1}
+    stage(tmp_path, origin, urls, **asked).run()
+    where = f"s3://{on_moto.bucket}/data?endpoint={on_moto.endpoint}"
+    Stage(
+        StageSpec(**asked), sources_of(urls), inputs_of(origin, urls), on_moto, where, Inline(), max_failed=0, reader="stage/0/0/1.1",
+        progress=lambda *_: None,
+    ).run()  # fmt: skip
+    names = [name for name in on_moto.names() if not name.startswith("_stage/")]
+    assert {name: on_moto.get(name) for name in names} == files_of(tmp_path)
+    assert list(on_moto.names("_stage/parts/")) == []
 
 
 def refused(folder: Path, origin: ScriptedOrigin, urls: list[str], error: type[StageError] = StageRefused, **asked: Any) -> str:

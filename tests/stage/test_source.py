@@ -32,6 +32,15 @@ def test_versions_are_noted_in_order(origin: ScriptedOrigin) -> None:
     assert "secret" not in signed.name
 
 
+def test_an_origin_without_versions_is_read_all_the_same(origin: ScriptedOrigin) -> None:
+    """Each opening is one version; which one the plan has seen cannot be told."""
+    origin.put("/nameless/0.tar", tar_shard(0, 3, 300), etag=None)
+    source = source_of(origin.url("/nameless/0.tar"))
+    (known,) = noted([source], lambda _: None)
+    assert known.etag == ""
+    assert len(list(samples_of(source, known.etag, "stage/0/0/1.1"))) == 3
+
+
 def test_samples_come_as_they_are(origin: ScriptedOrigin) -> None:
     """Key, where from, and undecoded files; also out of a compressed shard."""
     plain = put_shards(origin, "plain", (3,))[0]
