@@ -16,6 +16,7 @@ from forebay_stage import file_destination
 from forebay_stage.destination import destination_of
 from forebay_stage.errors import DestinationFailed
 from forebay_stage.file_destination import HALF
+from forebay_stage.stage_lock import SPEC
 from support.disks import needs_mounts
 
 SMALL_DISK = """
@@ -65,6 +66,7 @@ def test_half_written_files(tmp_path: Path) -> None:
     (tmp_path / HALF).mkdir(parents=True)
     (tmp_path / HALF / "torn").write_bytes(b"half")
     assert list(destination.names()) == []
+    destination.put(SPEC, b"{}")
     destination.lock().take()
     assert list((tmp_path / HALF).iterdir()) == []
 
