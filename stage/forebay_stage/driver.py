@@ -22,14 +22,14 @@ from forebay_stage.engine_local import Engine
 from forebay_stage.errors import DestinationFailed, StageBusy, StageError, StageRefused
 from forebay_stage.plan import Part, estimated_outputs, outputs, sample_ends
 from forebay_stage.spec import Input, StageSpec, check_same, document
-from forebay_stage.stage_lock import LOCK, RENEW_S
+from forebay_stage.stage_lock import LOCK, RENEW_S, SPEC
 from forebay_stage.task import AssembleTask, Failure, Finished, MapTask, index_name
 
 __all__ = ["Progress", "Stage", "Sums"]
 
 _AT_ONCE = 16
 _OWN, _DONE, _PARTS = "_stage/", "_stage/done/", "_stage/parts/"
-_SPEC, _FAILED, _SIZES, _CHECKSUMS = "_stage/spec.json", "_stage/failed.jsonl", "sizes.json", "checksums.json"
+_FAILED, _SIZES, _CHECKSUMS = "_stage/failed.jsonl", "sizes.json", "checksums.json"
 _OUTPUT = re.compile(r"\d{5,}\.tar(\.zst)?(\.index)?")
 
 
@@ -159,7 +159,7 @@ class Stage:
 
     def _claim(self) -> None:
         """Begin here, or go on with what the same command began."""
-        own, found = document(self._spec, self._inputs), self._destination.get(_SPEC)
+        own, found = document(self._spec, self._inputs), self._destination.get(SPEC)
         if found is not None:
             check_same(found, own, self._where)
             self._check_names(lambda name: _OUTPUT.fullmatch(name) is not None)
@@ -169,7 +169,7 @@ class Stage:
                 f"{self._where} holds other data, as {other}, and no stage began it",
                 next_step="name a DST that is empty, or a new prefix in it",
             )
-        self._destination.put(_SPEC, own)
+        self._destination.put(SPEC, own)
 
     def _check_names(self, is_ours: Callable[[str], bool]) -> None:
         """Raises ``StageRefused`` for a name at the destination that this stage does not write."""

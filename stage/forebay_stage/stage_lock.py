@@ -17,9 +17,10 @@ from typing import Protocol
 
 from forebay_stage.errors import StageBusy
 
-__all__ = ["LOCK", "RENEW_S", "STALE_S", "LockStore", "Noted", "StageLock"]
+__all__ = ["LOCK", "RENEW_S", "SPEC", "STALE_S", "LockStore", "Noted", "StageLock"]
 
 LOCK = "_stage/lock.json"
+SPEC = "_stage/spec.json"  # it says that the destination is a stage's
 RENEW_S = 20.0
 STALE_S = 120.0  # five renewals may fail
 _TRIES = 3  # of two lockers, one loses its first write, and reads the other's lock at its second
@@ -36,6 +37,8 @@ class Noted:
 
 class LockStore(Protocol):
     """What a lock needs of a destination."""
+
+    def get(self, name: str) -> bytes | None: ...
 
     def noted(self, name: str) -> Noted | None: ...
 
@@ -70,7 +73,8 @@ class StageLock:
             if noted is not None and noted.age_s <= STALE_S and not _is_widowed(noted):
                 raise _busy(noted)
             if self._written(noted.tag if noted else ""):
-                self._store.clear_torn()
+                if self._store.get(SPEC) is not None:  # else there may be uploads of others, and this stage will be refused
+                    self._store.clear_torn()
                 return
         raise StageBusy("other stages take the lock of this destination at the same moment")
 

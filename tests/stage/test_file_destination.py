@@ -18,6 +18,7 @@ from forebay_stage import file_destination
 from forebay_stage.destination import destination_of
 from forebay_stage.errors import DestinationFailed
 from forebay_stage.file_destination import HALF
+from forebay_stage.stage_lock import SPEC
 
 SMALL_DISK = """
 import json, os, subprocess, sys
@@ -66,6 +67,7 @@ def test_half_written_files(tmp_path: Path) -> None:
     (tmp_path / HALF).mkdir(parents=True)
     (tmp_path / HALF / "torn").write_bytes(b"half")
     assert list(destination.names()) == []
+    destination.put(SPEC, b"{}")
     destination.lock().take()
     assert list((tmp_path / HALF).iterdir()) == []
 

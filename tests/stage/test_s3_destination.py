@@ -17,6 +17,7 @@ from forebay_stage import s3_destination
 from forebay_stage.destination import destination_of
 from forebay_stage.errors import DestinationFailed
 from forebay_stage.s3_destination import S3Destination
+from forebay_stage.stage_lock import SPEC
 
 PART = 5 << 20
 
@@ -96,6 +97,11 @@ def test_torn_upload(on_gateway: S3Destination, rados_gateway: S3Server) -> None
             upload = client.create_multipart_upload(Bucket=on_gateway.bucket, Key=key)["UploadId"]
             client.upload_part(Bucket=on_gateway.bucket, Key=key, UploadId=upload, PartNumber=1, Body=bytes(1000))
     assert list(on_gateway.names()) == []
+    lock = on_gateway.lock()
+    lock.take()
+    assert len(unfinished(rados_gateway, on_gateway)) == 2, "nothing says that they are a stage's"
+    lock.release()
+    on_gateway.put(SPEC, b"{}")
     on_gateway.lock().take()
     assert unfinished(rados_gateway, on_gateway) == ["data-of-others/b.tar"]
 
@@ -103,6 +109,7 @@ def test_torn_upload(on_gateway: S3Destination, rados_gateway: S3Server) -> None
 def test_no_right_to_list_uploads(on_moto: S3Destination, caplog: pytest.LogCaptureFixture) -> None:
     """Such a stage goes on, and says so."""
     with answering(on_moto, "ListMultipartUploads", lambda request, **_: refusal(request, 403, "AccessDenied")):
+        on_moto.put(SPEC, b"{}")
         on_moto.lock().take()
     assert "Unfinished uploads of earlier stages stay" in caplog.text
 
