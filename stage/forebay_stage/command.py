@@ -28,6 +28,7 @@ from forebay_stage.spec import StageSpec
 
 if TYPE_CHECKING:
     from forebay_stage.driver import Sums
+    from forebay_stage.engine_local import Engine
 
 __all__ = ["stage"]
 
@@ -56,8 +57,15 @@ _NAMED = 3  # failures that a dry run shows
     metavar="[LEVEL]",
     help="Compress output shards (.tar.zst); 3 if bare.",
 )
-@click.option("--engine", type=click.Choice(["local"]), default="local", show_default=True, help="What runs the tasks: processes here.")
-@click.option("--processes", type=click.IntRange(min=1), metavar="N", help="At once.  [default: one a core]")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="What runs the tasks: processes here, or a Ray cluster.",
+)
+@click.option("--address", metavar="A", help="Of the Ray cluster.  [default: RAY_ADDRESS, else what ray.init() finds or starts]")
+@click.option("--processes", type=click.IntRange(min=1), metavar="N", help="At once.  [default: one a core; with Ray, all that it has]")
 @click.option("--max-failed", type=click.IntRange(min=0), default=0, show_default=True, help="Samples that may fail before the stage ends.")
 @click.option("--dry-run", is_flag=True, help="Try three shards, say what the whole would take, and write nothing.")
 @click.option("--quiet", is_flag=True, help="No progress.")
@@ -66,8 +74,8 @@ _NAMED = 3  # failures that a dry run shows
 @click.pass_obj
 def stage(
     seams: Seams, /, *, src: tuple[str, ...], dst: str, lists: tuple[str, ...], maps: tuple[str, ...], samples_per_shard: int | None,
-    bytes_per_shard: int | None, shuffle: int | None, zstd: int | None, engine: str, processes: int | None, max_failed: int, dry_run: bool,
-    quiet: bool, as_json: bool, url: str | None,
+    bytes_per_shard: int | None, shuffle: int | None, zstd: int | None, engine: str, address: str | None, processes: int | None,
+    max_failed: int, dry_run: bool, quiet: bool, as_json: bool, url: str | None,
 ) -> int:  # fmt: skip
     """Read the shards SRC through Forebay, transform their samples, and write them as shards to DST, with sizes.json and checksums.json.
 
@@ -77,24 +85,30 @@ def stage(
       forebay stage shards.txt s3://near/set --samples-per-shard 10000 --shuffle 7
       forebay stage 'https://host/{00..99}.tar' s3://near/set --map mine.steps:clean --max-failed 100
       forebay stage 's3://far/{000..999}.tar' s3://near/set --map resize,side=256 --dry-run
+      forebay stage shards.txt s3://near/set --map resize,side=256 --engine ray --address 10.0.0.5:6379
 
     SRC are URLs, brace patterns, 'pipe:' commands, or files of them. DST is s3://bucket/prefix or a folder. They are read through this
     node's sidecar, which is started if there is none. The same command again goes on where a stage ended, whatever ended it: the output
     has the same bytes as that of one run. sizes.json is written last. Exit code 1 when it ended before that.
+
+    With --engine ray each node reads through a sidecar of its own. What --map names must be importable there, and DST must be the same
+    place for all.
     """
     if samples_per_shard is not None and bytes_per_shard is not None:
         raise click.UsageError("--samples-per-shard and --bytes-per-shard: an output shard goes by one of them")
+    if address is not None and engine != "ray":
+        raise click.UsageError("--address is of a Ray cluster: add --engine ray")
     spec = StageSpec(maps, samples_per_shard, bytes_per_shard, shuffle, zstd)
     sources = _named(src, lists)
-    _check(spec, dst)
-    processes = processes or len(os.sched_getaffinity(0))
+    _check(spec, dst, engine)
     job = fresh_job(os.environ, socket.gethostname(), os.getpid())
     with _led(seams, url, job) as joined, ProgressView(quiet=quiet, as_json=as_json) as view:
         reader = str(ReaderName(job, "0", "0", f"{os.getpid()}.1"))
         try:
             if dry_run:
-                return _tried(sources, spec, processes, reader, view, as_json=as_json)
-            sums = _run(sources, spec, dst, processes, max_failed, reader, joined, view)
+                return _tried(sources, spec, processes or _cores(), reader, view, as_json=as_json)
+            made = _engine(engine, address, processes, job)
+            sums = _run(sources, spec, dst, made, max_failed, reader, joined, view, announces=engine == "local")
         except (StageBusy, StageRefused) as error:
             error.next_step = error.step
             raise
@@ -123,9 +137,10 @@ def _named(src: Sequence[str], lists: Sequence[str]) -> list[Source]:
 # Imported inside, here and below: steps bring pictures and videos, a destination boto3; the list of verbs needs neither.
 
 
-def _check(spec: StageSpec, dst: str) -> None:
-    """Raises ``ConfigError`` for a step or a destination that cannot be, before anything is asked for."""
+def _check(spec: StageSpec, dst: str, engine: str) -> None:
+    """Raises ``ConfigError`` for a step, a destination or an engine that cannot be, before anything is asked for."""
     from forebay_stage.destination import destination_of  # noqa: PLC0415
+    from forebay_stage.engine_ray import ray_module  # noqa: PLC0415
     from forebay_stage.shard_writer import zstd_module  # noqa: PLC0415
     from forebay_stage.steps import step_of  # noqa: PLC0415
 
@@ -134,6 +149,19 @@ def _check(spec: StageSpec, dst: str) -> None:
     if spec.zstd is not None:
         zstd_module()
     destination_of(dst)
+    if engine == "ray":
+        ray_module()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _engine(engine: str, address: str | None, processes: int | None, job: str) -> Engine:
+    from forebay_stage.engine_local import LocalEngine  # noqa: PLC0415
+    from forebay_stage.engine_ray import RayEngine  # noqa: PLC0415
+
+    return RayEngine(address, processes, job) if engine == "ray" else LocalEngine(processes or _cores())
 
 
 @contextmanager
@@ -152,17 +180,18 @@ def _led(seams: Seams, url: str | None, job: str) -> Iterator[Joined]:
 
 
 def _run(
-    sources: Sequence[Source], spec: StageSpec, dst: str, processes: int, max_failed: int, reader: str, joined: Joined, view: ProgressView
-) -> Sums:
+    sources: Sequence[Source], spec: StageSpec, dst: str, engine: Engine, max_failed: int, reader: str, joined: Joined, view: ProgressView,
+    *, announces: bool,
+) -> Sums:  # fmt: skip
+    """``announces``: this node's sidecar is the one that will be read through."""
     from forebay_stage.destination import destination_of  # noqa: PLC0415
     from forebay_stage.driver import Stage  # noqa: PLC0415
-    from forebay_stage.engine_local import LocalEngine  # noqa: PLC0415
     from forebay_stage.source import noted  # noqa: PLC0415
 
     inputs = noted(sources, lambda known: view.tasks(known, len(sources), 0, f"asked the origin about {known} of {len(sources)} shards"))
     return Stage(
-        spec, sources, inputs, destination_of(dst), dst, LocalEngine(processes), max_failed=max_failed, reader=reader,
-        progress=_progress(view), ahead=lambda coming: _announce(joined.sidecar, reader, coming),
+        spec, sources, inputs, destination_of(dst), dst, engine, max_failed=max_failed, reader=reader,
+        progress=_progress(view), ahead=(lambda coming: _announce(joined.sidecar, reader, coming)) if announces else lambda _: None,
         alive=joined.hold.ping if joined.hold else lambda: None,
     ).run()  # fmt: skip
 
