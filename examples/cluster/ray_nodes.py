@@ -9,7 +9,9 @@ stdin ends the cluster. It is run by the Python that has Ray, which may not be t
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,12 @@ def node(folder: Path, variables: dict[str, str]) -> dict[str, Any]:
 def main(folder: Path, variables: Iterable[str]) -> None:
     """Until stdin ends."""
     shared = dict(word.split("=", 1) for word in variables)
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as short:
+        os.environ["RAY_TMPDIR"] = short  # a socket's path has 107 characters at most, and Ray's own part is most of it
+        serve(folder, shared)
+
+
+def serve(folder: Path, shared: dict[str, str]) -> None:
     cluster = Cluster(initialize_head=True, head_node_args={**node(folder / "a", shared), "include_dashboard": False})
     second = cluster.add_node(**node(folder / "b", shared))
     print(json.dumps({"address": cluster.address}), flush=True)
