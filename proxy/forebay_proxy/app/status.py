@@ -289,6 +289,7 @@ class StatusReport:
             "waited_share": waits.share(),
             "recent_errors": self._telemetry.recent_errors.rows(),
             "origins": self._telemetry.board.rows(usage.origins),
+            "shared": None if self._parts.fetcher.shared is None else self._parts.fetcher.shared.status(),
             "readers": list(self._reader_rows()),
             "plans": plans["plans"],
             "plans_total": plans["total"],

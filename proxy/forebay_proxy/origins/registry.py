@@ -52,9 +52,12 @@ class Origins:
         emulator = emulator_endpoint(environ.get("STORAGE_EMULATOR_HOST", ""))
         gs_endpoint = settings.gs_endpoint or emulator
         endpoints = [environ.get(name) for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "HF_ENDPOINT")]
-        named = [url for url in (*endpoints, gs_endpoint) if url]  # by the operator, so they may be private ones
-        profiles = {*settings.allow_profile, environ.get("AWS_PROFILE"), environ.get("AWS_DEFAULT_PROFILE")}
-        guard = Guard(settings.allow_origin, settings.strict_origins, operator_endpoints=named)
+        shared = {} if settings.shared is None else settings.shared.options
+        # By the operator, so they may be private ones.
+        named = [url for url in (*endpoints, gs_endpoint, shared.get("endpoint")) if url]
+        profiles = {*settings.allow_profile, environ.get("AWS_PROFILE"), environ.get("AWS_DEFAULT_PROFILE"), shared.get("profile")}
+        allowed = (*settings.allow_origin, *(() if settings.shared is None else settings.shared.allowed()))
+        guard = Guard(allowed, settings.strict_origins, operator_endpoints=named)
         http = HttpOrigin(
             guard=guard, events=events, connect_timeout_s=settings.connect_timeout_s, idle_timeout_s=settings.idle_timeout_s,
             user_agent=f"forebay/{VERSION}", egress=egress,
