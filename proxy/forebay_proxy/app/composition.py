@@ -119,9 +119,9 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
         origin_digests=settings.origin_digests, retry_budget_s=settings.retry_budget_s, clock=clock, sleep=around.sleep,
         chance=around.chance,
     )  # fmt: skip
-    if settings.shared is not None:
+    if settings.shared is not None and around.origins.shared is not None:
         fetcher.shared = SharedTier(
-            SharedStore(settings.shared, around.origins.by_scheme["s3"]), store.layout, fetcher.head, events, clock=clock,
+            SharedStore(settings.shared, around.origins.shared), store.layout, fetcher.head, events, clock=clock,
             sleep=around.sleep, chance=around.chance,
         )  # fmt: skip
     faults = ShardFaults(clock)

@@ -44,6 +44,8 @@ class SharedWriter:
             if len(self._waiting) > MOST_WAITING:
                 self._waiting.popitem(last=False)
             self._come.set()
+        else:
+            self._tier.let_go(entry.name)
 
     async def run(self) -> None:
         """For ever."""
@@ -61,6 +63,7 @@ class SharedWriter:
                 await self._cache.parts.digest_check.verdict(entry)
             async with self._cache.fd_lender.held(entry) as descriptor:
                 sums = tuple(entry.segments.sums[index] for index in range(entry.segments.count))
-                await self._tier.wrote(entry.name, descriptor, sums)
+                await self._tier.wrote(entry.name, entry.version, descriptor, sums)
         except UseHttp as error:
+            self._tier.let_go(entry.name)
             log.info("shard %s is not written to the shared tier: %s", entry.name, error)

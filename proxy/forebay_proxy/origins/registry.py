@@ -36,12 +36,17 @@ __all__ = ["Egress", "Guard", "Origin", "OriginBody", "Origins"]
 class Origins:
     """The origins of one sidecar, by scheme of a shard's URL. They share a guard and one HTTP session; ``aclose`` ends them all."""
 
-    def __init__(self, guard: Guard, http: HttpOrigin, s3: S3Origin, gs: GsOrigin, hf: HfOrigin, file: FileOrigin) -> None:
+    def __init__(
+        self, guard: Guard, http: HttpOrigin, s3: S3Origin, gs: GsOrigin, hf: HfOrigin, file: FileOrigin,
+        shared: tuple[S3Origin, HttpOrigin] | None = None,
+    ) -> None:  # fmt: skip
+        """``shared``: what reads the shared tier, and moves its bytes."""
         self.guard = guard
+        self.shared: Origin | None = None if shared is None else shared[0]
         self.by_scheme: dict[str, Origin] = {"http": http, "https": http, "s3": s3, "gs": gs, "hf": hf, "file": file}
         # Of those that name digests only when they are asked for them.
         self.asked_schemes = frozenset(scheme for scheme, origin in self.by_scheme.items() if isinstance(origin, TellsDigests))
-        self._to_close: tuple[Origin, ...] = (file, hf, gs, s3, http)  # http moves the bytes of those before it
+        self._to_close: tuple[Origin, ...] = (*(shared or ()), file, hf, gs, s3, http)  # http moves the bytes of those before it
 
     @classmethod
     def of(cls, settings: Settings, environ: Mapping[str, str], events: Events, egress: Egress) -> Origins:
@@ -52,16 +57,24 @@ class Origins:
         emulator = emulator_endpoint(environ.get("STORAGE_EMULATOR_HOST", ""))
         gs_endpoint = settings.gs_endpoint or emulator
         endpoints = [environ.get(name) for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "HF_ENDPOINT")]
-        shared = {} if settings.shared is None else settings.shared.options
-        # By the operator, so they may be private ones.
-        named = [url for url in (*endpoints, gs_endpoint, shared.get("endpoint")) if url]
-        profiles = {*settings.allow_profile, environ.get("AWS_PROFILE"), environ.get("AWS_DEFAULT_PROFILE"), shared.get("profile")}
-        allowed = (*settings.allow_origin, *(() if settings.shared is None else settings.shared.allowed()))
-        guard = Guard(allowed, settings.strict_origins, operator_endpoints=named)
-        http = HttpOrigin(
-            guard=guard, events=events, connect_timeout_s=settings.connect_timeout_s, idle_timeout_s=settings.idle_timeout_s,
-            user_agent=f"forebay/{VERSION}", egress=egress,
-        )  # fmt: skip
+        named = [url for url in (*endpoints, gs_endpoint) if url]  # by the operator, so they may be private ones
+        profiles = {*settings.allow_profile, environ.get("AWS_PROFILE"), environ.get("AWS_DEFAULT_PROFILE")}
+        guard = Guard(settings.allow_origin, settings.strict_origins, operator_endpoints=named)
+
+        def over_http(guard: Guard) -> HttpOrigin:
+            return HttpOrigin(
+                guard=guard, events=events, connect_timeout_s=settings.connect_timeout_s, idle_timeout_s=settings.idle_timeout_s,
+                user_agent=f"forebay/{VERSION}", egress=egress,
+            )  # fmt: skip
+
+        http, place = over_http(guard), settings.shared
+        shared: tuple[S3Origin, HttpOrigin] | None = None
+        if place is not None:  # with a guard of its own: what the sidecar may ask for itself, its clients may not
+            endpoint = place.options.get("endpoint")
+            near = Guard(place.allowed(), settings.strict_origins, operator_endpoints=[*named, *([endpoint] if endpoint else [])])
+            near_http = over_http(near)
+            own = (*profiles, place.options.get("profile"))
+            shared = S3Origin(near_http, guard=near, profiles=frozenset(name for name in own if name)), near_http
         return cls(
             guard,
             http,
@@ -71,6 +84,7 @@ class Origins:
             ),
             HfOrigin(http, guard=guard, events=events, environ=environ),
             FileOrigin(settings.file_root, events=events, idle_timeout_s=settings.idle_timeout_s),
+            shared,
         )
 
     async def aclose(self) -> None:

@@ -6,7 +6,6 @@ Whoever finds a manifest finds all of the bytes, and the checksum of each segmen
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 from dataclasses import dataclass
@@ -49,9 +48,9 @@ class Manifest:
         sums = b"".join(value.to_bytes(8, "big") for value in self.sums)
         said = {
             "forebay": _FORMAT, "shard": self.shard, "identity": self.identity, "length": self.length, "segment_bytes": self.segment_bytes,
-            "sums": base64.b64encode(sums).decode("ascii"), "check": xxhash.xxh3_64_hexdigest(sums), "etag": self.etag,
+            "sums": base64.b64encode(sums).decode("ascii"), "etag": self.etag,
         }  # fmt: skip
-        return json.dumps(said).encode("ascii")
+        return json.dumps({**said, "check": xxhash.xxh3_64_hexdigest(json.dumps(said).encode("ascii"))}).encode("ascii")
 
     @classmethod
     def decoded(cls, data: bytes, shard: str, version: Version, segment_bytes: int) -> Manifest:
@@ -63,10 +62,10 @@ class Manifest:
                 said["shard"], said["identity"], said["length"], said["segment_bytes"],
                 tuple(int.from_bytes(sums[at : at + 8], "big") for at in range(0, len(sums), 8)), said["etag"],
             )  # fmt: skip
-            right = said["forebay"] == _FORMAT and said["check"] == xxhash.xxh3_64_hexdigest(sums) and isinstance(found.etag, str)
-        except (KeyError, TypeError, ValueError, binascii.Error, RecursionError) as error:
+            right = isinstance(found.etag, str) and found.encoded() == data
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError) as error:
             raise NotOurs("it is no manifest of Forebay's") from error
-        if not right or len(sums) % 8:
+        if not right:  # it says something else than what its check is of, or says it in another way than Forebay writes
             raise NotOurs("it is no whole manifest of Forebay's")
         if (found.shard, found.identity, found.length, found.segment_bytes) != (shard, version.identity, version.length, segment_bytes):
             raise NotOurs("it is the manifest of another shard or version")

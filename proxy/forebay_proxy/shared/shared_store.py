@@ -1,15 +1,17 @@
 """The objects of the shared tier. Bytes are read by the sidecar's own client; what is written goes by the AWS SDK, in threads of its own.
 
-The SDK blocks, so each call has a short timeout, no retry, and a thread: two for small objects, one for shards, which take long.
+The SDK blocks, so each call has a short timeout, no retry, and a thread: two for small objects, one for shards, which take long. The
+SDK's timeouts are of one step of a call; how long a caller waits for a small one is the caller's to say.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, suppress
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
@@ -26,12 +28,13 @@ T = TypeVar("T")
 
 MOST_BYTES = 5 << 30  # that S3 takes in one PUT; shards are smaller
 SMALL_TIMEOUT_S = 2.0
-_MANIFEST_BYTES = 64 << 20  # of the sums of 64 TiB; an object that is larger is none of ours
+_MANIFEST_BYTES = 1 << 20  # twelve times that of the largest shard in segments of 64 KiB; a larger object is none of ours
+_ABSENT = frozenset({"404", "NoSuchKey", "NotFound"})
 _EXISTS = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
 
 
 class StoreRefused(Exception):
-    """A write was refused. ``reason``: refused (rights), full (quota), unavailable."""
+    """A write was refused. ``reason``: refused (rights), full (quota), unavailable, timeout; file: our own disk has other bytes."""
 
     def __init__(self, reason: str, cause: str) -> None:
         super().__init__(cause)
@@ -47,6 +50,7 @@ class SharedStore:
         self._small = ThreadPoolExecutor(2, thread_name_prefix="forebay-shared")
         self._large = ThreadPoolExecutor(1, thread_name_prefix="forebay-shared-put")
         self._client: Any = None
+        self._ending = threading.Event()
 
     def __repr__(self) -> str:
         return f"<SharedStore {self.place}>"
@@ -68,44 +72,60 @@ class SharedStore:
         except ShardNotFound:
             return None
 
-    async def put(self, name: str, data: bytes, *, only_new: bool = False) -> bool:
-        """Whether it was written; False: ``only_new``, and it is there."""
+    async def put(self, name: str, data: bytes) -> None:
+        await asyncio.wrap_future(self._begun(lambda client: self._put(client, name, data, {})))
 
-        def call(client: Any) -> bool:
-            how = {"IfNoneMatch": "*"} if only_new else {}
-            try:
-                client.put_object(Bucket=self.place.bucket, Key=self.place.key(name), Body=data, **how)
-            except Exception as error:
-                if only_new and _code(error) in _EXISTS:
-                    return False
-                raise _refusal(error) from error
-            return True
+    async def take(self, name: str, data: bytes, instead: str = "") -> bool:
+        """Make the object ``name``, if there is none, or ``instead`` of the one with this ETag. Whether it was made.
 
-        return await self._in(self._small, call)
+        Who is cancelled meanwhile leaves none behind.
+        """
+        how = {"IfMatch": instead} if instead else {"IfNoneMatch": "*"}
+        taking = self._begun(lambda client: self._put(client, name, data, how))
 
-    async def age_s(self, name: str) -> float | None:
-        """How long ago it was written, by the store's own clock; None where there is none."""
+        def unwanted(taken: Future[bool]) -> None:
+            if not taken.cancelled() and taken.exception() is None and taken.result():
+                with suppress(StoreRefused):
+                    self._begun(lambda client: self._delete(client, name))
 
-        def call(client: Any) -> float | None:
+        try:
+            return await asyncio.wrap_future(taking)
+        except asyncio.CancelledError:
+            taking.add_done_callback(unwanted)
+            raise
+
+    async def age(self, name: str) -> tuple[float, str] | None:
+        """How many seconds ago it was written, by the store's own clock, and its ETag; None where there is none."""
+
+        def call(client: Any) -> tuple[float, str] | None:
             try:
                 said = client.head_object(Bucket=self.place.bucket, Key=self.place.key(name))
+                now = parsedate_to_datetime(said["ResponseMetadata"]["HTTPHeaders"]["date"])
+                return float((now - said["LastModified"]).total_seconds()), str(said["ETag"])
             except Exception as error:
-                if _code(error) in ("404", "NoSuchKey", "NotFound"):
+                if _code(error) in _ABSENT:
                     return None
                 raise _refusal(error) from error
-            now = parsedate_to_datetime(said["ResponseMetadata"]["HTTPHeaders"]["date"])
-            return float((now - said["LastModified"]).total_seconds())
 
-        return await self._in(self._small, call)
+        return await asyncio.wrap_future(self._begun(call))
 
     async def delete(self, name: str) -> None:
-        def call(client: Any) -> None:
-            try:
-                client.delete_object(Bucket=self.place.bucket, Key=self.place.key(name))
-            except Exception as error:
-                raise _refusal(error) from error
+        await asyncio.wrap_future(self._begun(lambda client: self._delete(client, name)))
 
-        await self._in(self._small, call)
+    def _put(self, client: Any, name: str, data: bytes, how: dict[str, str]) -> bool:
+        try:
+            client.put_object(Bucket=self.place.bucket, Key=self.place.key(name), Body=data, **how)
+        except Exception as error:
+            if how and (_code(error) in _EXISTS or ("IfMatch" in how and _code(error) in _ABSENT)):
+                return False
+            raise _refusal(error) from error
+        return True
+
+    def _delete(self, client: Any, name: str) -> None:
+        try:
+            client.delete_object(Bucket=self.place.bucket, Key=self.place.key(name))
+        except Exception as error:
+            raise _refusal(error) from error
 
     async def put_shard(self, name: str, descriptor: int, length: int, segment_bytes: int, sums: Sequence[int]) -> str:
         """Write a shard's bytes from its file; returns the object's ETag. What differs from its checksum on the way is not written.
@@ -115,24 +135,32 @@ class SharedStore:
         held = os.dup(descriptor)
 
         def call(client: Any) -> str:
-            body = _CheckedFile(held, length, segment_bytes, sums)
+            body = _CheckedFile(held, length, segment_bytes, sums, self._ending)
             try:
                 said = client.put_object(Bucket=self.place.bucket, Key=self.place.key(name), Body=body, ContentLength=length)
             except Exception as error:
-                raise (StoreRefused("wrong", "the shard's file has other bytes") if body.wrong else _refusal(error)) from error
+                raise (StoreRefused("file", "the shard's file has other bytes") if body.wrong else _refusal(error)) from error
             return str(said["ETag"])
 
-        writing = self._large.submit(lambda: call(self._opened()))
+        try:
+            writing = self._begun(call, self._large)
+        except StoreRefused:
+            os.close(held)
+            raise
         writing.add_done_callback(lambda _: os.close(held))
         return await asyncio.wrap_future(writing)
 
     def close(self) -> None:
-        """A write that is on goes on; nobody waits for it."""
+        """A shard that is being written stays unwritten. No caller waits for a thread; each ends with its call's timeout."""
+        self._ending.set()
         self._small.shutdown(wait=False, cancel_futures=True)
         self._large.shutdown(wait=False, cancel_futures=True)
 
-    async def _in(self, pool: ThreadPoolExecutor, call: Callable[[Any], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(pool, lambda: call(self._opened()))
+    def _begun(self, call: Callable[[Any], T], pool: ThreadPoolExecutor | None = None) -> Future[T]:
+        try:
+            return (pool or self._small).submit(lambda: call(self._opened()))
+        except RuntimeError as error:  # closed
+            raise StoreRefused("unavailable", "the sidecar is shutting down") from error
 
     def _opened(self) -> Any:
         """The client, which threads may share. Two that make it at once make two, of which one stays."""
@@ -157,8 +185,9 @@ class SharedStore:
 class _CheckedFile:
     """A shard's file as the SDK reads a body: by ``read``, ``seek`` and ``tell``. Raises ``OSError`` where a segment has other bytes."""
 
-    def __init__(self, descriptor: int, length: int, segment_bytes: int, sums: Sequence[int]) -> None:
+    def __init__(self, descriptor: int, length: int, segment_bytes: int, sums: Sequence[int], ending: threading.Event) -> None:
         self.wrong = False
+        self._ending = ending
         self._descriptor = descriptor
         self._length, self._segment_bytes, self._sums = length, segment_bytes, sums
         self._at = 0
@@ -168,6 +197,8 @@ class _CheckedFile:
         return self._length
 
     def read(self, size: int = -1) -> bytes:
+        if self._ending.is_set():
+            raise OSError("the sidecar is shutting down")
         end = min(self._length, (self._at // self._segment_bytes + 1) * self._segment_bytes)  # of the segment: each is judged at its end
         data = os.pread(self._descriptor, min(end - self._at, 1 << 20 if size < 0 else size), self._at)
         if not data and self._at < self._length:

@@ -7,6 +7,7 @@ does not notice.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections import OrderedDict
@@ -101,10 +102,18 @@ class Fetcher:
 
     @asynccontextmanager
     async def ask(
-        self, shard: Shard, want: ByteRange | None, pin: Pin, need: SlotNeed, retry_budget: RetryBudget | None = None
+        self,
+        shard: Shard,
+        want: ByteRange | None,
+        pin: Pin,
+        need: SlotNeed,
+        retry_budget: RetryBudget | None = None,
+        *,
+        alone: bool = False,
     ) -> AsyncIterator[tuple[OriginBody, Slot]]:
-        """One request, in its turn; the origin's limiter learns how it went. The shared tier is asked first, where there is one."""
-        if self.shared is not None:
+        """One request, in its turn; the origin's limiter learns how it went. The shared tier is asked first, where there is one, but not
+        for one reader ``alone``: a whole segment would wait in memory for it."""
+        if self.shared is not None and not alone:
             async with self.shared.asked(shard, want, pin, need) as found:
                 if found is not None:
                     yield found
@@ -113,6 +122,8 @@ class Fetcher:
             slot.brings_bytes()
             async with self._origins[shard.url.scheme].read(shard, want, pin) as body:
                 self._answers(shard, slot)
+                if self.shared is not None:
+                    self.shared.answered(shard, pin, body.version)
                 yield body, slot
 
     async def version(self, shard: Shard, needed: SlotNeed) -> Version:
@@ -120,14 +131,17 @@ class Fetcher:
         retry_budget = self.retry_budget(shard.origin)
         while True:
             try:
-                return await self.head(shard, needed, retry_budget)
+                return await self.head(shard, needed, retry_budget=retry_budget)
             except OriginLied as error:
                 await self.again(shard, error, retry_budget)
 
-    async def head(self, shard: Shard, needed: SlotNeed, retry_budget: RetryBudget | None = None) -> Version:
-        """As ``Origin.head``, in its turn."""
+    async def head(
+        self, shard: Shard, needed: SlotNeed, within_s: float | None = None, *, retry_budget: RetryBudget | None = None
+    ) -> Version:
+        """As ``Origin.head``, in its turn; ``within_s`` of that turn, else TimeoutError."""
         async with self._turn(shard, needed, retry_budget) as slot:
-            version = await self._origins[shard.url.scheme].head(shard)
+            async with asyncio.timeout(within_s):
+                version = await self._origins[shard.url.scheme].head(shard)
             self._answers(shard, slot)
             return version
 
@@ -174,6 +188,8 @@ class Fetcher:
     def hurried(self, origin: str) -> None:
         """Something that waits for its turn is needed sooner now."""
         self._limiters.of(origin).wake()
+        if self.shared is not None:
+            self.shared.hurried()
 
     async def stream(
         self,
@@ -203,7 +219,7 @@ class Fetcher:
             before, framed = position, True
             try:
                 want = ByteRange(position, None if end is None else end - 1) if entry.ranged else None
-                asking = self.ask(shard, want, entry.version.pin, need, budget) if answer is None else answer.taken()
+                asking = self.ask(shard, want, entry.version.pin, need, budget, alone=alone) if answer is None else answer.taken()
                 answer = None
                 async with asking as (body, slot):
                     self._judge(entry, body, want)
