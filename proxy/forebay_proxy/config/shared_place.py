@@ -11,7 +11,7 @@ _OPTIONS = frozenset({"endpoint", "profile", "region"})
 
 
 class SharedPlace:
-    """A prefix of a bucket. Raises ``ValueError`` for what names none."""
+    """A prefix of a bucket. Raises ``ValueError`` for what names none; it repeats nothing, as there may be a password in it."""
 
     def __init__(self, text: str) -> None:
         place, mark, query = text.partition("?")
@@ -21,9 +21,9 @@ class SharedPlace:
             self.bucket, self.prefix = url.authority, url.key().removesuffix("x")
             self.shard("x")
         except InvalidShardUrl as error:
-            raise ValueError(f"{text!r} is no place in an S3 store ({error}); one is s3://cluster-cache/forebay") from None
+            raise ValueError(f"that is no place in an S3 store ({error}); one is s3://cluster-cache/forebay") from None
         if url.scheme != "s3" or set(self.options) - _OPTIONS:
-            raise ValueError(f"{text!r} is no place in an S3 store; one is s3://bucket/prefix, with ?endpoint=…&profile=…&region=… at most")
+            raise ValueError("that is no place in an S3 store; one is s3://bucket/prefix, with ?endpoint=…&profile=…&region=… at most")
 
     def __repr__(self) -> str:
         return f"<SharedPlace {self}>"

@@ -384,7 +384,7 @@ class SharedTier:
 
     def to_write(self, name: str, version: Version) -> bool:
         """Whether this version of the shard is to be written: it was fetched from afar, and the tier does not have it."""
-        return self._unwritten(name, version) is not None and self._clock() >= self._writing.until
+        return self._unwritten(name, version) is not None and self._clock() >= max(self._reading.until, self._writing.until)
 
     def _unwritten(self, name: str, version: Version) -> _Known | None:
         known = self._known.get(name)
