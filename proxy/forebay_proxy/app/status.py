@@ -263,9 +263,11 @@ class StatusReport:
         """``/v1/status``, less what the server knows itself (state, url, socket); plans as in ``/v1/plans``, the first ones."""
         info, waits = self._info, self._cache.readers.waits
         usage, plans, meters = self.usage(), self._plans.page(), self._telemetry.meters.rows()
+        shared = None if self._parts.fetcher.shared is None else self._parts.fetcher.shared.status()
         said = verdict(
             waits, self._telemetry.board, readers=usage.readers, disk_state=usage.disk_state, disk_reason=self._cache.disk.reason,
             in_flight=usage.origins, refused=self._telemetry.recent_errors.lately(), meters=meters,
+            shared_trouble=next(iter(shared["troubles"]), "") if shared else "",
         )  # fmt: skip
         return {
             "verdict": said,
@@ -289,7 +291,7 @@ class StatusReport:
             "waited_share": waits.share(),
             "recent_errors": self._telemetry.recent_errors.rows(),
             "origins": self._telemetry.board.rows(usage.origins),
-            "shared": None if self._parts.fetcher.shared is None else self._parts.fetcher.shared.status(),
+            "shared": shared,
             "readers": list(self._reader_rows()),
             "plans": plans["plans"],
             "plans_total": plans["total"],

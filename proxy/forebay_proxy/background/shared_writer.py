@@ -31,7 +31,7 @@ class SharedWriter:
     def __init__(self, tier: SharedTier, cache: ShardCache) -> None:
         self._tier = tier
         self._cache = cache
-        self._waiting: OrderedDict[str, None] = OrderedDict()  # keys
+        self._waiting: OrderedDict[str, str] = OrderedDict()  # names of shards, by key
         self._come = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -40,9 +40,9 @@ class SharedWriter:
     def completed(self, fact: ShardCompleted) -> None:
         entry = fact.entry
         if self._tier.to_write(entry.name, entry.version):
-            self._waiting[entry.key] = None
+            self._waiting[entry.key] = entry.name
             if len(self._waiting) > MOST_WAITING:
-                self._waiting.popitem(last=False)
+                self._tier.let_go(self._waiting.popitem(last=False)[1])
             self._come.set()
         else:
             self._tier.let_go(entry.name)
@@ -53,9 +53,12 @@ class SharedWriter:
             await self._come.wait()
             self._come.clear()
             while self._waiting:
-                entry = self._cache.room.entries.get(self._waiting.popitem(last=False)[0])
-                if entry is not None and self._tier.to_write(entry.name, entry.version):
+                key, name = self._waiting.popitem(last=False)
+                entry = self._cache.room.entries.get(key)
+                if entry is not None and self._tier.to_write(name, entry.version):
                     await self._write(entry)
+                else:  # it has left the cache already, or the tier is in trouble
+                    self._tier.let_go(name)
 
     async def _write(self, entry: Entry) -> None:
         try:

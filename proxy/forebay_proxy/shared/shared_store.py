@@ -80,7 +80,7 @@ class SharedStore:
 
         Who is cancelled meanwhile leaves none behind.
         """
-        how = {"IfMatch": instead} if instead else {"IfNoneMatch": "*"}
+        how = {"IfMatch": instead.strip('"')} if instead else {"IfNoneMatch": "*"}  # without quotes: the RADOS gateway compares it so
         taking = self._begun(lambda client: self._put(client, name, data, how))
 
         def unwanted(taken: Future[bool]) -> None:
@@ -116,8 +116,10 @@ class SharedStore:
         try:
             client.put_object(Bucket=self.place.bucket, Key=self.place.key(name), Body=data, **how)
         except Exception as error:
-            if how and (_code(error) in _EXISTS or ("IfMatch" in how and _code(error) in _ABSENT)):
+            if how and _code(error) in _EXISTS:
                 return False
+            if "IfMatch" in how and (_code(error) in _ABSENT or _status(error) == 500):
+                return False  # gone meanwhile; or, says the RADOS gateway, written by another at the same time
             raise _refusal(error) from error
         return True
 
@@ -223,6 +225,11 @@ class _CheckedFile:
         return self._at
 
 
+def _status(error: Exception) -> int:
+    response: dict[str, Any] = getattr(error, "response", None) or {}
+    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
 def _code(error: Exception) -> str:
     response: dict[str, Any] = getattr(error, "response", None) or {}
     return str(response.get("Error", {}).get("Code", ""))[:64]
@@ -230,8 +237,7 @@ def _code(error: Exception) -> str:
 
 def _refusal(error: Exception) -> StoreRefused:
     """What a write's failure means, in words without a URL: the SDK's own name endpoints and keys."""
-    response: dict[str, Any] = getattr(error, "response", None) or {}
-    status, code = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0), _code(error)
+    status, code = _status(error), _code(error)
     said = f"the store answered {status} {code}".strip() if status else type(error).__name__
     if status == 507 or code in ("QuotaExceeded", "EntityTooLarge", "ServiceQuotaExceededException", "XMinioStorageFull"):
         return StoreRefused("full", said)

@@ -27,7 +27,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import xxhash
@@ -468,8 +468,14 @@ class SharedTier:
 
     async def _give_back(self, known: _Known) -> None:
         known.mine = False
-        if self._mine.pop(known.name, None) is not None:
+        if known.name not in self._mine:
+            return
+        try:
             await self.store.delete(known.name + LEASE)
+        except StoreRefused:
+            self._mine.pop(known.name, None)
+            raise
+        self._mine.pop(known.name, None)  # not of who is cancelled: ``aclose`` tries it again
 
     # Trouble
 
@@ -505,7 +511,7 @@ class SharedTier:
         setattr(self.counts, name, getattr(self.counts, name) + 1)
         self._events.emit(SharedAnswered(result))
 
-    def status(self) -> dict[str, object]:
+    def status(self) -> dict[str, Any]:
         """``shared`` of ``/v1/status``."""
         now, counts = self._clock(), self.counts
         troubles = [trouble.cause for trouble in (self._reading, self._writing) if trouble.until > now]

@@ -18,17 +18,18 @@ NORMAL = "normal"
 
 def verdict(
     waits: Waits, board: OriginBoard, *, readers: int, disk_state: str, disk_reason: str, in_flight: Mapping[str, int],
-    refused: tuple[str, float] | None = None, meters: Sequence[Mapping[str, Any]] = (),
+    refused: tuple[str, float] | None = None, meters: Sequence[Mapping[str, Any]] = (), shared_trouble: str = "",
 ) -> str:  # fmt: skip
     """What a person should know first: a rank that waits for one without batches, why training waits, who waits for what, the cache disk;
     else that all is well.
 
     ``refused``: the last error that a client was given, and how many seconds ago, if that was lately. ``meters``: the rows of
-    ``MeterBoard``. Readers' waits that training does not feel are hidden by prefetch, and it is said that they are.
+    ``MeterBoard``. Readers' waits that training does not feel are hidden by prefetch, and it is said that they are. ``shared_trouble``:
+    why the shared tier is left alone now; it may be why readers wait.
     """
     if unequal := next((row["unequal"] for row in meters if row.get("unequal")), ""):
         return f"training stands: {unequal}"
-    readers_wait = _readers(waits, board, readers, disk_state, disk_reason, in_flight, refused)
+    readers_wait = _readers(waits, board, readers, disk_state, disk_reason, in_flight, refused, shared_trouble)
     share, said = max(map(_stall, _present(meters)), default=(0.0, ""), key=lambda each: each[0])
     if not said:
         return readers_wait
@@ -60,10 +61,12 @@ def _stall(row: Mapping[str, Any]) -> tuple[float, str]:
 
 def _readers(
     waits: Waits, board: OriginBoard, readers: int, disk_state: str, disk_reason: str, in_flight: Mapping[str, int],
-    refused: tuple[str, float] | None,
+    refused: tuple[str, float] | None, shared_trouble: str,
 ) -> str:  # fmt: skip
     """Of the readers, as far as the sidecar sees them."""
     told = _waiting(waits, board) or _waited(waits, board, in_flight)
+    if told and shared_trouble:
+        told += f"; the shared tier is not used for a while: {shared_trouble}"
     if disk_state != NORMAL:
         told = f"the cache disk is {disk_state} ({disk_reason}): bytes pass through memory" + (f"; {told}" if told else "")
     if told:

@@ -52,7 +52,10 @@ def test_no_cut_and_no_changed_byte_is_believed(manifest: Manifest, data: st.Dat
 
 
 @settings(max_examples=examples(100))
-@given(st.binary(max_size=60) | st.sampled_from([b"null", b"[]", b"{}", b'"x"', b"1e999", b"[" * 100_000, b'{"sums": 3}', b'{"sums": "\\ud800"}']))
+@given(
+    st.binary(max_size=60)
+    | st.sampled_from([b"null", b"[]", b"{}", b'"x"', b"1e999", b"[" * 100_000, b'{"sums": 3}', b'{"sums": "\\ud800"}'])
+)
 def test_any_other_object_is_refused(data: bytes) -> None:
     with pytest.raises(NotOurs):
         read(data, Manifest("https://o/a", 'etag:"a"', 1, SEGMENT, (1,), '"x"'))

@@ -148,7 +148,11 @@ KEYS = {"AWS_ACCESS_KEY_ID": "visible", "AWS_SECRET_ACCESS_KEY": "invisible", "A
 
 def refusal(status: str, code: str) -> bytes:
     body = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
-    return b"HTTP/1.1 %s\r\nContent-Type: application/xml\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (status.encode(), len(body), body)
+    return b"HTTP/1.1 %s\r\nContent-Type: application/xml\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (
+        status.encode(),
+        len(body),
+        body,
+    )
 
 
 @pytest.mark.parametrize(
@@ -227,7 +231,6 @@ async def test_clients_may_not_ask_its_store(moto: S3Server, monkeypatch: pytest
         await store.put("x", b"y")
         assert await store.get("x") == b"y"
         for url in (f"{moto.url}/tier/p/x", f"s3://tier/p/x?endpoint={moto.url}"):
-            with pytest.raises(Exception, match="origin|endpoint|address"):
+            with pytest.raises(Exception, match=r"origin|endpoint|address"):
                 async with origins.by_scheme[url.partition(":")[0]].read(Shard.of(parse_origin_url(url)), ByteRange(0, 0), Pin()):
                     pass
-

@@ -16,13 +16,16 @@ from support.cancelling import at_each_await
 from support.fake_origin import FakeOrigin, reset
 from support.house import LAYOUT, SEGMENT, FakeClock, World, building, data_of, shard_of, until
 from support.shared_stores import FakeSharedStore
+from xxhash import xxh3_64_intdigest
 
 from forebay_proxy.background.shared_writer import SharedWriter
 from forebay_proxy.cache.resident.facts import ShardCompleted
 from forebay_proxy.core.errors import OriginTimeout, OriginUnavailable
+from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.origins import SharedFailed
 from forebay_proxy.core.shard import ByteRange, Pin, SparseRange
 from forebay_proxy.shared import shared_tier
+from forebay_proxy.shared.manifest import Manifest, object_name
 from forebay_proxy.shared.shared_tier import ACTIVE_S, DEMAND_WAIT_S, LEASE_S, MOST_AWAY_S, RENEW_S, WAIT_S, SharedTier
 from forebay_proxy.transfer.limiter import AHEAD
 from forebay_proxy.transfer.single_flight import Urgency
@@ -38,7 +41,13 @@ async def node(path: Path, store: FakeSharedStore, origin: FakeOrigin, **how: An
     async with building(path, origin=origin, **how) as world:
         fetcher = world.parts.fetcher
         tier = fetcher.shared = SharedTier(
-            store, LAYOUT, fetcher.head, world.events, clock=world.clock, sleep=world.clock.sleep, chance=random.Random(3)  # type: ignore[arg-type]
+            store,
+            LAYOUT,
+            fetcher.head,
+            world.events,
+            clock=world.clock,
+            sleep=world.clock.sleep,
+            chance=random.Random(3),  # type: ignore[arg-type]
         )
         writer = SharedWriter(tier, world.cache)
         world.events.on(ShardCompleted, writer.completed)
@@ -156,14 +165,12 @@ async def tier_alone(store: FakeSharedStore, far: FakeOrigin | None = None) -> A
         store.clock.advance(seconds)  # type: ignore[attr-defined]  # both go as fast, and know nothing of one another
         await clock.sleep(seconds)
 
-    from forebay_proxy.core.events import Events  # noqa: PLC0415
-
     yield SharedTier(store, LAYOUT, head, Events(), clock=clock, sleep=sleep, chance=random.Random(3)), heads  # type: ignore[arg-type]
 
 
-async def looked(tier: SharedTier, need: float = 0.0, pin: Pin = Pin()) -> bool:
+async def looked(tier: SharedTier, need: float = 0.0, pin: Pin | None = None) -> bool:
     """An opening; whether the tier had it."""
-    async with tier.asked(shard_of(A), FIRST, pin, Urgency(need)) as found:
+    async with tier.asked(shard_of(A), FIRST, pin or Pin(), Urgency(need)) as found:
         return found is not None
 
 
@@ -488,7 +495,9 @@ async def test_trouble_doubles_the_pause_to_a_minute(store: FakeSharedStore) -> 
         assert tier.status()["troubles"] == []
 
 
-@pytest.mark.parametrize(("refused", "full", "reason"), [({"take": "refused"}, (), "refused"), ({}, (".bytes",), "full"), ({}, (".lease", ".bytes"), "full")])
+@pytest.mark.parametrize(
+    ("refused", "full", "reason"), [({"take": "refused"}, (), "refused"), ({}, (".bytes",), "full"), ({}, (".lease", ".bytes"), "full")]
+)
 async def test_a_store_that_takes_nothing_is_read_all_the_same(
     tmp_path: Path, store: FakeSharedStore, far: FakeOrigin, caplog: Any, refused: Any, full: Any, reason: str
 ) -> None:
@@ -546,9 +555,6 @@ async def test_cancelled_at_each_await_it_holds_nothing(store: FakeSharedStore, 
 
 async def stocked(store: FakeSharedStore, tier: SharedTier, body: bytes) -> None:
     """The tier has the shard."""
-    from forebay_proxy.shared.manifest import Manifest, object_name  # noqa: PLC0415
-    from xxhash import xxh3_64_intdigest  # noqa: PLC0415
-
     version = await tier._head(shard_of(A), Urgency(0.0), 1.0)
     name = object_name(A, version, SEGMENT)
     sums = tuple(xxh3_64_intdigest(body[at : at + SEGMENT]) for at in range(0, LENGTH, SEGMENT))
