@@ -14,12 +14,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from support.lengths import LEFT, LONG
 from support.s3_servers import S3Server, moto, rados_gateway  # noqa: F401
 from support.scripted_origin import ScriptedOrigin, in_a_thread
 from support.sidecar import Sidecar, running, small_segments, wait_until
 
 SEGMENT = 1 << 16
 PROGRAM = small_segments(SEGMENT)
+if not LONG:
+    LEFT.append("a shared tier whose gateway is killed, and one with two sizes of segments")
 SHARDS = 6
 
 
@@ -126,7 +129,7 @@ def put(store: S3Server, bucket: str, key: str, data: bytes) -> None:
         client.put_object(Bucket=bucket, Key=key, Body=data)
 
 
-@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGSTOP, *([signal.SIGKILL] if LONG else [])])
 def test_the_gateway_goes_in_mid_epoch(tmp_path: Path, rados_gateway: S3Server, far: ScriptedOrigin, number: signal.Signals) -> None:  # noqa: F811
     """Every byte is right, and who was about to ask the gateway waits a second for it, once: then the origin is asked."""
     bucket = bucket_of(rados_gateway, f"gone-{number}")
@@ -229,6 +232,7 @@ def test_somebody_elses_objects(tmp_path: Path, rados_gateway: S3Server, far: Sc
     assert objects(rados_gateway, bucket, "holiday.jpg")
 
 
+@pytest.mark.skipif(not LONG, reason="in a long run")
 def test_another_segment_size(tmp_path: Path, rados_gateway: S3Server, far: ScriptedOrigin) -> None:  # noqa: F811
     """Sidecars that cut shards in another way have objects of their own, and do not read those of the others."""
     bucket = bucket_of(rados_gateway, "sizes")
