@@ -68,7 +68,6 @@ LOOK_S = 1.0  # how often a waiting one looks whether the lease is old
 AWAY_S, MOST_AWAY_S = 5.0, 60.0  # the tier is left alone after trouble; twice as long each time that it fails again
 MOST_KNOWN = 16384  # shards; 1 kB each and 8 bytes a segment
 MOST_UNLIKE = 1024  # origins
-_SCHEMES = frozenset({"http", "https", "s3", "gs", "hf"})
 
 
 @dataclass(slots=True)
@@ -213,7 +212,7 @@ class SharedTier:
         """Whole segments only: no smaller part has a checksum. One byte is asked for by who wants to know the version."""
         if want is None or isinstance(want, SparseRange) or want.last in (None, want.first) or want.first % self._layout.segment_bytes:
             return False
-        if shard.credential or shard.url.scheme not in _SCHEMES or self.store.place.holds(shard):
+        if shard.credential or shard.url.scheme == "file" or self.store.place.holds(shard):
             return False
         return self._clock() >= max(self._reading.until, self._unlike.get(shard.origin, 0.0))
 
