@@ -385,10 +385,11 @@ async def test_a_head_that_fails(tmp_path: Path, store: FakeSharedStore, far: Fa
 async def test_other_fields_of_the_head(tmp_path: Path, store: FakeSharedStore, far: FakeOrigin) -> None:
     """Another length under the same ETag: nothing is written under the wrong name, and readers have every byte."""
     far.head_version = replace(far.remotes[A].version, length=LENGTH - 1)
-    async with node(tmp_path / "a", store, far) as (world, _):
+    async with node(tmp_path / "a", store, far) as (world, tier):
         assert await world.get(A) == data_of(LENGTH)
         await world.quiet()
-    assert (store.of(".json"), store.of(".bytes")) == ([], [])
+        assert not tier.to_write(A, world.resolver.versions.current[A].version)
+        assert (store.of(".json"), store.of(".bytes")) == ([], [])
 
 
 # Wrong, foreign, gone
