@@ -258,7 +258,7 @@ class Settings(BaseModel):
     )
     log_level: LogLevel = _setting("info", "Least severe log lines that are written; info is a few lines an hour.", metavar="LEVEL")
     log_format: LogFormat = _setting(
-        "human", "How log lines are written; human, as people read them at night, json (an object each) for a log collector.", metavar="human|json",
+        "human", "How log lines are written; human for people, json (an object a line) for a log collector.", metavar="human|json",
     )
     # fmt: on
 
