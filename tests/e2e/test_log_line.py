@@ -56,4 +56,4 @@ def test_the_line_is_about_all_ranks_of_the_node(tmp_path: Path) -> None:
         wait_until(lambda: sidecar.metric("forebay_rank_steps_total", job="two") == 120)
         stalls = [sidecar.metric("forebay_stall_seconds_total", job="two", rank=rank, cause="map") for rank in "01"]
         assert stalls[1] > 1.5 > stalls[0]
-        assert "(two rank 1, worker 0)" in sidecar.status()["verdict"]
+        assert "(two rank 1, worker 0)" in sidecar.status()["verdict"]["sentence"]

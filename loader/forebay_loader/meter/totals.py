@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Dict, Mapping, Optional, Tuple
 
+from forebay_proxy.wire.protocol.verdict import Levels, Verdict, verdict
+
 __all__ = ["StallTotals", "WorkerStall"]
 
 NO_STALL = 0.02  # of the wall time: less is the cost of handing a batch over, and no reason to look for one
@@ -89,6 +91,13 @@ class StallTotals:
     def slowest_shard(self) -> str:
         return "" if self.slowest is None else self.slowest.shard
 
+    @property
+    def verdict(self) -> Verdict:
+        """How bad it is, and what to do; as far as this process sees it (the sidecar's page knows more of origins)."""
+        stalls = {**self.stall_s, "other": self.stall_s.get("other", 0.0) + self.pending_s}
+        where = self._where().strip(" ()")
+        return verdict(Levels(stall_s=stalls, wall_s=self.wall_s, who=where, workers=len(self.workers) or None, span="of the time"))
+
     def since(self, earlier: StallTotals) -> StallTotals:
         """What was added since ``earlier``, totals of the same process."""
         before = {one.pid: one.stall_s for one in earlier.workers}
@@ -119,7 +128,8 @@ class StallTotals:
         found = f"stall {100 * self.share:.1f} % of {self.wall_s:.0f} s"
         if self.share < NO_STALL:
             return f"{found}: the trainer sets the pace"
-        return f"{found}: {self._causes()}{self._where()}"
+        do = self.verdict.do
+        return f"{found}: {self._causes()}{self._where()}{f'; {do}' if do else ''}"
 
     def _causes(self) -> str:
         total = self.total_stall_s

@@ -91,7 +91,7 @@ def _read(where: str, table: "dict[str, Any]", job: str) -> Status:
         min(seconds) if seconds else None,
         len(table.get("readers", ())),
         (*_its_trouble(table, cache), *_own_trouble()),
-        str(table.get("verdict") or ""),
+        str((table.get("verdict") or {}).get("sentence", "")),
     )
 
 

@@ -21,14 +21,15 @@ from forebay_proxy.core.shard import shown_set
 from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
 from forebay_proxy.server.http.plan_route import MOST_ROWS
 from forebay_proxy.telemetry.counters import Counters, PlanAdherence
+from forebay_proxy.telemetry.levels import Lately, levels_of
 from forebay_proxy.telemetry.meter_board import MeterBoard
 from forebay_proxy.telemetry.origin_board import OriginBoard
 from forebay_proxy.telemetry.prometheus.metrics import Metrics
 from forebay_proxy.telemetry.troubles import RecentErrors, Troubles
 from forebay_proxy.telemetry.usage import PeakBytes, Usage
-from forebay_proxy.telemetry.verdict import verdict
 from forebay_proxy.telemetry.waits import OPENING, why
 from forebay_proxy.wire.protocol.plan import ReaderName
+from forebay_proxy.wire.protocol.verdict import verdict
 from forebay_proxy.wire.protocol.version import VERSION
 
 __all__ = ["Lead", "PlanStatus", "ServiceInfo", "StatusReport", "TelemetryParts"]
@@ -47,6 +48,7 @@ class TelemetryParts:
     recent_errors: RecentErrors
     troubles: Troubles
     meters: MeterBoard
+    lately: Lately
 
     @classmethod
     def build(cls, events: Events, clock: Callable[[], float], segment_bytes: int) -> TelemetryParts:
@@ -55,9 +57,9 @@ class TelemetryParts:
         troubles = Troubles(clock, segment_bytes, lambda: counters.bypassed)
         parts = cls(
             counters, PlanAdherence(), Metrics(version=VERSION), OriginBoard(clock), RecentErrors(time.time), troubles,
-            MeterBoard(events, clock),
+            MeterBoard(events, clock), Lately(clock),
         )  # fmt: skip
-        for part in (parts.counters, parts.adherence, parts.metrics, parts.board, parts.recent_errors):
+        for part in (parts.counters, parts.adherence, parts.metrics, parts.board, parts.recent_errors, parts.lately):
             events.listen(part.listen, part.kinds)
         return parts
 
@@ -264,13 +266,14 @@ class StatusReport:
         info, waits = self._info, self._cache.readers.waits
         usage, plans, meters = self.usage(), self._plans.page(), self._telemetry.meters.rows()
         shared = None if self._parts.fetcher.shared is None else self._parts.fetcher.shared.status()
-        said = verdict(
-            waits, self._telemetry.board, readers=usage.readers, disk_state=usage.disk_state, disk_reason=self._cache.disk.reason,
-            in_flight=usage.origins, refused=self._telemetry.recent_errors.lately(), meters=meters,
-            shared_trouble=next(iter(shared["troubles"]), "") if shared else "",
+        levels = levels_of(
+            waits, self._telemetry.board, self._telemetry.lately, readers=usage.readers,
+            disk="" if usage.disk_state == "normal" else self._cache.disk.reason, in_flight=usage.origins, plans=plans["total"],
+            passes=any((plan["epoch"] or 0) > 0 for plan in plans["plans"]), refused=self._telemetry.recent_errors.lately(), meters=meters,
+            shared=next(iter(shared["troubles"]), "") if shared else "",
         )  # fmt: skip
         return {
-            "verdict": said,
+            "verdict": verdict(levels).as_json(),
             "forebay": VERSION,
             "instance": self._instance,
             "host": socket.gethostname(),

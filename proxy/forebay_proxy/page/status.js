@@ -106,7 +106,7 @@ function showDisk(cache) {
 
 function show(status) {
   document.title = `Forebay \u00B7 ${status.host ?? status.url}${status.state === "ready" ? "" : ` \u00B7 ${status.state}`}`;
-  setText("verdict", status.verdict ?? "");
+  setText("verdict", status.verdict?.sentence ?? "");
   setText("state", status.state);
   byId("state").className = `badge ${status.state}`;
   setText("where", `${status.url} · ${status.cache_dir}`);

@@ -45,6 +45,7 @@ class OriginState:
     last_error: str = ""
     last_error_at: float | None = None
     asked_again: bool = False  # after an error of that kind, which nothing good has followed yet
+    failing_since: float | None = None  # the first error of those that nothing good has followed yet
     _seconds: deque[_Second] = field(default_factory=lambda: deque(maxlen=MINUTE_S))
 
     def second(self, now: float) -> _Second:
@@ -70,7 +71,7 @@ class OriginBoard:
     """The origins heard from last. Not thread-safe: the event loop's only."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+        self.clock = clock
         self._origins: OrderedDict[str, OriginState] = OrderedDict()
         self._hears: dict[type, Callable[[Any], None]] = {
             FetchRetried: self._retried,
@@ -105,12 +106,12 @@ class OriginBoard:
     def refusals(self, origin: str) -> dict[int, int]:
         """How often ``origin`` said no in the last minute, by status, the most frequent first; 0: it did not answer."""
         state = self._origins.get(origin)
-        codes = state.codes(self._clock()) if state else {}
+        codes = state.codes(self.clock()) if state else {}
         return {code: count for code, count in codes.items() if code == 0 or code >= 400}
 
     def busiest(self) -> tuple[str, float] | None:
         """The origin that brings most now, and its bytes a second; None while none is known."""
-        now = self._clock()
+        now = self.clock()
         rates = ((origin, state.rate_bytes_s(now)) for origin, state in self._origins.items())
         return max(rates, key=lambda rate: rate[1], default=None)
 
@@ -120,7 +121,7 @@ class OriginBoard:
 
     def rows(self, in_flight: Mapping[str, int]) -> list[dict[str, object]]:
         """``origins`` of ``/v1/status``, the one heard from last first. Ages are seconds."""
-        now = self._clock()
+        now = self.clock()
         return [self._row(origin, state, in_flight.get(origin, 0), now) for origin, state in reversed(self._origins.items())]
 
     def _row(self, origin: str, state: OriginState, in_flight: int, now: float) -> dict[str, object]:
@@ -141,27 +142,29 @@ class OriginBoard:
         }
 
     def _answered(self, fact: OriginAnswered) -> None:
-        state, now = self._of(fact.origin), self._clock()
+        state, now = self._of(fact.origin), self.clock()
         state.requests += 1
         state.last_code = fact.code
         if fact.code:
             state.last_answer_at = now
         if 0 < fact.code < 400:
-            state.asked_again = False
+            state.asked_again, state.failing_since = False, None
         state.second(now).codes[fact.code] += 1
 
     def _brought(self, fact: OriginBytes) -> None:
         state = self._of(fact.origin)
-        state.asked_again = False
+        state.asked_again, state.failing_since = False, None
         state.bytes += fact.count
-        state.second(self._clock()).bytes += fact.count
+        state.second(self.clock()).bytes += fact.count
 
     def _failed(self, fact: OriginFailed) -> None:
         state = self._of(fact.origin)
         state.failures += 1
         state.throttled += fact.reason == "throttled"
         state.asked_again = fact.reason not in _ANSWERS
-        state.last_error, state.last_error_at = fact.cause or fact.reason, self._clock()
+        state.last_error, state.last_error_at = fact.cause or fact.reason, self.clock()
+        if state.asked_again and state.failing_since is None:
+            state.failing_since = state.last_error_at
 
     def _retried(self, fact: FetchRetried) -> None:
         self._of(fact.origin).retries += 1

@@ -14,7 +14,8 @@ FOUND = StallTotals(
 
 def test_one_true_sentence() -> None:
     """Reader wait is no part of it."""
-    assert str(FOUND) == "stall 21.9 % of 120 s: 96 % decode (worker 3, shard s3://b/00017.tar)"
+    assert str(FOUND).startswith("stall 21.9 % of 120 s: 96 % decode (worker 3, shard s3://b/00017.tar); workers decode: let more")
+    assert (FOUND.verdict.severity, FOUND.verdict.cause, FOUND.verdict.line) == ("act", "decode", "num_workers=3")
 
 
 def test_no_stall_to_speak_of() -> None:

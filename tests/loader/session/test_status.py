@@ -62,7 +62,7 @@ def test_what_readers_wait_for_is_said() -> None:
         waits = "a reader waits for https://o, 12 s by now: 503"
         fake.status = {
             **fake.status,
-            "verdict": waits,
+            "verdict": {"sentence": waits, "severity": "act"},
             "errors": 1,
             "recent_errors": [{"error": "shard https://o/a.tar: 404"}, {"error": "x"}],
         }

@@ -71,4 +71,4 @@ async def test_who_read_between_two_looks_was_there(tmp_path: Path) -> None:
         telemetry.counters.listen(RequestDone("GET", 200, RequestOutcome.HIT, 10, 0.001, 0.001))
         assert [asked.readers_lately(), asked.readers_lately()] == [1, 0]
         telemetry.recent_errors.listen(RequestFailed(404, "shard s3://b/a.tar: not there"))
-        assert asked.status()["verdict"].endswith("was told: shard s3://b/a.tar: not there")
+        assert asked.status()["verdict"]["sentence"].endswith("was told: shard s3://b/a.tar: not there")

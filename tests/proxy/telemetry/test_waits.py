@@ -12,7 +12,6 @@ from forebay_proxy.core.events import Event, Events
 from forebay_proxy.core.facts.origins import OriginAnswered, OriginFailed
 from forebay_proxy.core.facts.requests import ReaderWaited
 from forebay_proxy.telemetry.origin_board import OriginBoard
-from forebay_proxy.telemetry.verdict import verdict
 from forebay_proxy.telemetry.waits import OPENING, READING, LongWaits, Waits
 
 A = "https://o/a.tar"
@@ -127,9 +126,6 @@ class Watched:
         self.board = OriginBoard(self.clock)
         self.long = LongWaits(self.waits, self.board, self.clock)
 
-    def verdict(self, disk_state: str = "normal") -> str:
-        return verdict(self.waits, self.board, readers=1, disk_state=disk_state, disk_reason="no space left", in_flight={O: 2})
-
 
 def test_a_long_wait_is_one_warning_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:
     """Not before five seconds, not for each reader, not each second; the URL's query is not shown; the end is told."""
@@ -176,31 +172,3 @@ def test_a_wait_without_an_error_says_what_is_known(caplog: pytest.LogCaptureFix
             watched.long.look()
     assert "has not answered yet" in caplog.messages[0]
     assert "is slow" in caplog.messages[1]
-
-
-def test_the_verdict_names_who_keeps_readers_waiting() -> None:
-    """A long wait first, with what the origin says and how often; then the last minute's share; then that all is well."""
-    watched = Watched()
-    assert watched.verdict() == "data arrives as fast as it is read: readers waited 0.0 % of the last minute"
-    with watched.waits.waiting(reader(), f"{O}/a.tar", O, OPENING):
-        for _ in range(12):
-            watched.clock.advance(1)
-            watched.board.listen(OriginAnswered(O, "GET", 503, 0.1))
-            watched.board.listen(OriginFailed(O, "throttled", "503 Service Unavailable"))
-            watched.waits.look(1)
-        assert watched.verdict() == f"a reader waits for {O}, 12 s by now: 503 Service Unavailable (12 x 503 in the last minute)"
-    assert watched.verdict() == f"readers waited 100 % of the last minute; {O} brings 0 B/s now, 2 requests in the air"
-    assert watched.verdict("down").startswith("the cache disk is down (no space left): bytes pass through memory; readers waited 100 %")
-    idle = verdict(watched.waits, watched.board, readers=1, disk_state="normal", disk_reason="", in_flight={})
-    assert idle == "readers waited 100 % of the last minute"  # an origin that is asked for nothing now is not the reason
-
-
-def test_who_was_refused_is_no_silence() -> None:
-    """Nobody reads because nobody is let in: the last refusal stands where a person looks first."""
-    watched = Watched()
-    told = verdict(
-        watched.waits, watched.board, readers=0, disk_state="normal", disk_reason="", in_flight={}, refused=("shard s3://b/a.tar: 403", 3.2)
-    )
-    assert told == "nobody has read in the last minute; who asked last, 3 s ago, was told: shard s3://b/a.tar: 403"
-    silent = verdict(watched.waits, watched.board, readers=0, disk_state="normal", disk_reason="", in_flight={})
-    assert silent == "nobody has read in the last minute"

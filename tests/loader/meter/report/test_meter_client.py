@@ -92,7 +92,7 @@ def test_a_real_sidecar_tells_it_all_again(client: MeterClient, tmp_path: Path, 
         assert node.sidecar.lead_bytes is None
         assert sidecar.metric("forebay_stall_seconds_total", job="job-1", rank="0", cause="decode") == pytest.approx(0.002)
         assert [row["rank"] for row in sidecar.status()["meters"]] == ["0", "1"]
-        assert "training waited 10 % of the last minute, 100 % of that for decode" in sidecar.status()["verdict"]
+        assert "training waited 10 % of the last minute, 100 % of that for decode" in sidecar.status()["verdict"]["sentence"]
         assert json.loads(sidecar.ask("/v1/meter/other"))["ranks"] == []
 
 
@@ -108,6 +108,6 @@ def test_a_rank_that_waits_for_one_without_batches_is_named(client: MeterClient,
         text = node.unequal[NAME]
         assert "after 9; rank 0 stands in step 10 for at least 30 s" in text
         status = sidecar.status()
-        assert status["verdict"].startswith("training stands: rank 1 has had no more batches for 3")
+        assert status["verdict"]["sentence"].startswith("training stands: rank 1 has had no more batches for 3")
         assert "rank 0 stands in step 10" in str(fb.status())
         assert any(name == "ranks" and "rank 0 stands in step 10" in said for name, said in status_rows(status))

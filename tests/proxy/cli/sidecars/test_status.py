@@ -48,11 +48,12 @@ def test_why_it_is_slow_stands_at_the_top(sidecar: FakeSidecar) -> None:
     error = {"at": 1e9, "what": "404", "error": "shard https://o/x.tar: not there", "job": "", "count": 2}
     reader = READER | {"length_bytes": None, "position_bytes": 0, "waited_s": 29.9, "waiting_for": "https://o: 503 Service Unavailable"}
     said = "a reader waits for https://o, 30 s by now: 503 Service Unavailable"
-    found = {"verdict": said, "origins": [origin], "recent_errors": [error], "readers": [reader], "log": "/run/forebay.log"}
+    verdict = {"severity": "act", "sentence": said, "do": "see why", "line": "forebay check URL"}
+    found = {"verdict": verdict, "origins": [origin], "recent_errors": [error], "readers": [reader], "log": "/run/forebay.log"}
     sidecar.status = {**sidecar.status, **found, "chosen": ["cache size 20 GiB"]}
     text = invoke("status").stdout
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert lines[1] == f"now {said}"
+    assert lines[1:4] == [f"now ACT: {said}", "do see why", "type forebay check URL"]
     assert "log /run/forebay.log" in lines
     assert "chosen cache size 20 GiB" in lines
     assert "https://o 1.5 MB/s 3 88 x 503, 1 x no answer 88 89 503 Service Unavailable, 2.0 s ago" in lines

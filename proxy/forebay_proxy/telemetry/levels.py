@@ -1,0 +1,149 @@
+"""What the sidecar knows of the last minute, for the verdict (``wire.protocol.verdict``). Pure; ``Lately`` is a listener of events."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from forebay_proxy.core.events import Event
+from forebay_proxy.core.facts.cache import Evicted
+from forebay_proxy.core.facts.origins import OriginAnswered, OriginBytes, SegmentFetched
+from forebay_proxy.core.shard import shown
+from forebay_proxy.telemetry.origin_board import OriginBoard
+from forebay_proxy.telemetry.waits import LONG_S, Waits
+from forebay_proxy.wire.protocol.verdict import Levels, OriginLevels
+
+__all__ = ["Lately", "levels_of"]
+
+SILENT_S = 15.0
+MINUTE_S = 60
+_FOR_ROOM = frozenset({"plan", "guess"})  # why a segment leaves that a larger cache would have kept
+
+
+@dataclass(slots=True)
+class _Second:
+    """What one second brought."""
+
+    second: int
+    answers: int = 0
+    first_byte_s: float = 0.0
+    segments: int = 0
+    segment_s: float = 0.0
+    came_bytes: int = 0
+    left_bytes: int = 0
+
+
+class Lately:
+    """Sums of the last minute that no other part keeps. Not thread-safe: the event loop's only."""
+
+    kinds = (Evicted, OriginAnswered, OriginBytes, SegmentFetched)
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seconds: deque[_Second] = deque(maxlen=MINUTE_S)
+
+    def __repr__(self) -> str:
+        return f"<Lately {len(self._seconds)} seconds>"
+
+    def listen(self, event: Event) -> None:
+        second = self._now()
+        if type(event) is OriginAnswered:
+            if 0 < event.code < 400:
+                second.answers += 1
+                second.first_byte_s += event.first_byte_s
+        elif type(event) is OriginBytes:
+            second.came_bytes += event.count
+        elif type(event) is SegmentFetched:
+            second.segments += 1
+            second.segment_s += event.seconds
+        elif type(event) is Evicted and event.reason in _FOR_ROOM:
+            second.left_bytes += event.bytes
+
+    def latency_share(self) -> float:
+        """What part of a segment's time passes before its first byte; 0 where nothing came."""
+        answers, segments = self._sum("answers"), self._sum("segments")
+        if not answers or not segments:
+            return 0.0
+        return min(1.0, (self._sum("first_byte_s") / answers) / max(1e-6, self._sum("segment_s") / segments))
+
+    def turnover(self) -> float:
+        """Bytes that left for want of room, as a part of those that came."""
+        came = self._sum("came_bytes")
+        return min(1.0, self._sum("left_bytes") / came) if came else 0.0
+
+    def _sum(self, name: str) -> float:
+        since = self._clock() - MINUTE_S
+        return float(sum(getattr(each, name) for each in self._seconds if each.second >= since))
+
+    def _now(self) -> _Second:
+        now = int(self._clock())
+        if not self._seconds or self._seconds[-1].second != now:
+            self._seconds.append(_Second(now))
+        return self._seconds[-1]
+
+
+def levels_of(
+    waits: Waits, board: OriginBoard, lately: Lately, *, readers: int, disk: str, in_flight: Mapping[str, int], plans: int, passes: bool,
+    refused: tuple[str, float] | None = None, meters: Sequence[Mapping[str, Any]] = (), shared: str = "",
+) -> Levels:  # fmt: skip
+    """``meters``: the rows of ``MeterBoard``; ``disk``: why it is down, "" where it is not; ``passes``: a job has come to its second."""
+    long = [wait for wait in waits if waits.seconds(wait) >= LONG_S]
+    first = min(long, key=lambda wait: wait.since, default=None)
+    waiting = None
+    if first is not None:
+        same = sum(wait.origin == first.origin for wait in long)
+        waiting = (same, waits.seconds(first), shown(first.shard))
+    name = first.origin if first is not None else (board.busiest() or ("", 0.0))[0]
+    row = _worst(meters)
+    return Levels(
+        **({} if row is None else _trainer(row)),
+        readers=readers,
+        waited_share=waits.share(),
+        waiting=waiting,
+        origin=_origin(board, lately, name, in_flight, None if first is None else first.since) if name else None,
+        disk=disk,
+        turnover=lately.turnover(),
+        passes=passes,
+        announced=plans > 0 or not readers,
+        unequal=next((str(each["unequal"]) for each in meters if each.get("unequal")), ""),
+        refused=refused,
+        shared=shared,
+    )
+
+
+def _origin(board: OriginBoard, lately: Lately, name: str, in_flight: Mapping[str, int], since: float | None) -> OriginLevels:
+    state, now = board.get(name), board.clock()
+    if state is None:
+        return OriginLevels(name, in_flight=in_flight.get(name, 0))
+    return OriginLevels(
+        name,
+        error="" if since is None else board.error_since(name, since),
+        failing_s=None if state.failing_since is None else now - state.failing_since,
+        refusals=board.refusals(name),
+        rate_bytes_s=state.rate_bytes_s(now),
+        in_flight=in_flight.get(name, 0),
+        latency_share=lately.latency_share(),
+    )
+
+
+def _worst(meters: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The process that waited most, of those that train now: one that waits for a batch tells of it every 10 s; another may be in a long
+    step, or was killed. Where none does, of those that have ended."""
+    running = [row for row in meters if not row.get("ended")]
+    present = [row for row in running if row.get("silent_s", 0.0) <= SILENT_S] or running or [*meters]
+    told = [row for row in present if row["lately"]["wall_s"]]
+    return max(told, key=lambda row: sum(row["lately"]["stall_s"].values()) / row["lately"]["wall_s"], default=None)
+
+
+def _trainer(row: Mapping[str, Any]) -> dict[str, Any]:
+    worker = "" if row.get("slowest_worker") is None else f", worker {row['slowest_worker']}"
+    shard = "" if row.get("slowest_shard") is None else f", {row['slowest_shard']}"
+    return {
+        "stall_s": row["lately"]["stall_s"],
+        "wall_s": row["lately"]["wall_s"],
+        "who": f"{row['job']} rank {row['rank']}{worker}{shard}",
+        "ended": bool(row.get("ended")),
+        "workers": row.get("workers"),
+    }

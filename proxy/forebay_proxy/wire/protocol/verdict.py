@@ -1,0 +1,270 @@
+"""The answer to "is training waiting, for what, and what shall I do?": one sentence, how bad it is, its cause, and a line to type. Pure.
+
+The sidecar says it on its page and in ``forebay status``, the loader in its line of every 30 s and in ``fb.stalls()``. Both fill in
+``Levels``, as far as they see them; what a trainer measured itself decides, and readers' waits only where no trainer tells.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+__all__ = ["ACT", "FINE", "LOOK", "MUCH", "Levels", "OriginLevels", "Verdict", "verdict"]
+
+FINE, LOOK, ACT = "fine", "look", "act"
+MUCH = 0.05  # of the time, as the alert TrainingStalls: below it prefetch hides what there is
+BAD = 0.2  # a fifth of what the accelerators cost
+NEARLY_ALL = 0.95  # nobody can say how many workers hide a stall of nearly all of the time: a step of this size, then it is measured anew
+LIMITS = frozenset({429, 503, 509})  # how an origin says that it wants fewer requests
+WORK = ("read", "decode", "map", "collate")  # what a core does
+
+
+@dataclass(frozen=True)
+class OriginLevels:
+    """The origin that is waited for, or brings most. Of the last minute: ``refusals`` by status (0: no answer), and ``latency_share``, the
+    part of a segment's time that passed before its first byte.
+
+    ``failing_s``: for how long nothing good has come from it; None: it serves. ``error``: its last one, in words.
+    """
+
+    origin: str
+    error: str = ""
+    failing_s: Optional[float] = None
+    refusals: Mapping[int, int] = field(default_factory=dict)
+    rate_bytes_s: float = 0.0
+    in_flight: int = 0
+    latency_share: float = 0.0
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Of the last minute, or of the interval that is judged.
+
+    The training process that waited most of those that train: ``stall_s`` by cause and ``wall_s`` (0: nobody told), ``who`` it is, its
+    ``workers``, ``idle_cores`` of the machine that each of such processes could have (None: not measured). ``ended``: nobody trains now.
+    Readers: how many there are, ``waited_share`` of their time, ``waiting``: (how many wait for long now, for how many seconds, a shard).
+    The cache: ``disk`` in words where it is down, ``turnover``: bytes that left for want of room, as a part of those that came;
+    ``passes``: whether a job has come to its second; ``announced``: whether a plan is. ``unequal``: ranks that wait for others.
+    ``refused``: what who asked last was told, and how many seconds ago. ``shared``: the shared tier's trouble. ``span``: what is judged.
+    """
+
+    stall_s: Mapping[str, float] = field(default_factory=dict)
+    wall_s: float = 0.0
+    who: str = ""
+    ended: bool = False
+    workers: Optional[int] = None
+    idle_cores: Optional[float] = None
+    readers: int = 0
+    waited_share: Optional[float] = None
+    waiting: Optional[Tuple[int, float, str]] = None
+    origin: Optional[OriginLevels] = None
+    disk: str = ""
+    turnover: float = 0.0
+    passes: bool = False
+    announced: bool = True
+    unequal: str = ""
+    refused: Optional[Tuple[str, float]] = None
+    shared: str = ""
+    span: str = "of the last minute"
+
+    @property
+    def share(self) -> Optional[float]:
+        """The part of its time that training waited; None where no training process tells."""
+        return min(1.0, sum(self.stall_s.values()) / self.wall_s) if self.wall_s > 0 else None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``severity``: fine, look (it costs something), act (it costs much, or training stands). ``cause``: one of ``CAUSES``, "" without.
+
+    ``share``: what part of its time training waited; None: not known. ``do`` is advice in words, ``line`` what to type; "" for nothing.
+    """
+
+    severity: str
+    cause: str
+    share: Optional[float]
+    sentence: str
+    do: str = ""
+    line: str = ""
+
+    def as_json(self) -> Dict[str, Any]:
+        return {name: getattr(self, name) for name in ("severity", "cause", "share", "sentence", "do", "line")}
+
+    def __str__(self) -> str:
+        return "; ".join(text for text in (self.sentence, self.do) if text)
+
+
+# By cause: what to do in words, and what to type. {shard} is one that is waited for.
+CAUSES: Mapping[str, Tuple[str, str]] = {
+    "origin down": ("see why it does not answer; reading goes on by itself once it does", "forebay check '{shard}'"),
+    "origin refuses": ("what it was asked for is not there, or not allowed", "forebay check '{shard}'"),
+    "origin limit": (
+        "it wants fewer requests, and gets fewer: read from a nearer copy or another prefix, or run fewer jobs at once",
+        "forebay check '{shard}'",
+    ),
+    "origin latency": ("its answers take long to begin: let more shards come ahead", "export FOREBAY_AHEAD=64"),
+    "origin rate": ("it brings no more: fill the cache before the run, or read from a nearer copy", "forebay warm 'PATTERN'"),
+    "nothing announced": ("no program says what it will read, so nothing comes ahead", "forebay run -- python train.py"),
+    "cache too small": ("what training needs again leaves for want of room: give it more", "forebay serve --cache-size SIZE"),
+    "proxy": ("the sidecar gets too little of a processor: leave it a core of its own", "top -p $(forebay ps --json | jq -r '.[0].pid')"),
+    "disk": ("the cache's disk is too slow, or fails: give the cache another one", "forebay serve --cache-dir DIRECTORY"),
+    "read": ("workers take tars apart: let more of them do it", "num_workers={workers}"),
+    "decode": ("workers decode: let more of them do it, or keep what they made (fb.memo)", "num_workers={workers}"),
+    "user code": ("your own stages take the time: let more workers run them, or profile one", "num_workers={workers}"),
+    "collate": (
+        "batches are put together one by one: do it in the workers, dataset.batched(64) with batch_size=None",
+        "num_workers={workers}",
+    ),
+    "transfer": ("batches that are made wait on their way: let more of them wait ahead", "prefetch_factor=4"),
+    "start": ("workers are started anew each epoch: keep them", "persistent_workers=True"),
+    "ranks": ("ranks take unequal numbers of steps", "fb.WebLoader(dataset, batch_size=64)"),
+    "trainer": ("", ""),
+    "not known": ("", "py-spy dump --pid PID"),
+}
+_OF_STALL = {"map": "user code", "other": "not known"}  # the others are named as the meter names them
+
+
+def verdict(levels: Levels) -> Verdict:
+    """What a person should know first."""
+    share = None if levels.ended else levels.share
+    if levels.unequal:
+        return _made(levels, ACT, "ranks", share, f"training stands: {levels.unequal}")
+    if (outage := _outage(levels, share)) is not None:
+        return outage
+    if share is not None and share >= MUCH:
+        return _stalled(levels, share)
+    if levels.disk:
+        said = f"the cache disk is down ({levels.disk}): bytes pass through memory"
+        return _made(levels, LOOK, "disk", share, said if share is None else f"{said}; training waited {_percent(share)}")
+    if share is not None:
+        hidden = "; prefetch hides what readers waited" if (levels.waited_share or 0.0) >= MUCH else ""
+        return _made(levels, FINE, "trainer", share, f"training does not wait for data: {_percent(share)} {levels.span}{hidden}")
+    return _readers(levels)
+
+
+def _outage(levels: Levels, share: Optional[float]) -> Optional[Verdict]:
+    """Readers have waited for seconds, and the origin does not serve. None: it does, or training does not feel it yet."""
+    origin = levels.origin
+    if levels.waiting is None or origin is None:
+        return None
+    count, seconds, _ = levels.waiting
+    who = f"{count} readers wait" if count > 1 else "a reader waits"
+    bad = ", ".join(f"{times} x {status or 'no answer'}" for status, times in origin.refusals.items())
+    bad = f" ({bad} in the last minute)" if bad else ""
+    if origin.failing_s is None and not origin.error:
+        if share is not None or levels.wall_s:
+            return None  # slow: the stall's own cause says more
+        cause = _of_origin(levels)
+        return _made(levels, LOOK, cause, share, f"{who} for {origin.origin}, {seconds:.0f} s by now: no answer yet{bad}")
+    since = max(seconds, origin.failing_s or 0.0)
+    severity = ACT if share is None or share >= MUCH else LOOK
+    felt = "" if share is None else f"; training waited {_percent(share)} of the last minute"
+    cause = "origin limit" if _is_limited(origin) else "origin down"
+    return _made(
+        levels, severity, cause, share, f"{who} for {origin.origin}, {since:.0f} s by now: {origin.error or 'no answer'}{bad}{felt}"
+    )
+
+
+def _stalled(levels: Levels, share: float) -> Verdict:
+    stall_s = sum(levels.stall_s.values())
+    word, seconds = max(levels.stall_s.items(), key=lambda each: each[1])
+    cause = _of_origin(levels) if word == "origin" else _OF_STALL.get(word, word)
+    who = f" ({levels.who})" if levels.who else ""
+    said = f"training waited {_percent(share)} {levels.span}, {_percent(seconds / stall_s)} of that for {_shown(levels, cause)}{who}"
+    return _made(levels, ACT if share >= BAD else LOOK, cause, share, said)
+
+
+def _readers(levels: Levels) -> Verdict:
+    """No training process tells what it waited: only readers are visible."""
+    if levels.ended and levels.share is not None and levels.waited_share is None:
+        word = max(levels.stall_s, key=lambda each: levels.stall_s[each], default="")
+        most = f", most of that for {_OF_STALL.get(word, word)}" if levels.share >= MUCH else ""
+        said = f"training has ended; it waited {_percent(levels.share)} of its last minute{most}"
+        return Verdict(FINE, "", None, f"{said}{f' ({levels.who})' if levels.who else ''}")
+    if not levels.readers and levels.waited_share is None:
+        if levels.refused is not None:
+            said = f"nobody has read in the last minute; who asked last, {levels.refused[1]:.0f} s ago, was told: {levels.refused[0]}"
+            return _made(levels, LOOK, "origin refuses", None, said)
+        return Verdict(FINE, "", None, "nobody has read in the last minute")
+    share = levels.waited_share or 0.0
+    unknown = "whether training waits is not known: only readers are visible"
+    if share < MUCH:
+        return Verdict(
+            FINE, "", None, f"data arrives as fast as it is read: readers waited {_percent(share)} of the last minute; {unknown}"
+        )
+    cause = _of_origin(levels)
+    return _made(levels, LOOK, cause, None, f"readers waited {_percent(share)} of the last minute for {_shown(levels, cause)}; {unknown}")
+
+
+def _of_origin(levels: Levels) -> str:
+    """Why bytes of an origin are waited for."""
+    origin = levels.origin
+    if origin is not None and _is_limited(origin):
+        return "origin limit"
+    if origin is not None and origin.failing_s is not None:
+        return "origin down"
+    if not levels.announced:
+        return "nothing announced"
+    if levels.passes and levels.turnover >= 0.5:
+        return "cache too small"
+    if origin is not None and origin.latency_share >= 0.5:
+        return "origin latency"
+    return "origin rate"
+
+
+def _is_limited(origin: OriginLevels) -> bool:
+    limited = sum(times for status, times in origin.refusals.items() if status in LIMITS)
+    return limited > 0 and limited >= sum(origin.refusals.values()) / 2 and (origin.rate_bytes_s > 0 or 429 in origin.refusals)
+
+
+def _shown(levels: Levels, cause: str) -> str:
+    """A cause of an origin's with the origin's name and what it does now."""
+    origin = levels.origin
+    if origin is None or not cause.startswith(("origin", "nothing", "cache")):
+        return cause
+    busy = origin.rate_bytes_s >= 1 or origin.in_flight
+    return f"{cause} ({origin.origin}{f', {_size(origin.rate_bytes_s)}/s now, {origin.in_flight} requests in the air' if busy else ''})"
+
+
+def _made(levels: Levels, severity: str, cause: str, share: Optional[float], sentence: str) -> Verdict:
+    do, line = CAUSES[cause]
+    if "{workers}" in line:
+        enough, why = _workers(levels, share or 0.0)
+        do, line = (f"{do}: {why}" if enough else why), line.format(workers=enough) if enough else ""
+    shard = levels.waiting[2] if levels.waiting is not None else ""
+    if "{shard}" in line:
+        line = line.format(shard=shard) if shard and "'" not in shard else line.format(shard="URL")
+    if levels.shared and cause.startswith("origin"):
+        do = f"{do}; the shared tier is left alone: {levels.shared}"
+    return Verdict(severity, cause, share, sentence, do, line)
+
+
+def _workers(levels: Levels, share: float) -> Tuple[int, str]:
+    """(how many workers would hide the stall, or as many as cores are idle for; 0: no more would pay, and why).
+
+    Let the trainer have waited for the share s of its time: it would take batches 1 / (1 - s) times as fast, and as many times more workers
+    would make them. Without workers it makes them itself, in the share s: workers beside it have the rest of the time for that.
+    """
+    if levels.workers is None:
+        return 0, "let more workers do it" if levels.idle_cores is None else ""
+    share = min(share, NEARLY_ALL)
+    wanted = math.ceil(levels.workers / (1 - share) if levels.workers else share / (1 - share))
+    if levels.idle_cores is None:
+        return wanted, f"workers {levels.workers} -> {wanted} would hide it, if there are cores for them"
+    enough = min(wanted, levels.workers + int(levels.idle_cores))
+    if enough <= levels.workers:
+        return 0, f"more workers would not pay: {levels.idle_cores:.1f} cores idle"
+    return enough, f"workers {levels.workers} -> {enough} would pay: {levels.idle_cores:.1f} cores idle"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return ""

@@ -1,0 +1,129 @@
+"""The verdict, by what is known: how bad, why, and what to type."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay_proxy.wire.protocol.meter import CAUSES as METERED
+from forebay_proxy.wire.protocol.verdict import ACT, CAUSES, FINE, LOOK, Levels, OriginLevels, verdict
+
+O = "https://o"  # noqa: E741
+SERVES = OriginLevels(O, rate_bytes_s=90e6, in_flight=8)
+DOWN = OriginLevels(O, error="503 Service Unavailable", failing_s=40.0, refusals={503: 12})
+LIMITED = OriginLevels(O, error="429", refusals={429: 7}, rate_bytes_s=1e6)
+WAITS = (2, 12.0, "s3://b/7.tar")
+
+
+def trained(wall_s: float = 60.0, **stall_s: float) -> dict[str, Any]:
+    return {"stall_s": stall_s, "wall_s": wall_s, "who": "train rank 3", "workers": 4, "readers": 8, "waited_share": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("levels", "severity", "cause", "line"),
+    [
+        (Levels(**trained(origin=30), origin=SERVES), ACT, "origin rate", "forebay warm 'PATTERN'"),
+        (Levels(**trained(origin=6), origin=SERVES), LOOK, "origin rate", "forebay warm 'PATTERN'"),
+        (Levels(**trained(origin=30), origin=SERVES, announced=False), ACT, "nothing announced", "forebay run -- python train.py"),
+        (Levels(**trained(origin=30), origin=OriginLevels(O, latency_share=0.7)), ACT, "origin latency", "export FOREBAY_AHEAD=64"),
+        (Levels(**trained(origin=30), origin=LIMITED), ACT, "origin limit", "forebay check 'URL'"),
+        (Levels(**trained(origin=30), origin=SERVES, passes=True, turnover=0.9), ACT, "cache too small", "forebay serve --cache-size SIZE"),
+        (Levels(**trained(origin=30), origin=SERVES, turnover=0.9), ACT, "origin rate", "forebay warm 'PATTERN'"),  # a first pass
+        (Levels(**trained(origin=40), origin=DOWN, waiting=WAITS), ACT, "origin down", "forebay check 's3://b/7.tar'"),
+        (Levels(**trained(origin=0.5), origin=DOWN, waiting=WAITS), LOOK, "origin down", "forebay check 's3://b/7.tar'"),
+        (Levels(origin=DOWN, waiting=WAITS, readers=2), ACT, "origin down", "forebay check 's3://b/7.tar'"),
+        (Levels(**trained(origin=40), origin=LIMITED, waiting=WAITS), ACT, "origin limit", "forebay check 's3://b/7.tar'"),
+        (Levels(**trained(proxy=30)), ACT, "proxy", "top -p $(forebay ps --json | jq -r '.[0].pid')"),
+        (Levels(**trained(disk=30)), ACT, "disk", "forebay serve --cache-dir DIRECTORY"),
+        (Levels(**trained(decode=30)), ACT, "decode", "num_workers=8"),
+        (Levels(**trained(map=30), idle_cores=2.0), ACT, "user code", "num_workers=6"),
+        (Levels(**trained(map=30), idle_cores=0.4), ACT, "user code", ""),
+        (Levels(**trained(read=30)), ACT, "read", "num_workers=8"),
+        (Levels(**trained(collate=30)), ACT, "collate", "num_workers=8"),
+        (Levels(**trained(transfer=30)), ACT, "transfer", "prefetch_factor=4"),
+        (Levels(**trained(start=30)), ACT, "start", "persistent_workers=True"),
+        (Levels(**trained(other=30)), ACT, "not known", "py-spy dump --pid PID"),
+        (Levels(**trained(origin=0.7), origin=SERVES), FINE, "trainer", ""),
+        (Levels(**trained(origin=0.7), disk="no space left"), LOOK, "disk", "forebay serve --cache-dir DIRECTORY"),
+        (Levels(unequal="rank 1 has ended"), ACT, "ranks", CAUSES["ranks"][1]),
+        (Levels(readers=2, waited_share=0.4, origin=SERVES), LOOK, "origin rate", "forebay warm 'PATTERN'"),
+        (Levels(readers=2, waited_share=0.01, origin=SERVES), FINE, "", ""),
+        (Levels(), FINE, "", ""),
+        (Levels(refused=("shard s3://b/a.tar: 403", 3.2)), LOOK, "origin refuses", "forebay check 'URL'"),
+    ],
+)
+def test_each_cause(levels: Levels, severity: str, cause: str, line: str) -> None:
+    said = verdict(levels)
+    assert (said.severity, said.cause, said.line) == (severity, cause, line)
+
+
+@pytest.mark.parametrize(
+    ("levels", "sentence"),
+    [
+        (Levels(**trained(decode=30, map=10)), "training waited 67 % of the last minute, 75 % of that for decode (train rank 3)"),
+        (
+            Levels(**trained(origin=40), origin=DOWN, waiting=WAITS),
+            "2 readers wait for https://o, 40 s by now: 503 Service Unavailable (12 x 503 in the last minute); "
+            "training waited 67 % of the last minute",
+        ),
+        (
+            Levels(**trained(origin=0.72), origin=SERVES),
+            "training does not wait for data: 1.2 % of the last minute; prefetch hides what readers waited",
+        ),
+        (
+            Levels(readers=2, waited_share=0.41, origin=SERVES),
+            "readers waited 41 % of the last minute for origin rate (https://o, 90.0 MB/s now, 8 requests in the air); "
+            "whether training waits is not known: only readers are visible",
+        ),
+        (Levels(**trained(decode=50) | {"ended": True, "readers": 0, "waited_share": None}),
+         "training has ended; it waited 83 % of its last minute, most of that for decode (train rank 3)"),
+        (Levels(refused=("shard s3://b/a.tar: 403", 3.2)),
+         "nobody has read in the last minute; who asked last, 3 s ago, was told: shard s3://b/a.tar: 403"),
+    ],
+)  # fmt: skip
+def test_the_sentence(levels: Levels, sentence: str) -> None:
+    assert verdict(levels).sentence == sentence
+
+
+def test_how_many_workers() -> None:
+    """As many times more as the trainer would take batches faster, and as there are idle cores for; the trainer's own process counts."""
+    assert "workers 4 -> 6 would pay" in verdict(Levels(**trained(decode=13.2), idle_cores=6.4)).do
+    assert "workers 4 -> 10 would pay" in verdict(Levels(**trained(map=42), idle_cores=6.4)).do
+    assert "more workers would not pay: 0.6 cores idle" in verdict(Levels(**trained(decode=13.2), idle_cores=0.6)).do
+    assert "workers 0 -> 2 would pay" in verdict(Levels(**trained(decode=36) | {"workers": 0}, idle_cores=3.0)).do
+
+
+def test_the_shared_tier_is_named_where_its_trouble_explains_the_wait() -> None:
+    assert "the shared tier is left alone: 507" in verdict(Levels(**trained(origin=30), origin=SERVES, shared="507")).do
+    assert "shared" not in verdict(Levels(**trained(decode=30), shared="507")).do
+
+
+refusals = st.dictionaries(st.sampled_from([0, 403, 429, 503]), st.integers(1, 9))
+origins = st.builds(
+    OriginLevels, st.just(O), st.sampled_from(["", "reset"]), st.none() | st.floats(0, 1e6), refusals,
+    st.floats(0, 1e10), st.integers(0, 99), st.floats(0, 1),
+)  # fmt: skip
+everything = st.builds(
+    Levels, st.dictionaries(st.sampled_from(METERED), st.floats(0, 1e3)), st.floats(0, 1e3), st.text(max_size=9), st.booleans(),
+    st.none() | st.integers(0, 99), st.none() | st.floats(0, 99), st.integers(0, 99), st.none() | st.floats(0, 1),
+    st.none() | st.tuples(st.integers(1, 9), st.floats(5, 1e6), st.text(max_size=20)), st.none() | origins, st.sampled_from(["", "EIO"]),
+    st.floats(0, 1), st.booleans(), st.booleans(), st.sampled_from(["", "rank 1"]), st.none() | st.tuples(st.text(), st.floats(0, 60)),
+)  # fmt: skip
+
+
+@given(everything)
+def test_whatever_is_known(levels: Levels) -> None:
+    """There is always one, with a sentence of one line; a cause that is known; and a line that a shell can take apart."""
+    said = verdict(levels)
+    assert said.severity in (FINE, LOOK, ACT)
+    assert said.cause in ("", *CAUSES)
+    assert said.sentence
+    assert not re.search(r"[{}]", said.line)
+    shlex.split(said.line)
+    if said.severity == ACT:
+        assert said.do
