@@ -22,6 +22,7 @@ from forebay_proxy.wire.protocol.version import VERSION
 __all__ = ["cli", "main"]
 
 _ALIASES = {"prefetch": "warm"}  # the word users of other caches try first
+_ALSO = {"top": ["status", "--watch"]}
 # In the order a person meets them: where each is below this folder, or in which package of its own; and one line about it, whole on a
 # terminal of 80 columns.
 _VERBS = {
@@ -67,10 +68,11 @@ class _Verbs(click.Group):
         return super().get_command(ctx, name)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        args = [*_ALSO.get(args[0], args[:1]), *args[1:]]
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            if not (close := difflib.get_close_matches(args[0], [*_VERBS, *_ALIASES], n=1)):
+            if not (close := difflib.get_close_matches(args[0], [*_VERBS, *_ALIASES, *_ALSO], n=1)):
                 raise
             raise click.UsageError(f"{error.message.rstrip('.')}; did you mean {close[0]!r}?", ctx) from error
 
