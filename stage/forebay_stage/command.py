@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -17,6 +19,7 @@ from forebay_proxy.cli.output import many, notice, say, say_json
 from forebay_proxy.cli.progress import ProgressView
 from forebay_proxy.cli.run.env import fresh_job
 from forebay_proxy.cli.run.join import Joined, join
+from forebay_proxy.cli.run.run import Watch
 from forebay_proxy.cli.sources import named_texts, understood
 from forebay_proxy.core.errors import ConfigError, ForebayError
 from forebay_proxy.core.exit_codes import ExitCode
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["stage"]
 
 _MOST_AHEAD = 100_000  # shards that are announced: 10 MB of URLs, and far beyond what any window reaches
+_LOOK_S = 1.0
 _NAMED = 3  # failures that a dry run shows
 
 
@@ -166,17 +170,39 @@ def _engine(engine: str, address: str | None, processes: int | None, job: str) -
 
 @contextmanager
 def _led(seams: Seams, url: str | None, job: str) -> Iterator[Joined]:
-    """The sidecar, where the loader finds it: here, and in the processes that are started."""
-    before = os.environ.get("FOREBAY_URL")
-    with join(os.environ, seams.program, url=url, job=job) as joined:
+    """The sidecar, where the loader finds it: here, and in the processes that are started. One that is lost is started again."""
+    before = dict(os.environ)
+    with join(before, seams.program, url=url, job=job) as joined, _watched(joined, seams, before, job):
         os.environ["FOREBAY_URL"] = joined.url
         try:
             yield joined
         finally:
-            if before is None:
-                del os.environ["FOREBAY_URL"]
+            if "FOREBAY_URL" in before:
+                os.environ["FOREBAY_URL"] = before["FOREBAY_URL"]
             else:
-                os.environ["FOREBAY_URL"] = before
+                del os.environ["FOREBAY_URL"]
+
+
+@contextmanager
+def _watched(joined: Joined, seams: Seams, environ: Mapping[str, str], job: str) -> Iterator[None]:
+    directory, ended = joined.sidecar.status().get("cache_dir"), threading.Event()
+
+    def again() -> Joined:
+        return join(environ, seams.program, flags={"port": urlsplit(joined.url).port, "cache_dir": directory}, job=job)
+
+    with closing(Watch(joined, joined.hold or joined.sidecar.hold(job), again if directory and joined.how != "named" else None)) as watch:
+
+        def look() -> None:
+            while not ended.wait(_LOOK_S):
+                watch.look()
+
+        looking = threading.Thread(target=look, name="forebay-stage-sidecar", daemon=True)
+        looking.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            looking.join()
 
 
 def _run(
@@ -192,7 +218,6 @@ def _run(
     return Stage(
         spec, sources, inputs, destination_of(dst), dst, engine, max_failed=max_failed, reader=reader,
         progress=_progress(view), ahead=(lambda coming: _announce(joined.sidecar, reader, coming)) if announces else lambda _: None,
-        alive=joined.hold.ping if joined.hold else lambda: None,
     ).run()  # fmt: skip
 
 
