@@ -7,7 +7,7 @@
    or ``--engine local`` where Ray is not installed. ``--ray-python`` names the Python of an environment that has Ray and Forebay.
 3. The S3 store is a Ceph RADOS gateway, which is started here. With ``--store URL`` it is another one; the AWS_ variables then open it.
 4. Two training nodes: each one is a ``forebay run`` with a sidecar, a cache and a run directory of its own. The sidecars share a tier in
-   the same store, where this version of Forebay has one (``--shared``).
+   the same store (``--shared``).
 
 Exit code 0: each node saw every sample once, and the far origin sent each byte once.
 """
@@ -31,7 +31,6 @@ from typing import Any
 import boto3
 
 from demo.processes import OriginProcess, PartFailed, free_port
-from forebay_proxy.config.settings import Settings
 from forebay_proxy.wire.protocol.runfile import read_run_file
 from make_shards import make_shards
 
@@ -104,9 +103,7 @@ def stage(python: str, words: Sequence[str], environ: Mapping[str, str]) -> dict
 
 
 def begin_training(urls: Sequence[str], store: str, environ: Mapping[str, str]) -> subprocess.Popen[str]:
-    words = [sys.executable, *FOREBAY, "run", "--allow-origin", store]
-    if "shared" in Settings.model_fields:
-        words += ["--shared", f"s3://{BUCKET}/tier?endpoint={store}"]
+    words = [sys.executable, *FOREBAY, "run", "--allow-origin", store, "--shared", f"s3://{BUCKET}/tier?endpoint={store}"]
     words += ["--", sys.executable, "-m", "cluster.train", *urls]
     return subprocess.Popen(words, env=dict(environ), stdout=subprocess.PIPE, text=True)
 
@@ -148,23 +145,24 @@ def play(options: argparse.Namespace, folder: Path) -> bool:
         sent = origin.counts()
 
         names = json.loads(client.get_object(Bucket=BUCKET, Key="set/sizes.json")["Body"].read())
-        client.close()
         urls = [f"s3://{BUCKET}/set/{name}?endpoint={store}" for name in names]
         nodes = [begin_training(urls, store, node(folder / f"node-{number}", environ)) for number in range(2)]
         epochs = [trained(process) for process in nodes]
         later = origin.counts()
-    for run in folder.glob("**/run"):
-        await_end(run)
+        for run in folder.glob("**/run"):
+            await_end(run)
+        tier = client.list_objects_v2(Bucket=BUCKET, Prefix="tier/").get("KeyCount", 0)
+        client.close()
 
     samples, share = options.shards * options.samples, sent["bytes"] / far_bytes
     print(f"far origin      {far_bytes:,} bytes in {options.shards} shards; sent {share:.3f} of them in {sent['requests']} requests")
     print(f"staged          {sums['samples']:,} samples in {sums['shards']} shards, {sums['bytes']:,} bytes, {staged_s:.1f} s")
-    print(f"shared tier     {'on' if 'shared' in Settings.model_fields else 'not in this version'}")
+    print(f"shared tier     {tier} objects")
     for number, epoch in enumerate(epochs):
         told = f"{epoch['samples']:,} samples, {epoch['distinct']:,} distinct, {epoch['seconds']} s"
         print(f"training node {number} {told}; the far origin was asked {later['requests'] - sent['requests']} times")
     whole = all(epoch["samples"] == epoch["distinct"] == samples for epoch in epochs)
-    return whole and sums["samples"] == samples and share <= MOST_SENT and later["requests"] == sent["requests"]
+    return whole and tier > 0 and sums["samples"] == samples and share <= MOST_SENT and later["requests"] == sent["requests"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
