@@ -15,6 +15,7 @@ from support.s3_servers import S3Server, rados_gateway  # noqa: F401
 
 pytest.importorskip("PIL", reason="needs Pillow, as the example does")
 pytest.importorskip("webdataset")
+pytestmark = pytest.mark.once  # what training makes of shards with the older one is tried elsewhere
 
 WITH_RAY = Path(f"{sys.prefix}-ray") / "bin" / "python"
 SOURCES = [Path(__file__).parents[2] / name for name in ("examples", "proxy", "loader", "stage")]
