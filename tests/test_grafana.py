@@ -20,9 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from support.scripted_answers import Answer, Call, Fault
+from support.scripted_day import STEP_S, promtool_values, series
 from support.scripted_origin import ScriptedOrigin, in_a_thread
 
+import forebay_proxy
 from forebay_proxy.core.events import Event
 from forebay_proxy.core.facts.cache import (
     CacheRecovered,
@@ -67,12 +70,17 @@ from forebay_proxy.telemetry.prometheus.metrics import Metrics
 from forebay_proxy.telemetry.usage import Usage
 from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody
 from forebay_proxy.wire.protocol.plan import ReaderName
+from forebay_proxy.wire.protocol.verdict import BAD, MUCH
 
 GRAFANA = Path(__file__).parents[1] / "grafana"
-ALERTS = GRAFANA / "alerts.yml"
-DASHBOARD: dict[str, Any] = json.loads((GRAFANA / "forebay.json").read_text(encoding="utf-8"))
-PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-ALERT_NAMES = ["CacheOverBound", "TrainingStalls", "SamplesSkipped", "WrongBytes", "OriginErrors", "CacheDiskDown"]
+FILES = Path(forebay_proxy.__file__).parent / "dashboard"
+ALERTS = FILES / "alerts.yml"
+RULES: list[dict[str, Any]] = [rule for group in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"] for rule in group["rules"]]
+ALARMS = [rule for rule in RULES if "alert" in rule]
+DASHBOARD: dict[str, Any] = json.loads((FILES / "forebay.json").read_text(encoding="utf-8"))
+ROWS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] == "row"]
+FIRST: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]  # the screen that is open
+PANELS: list[dict[str, Any]] = [*FIRST, *(panel for row in ROWS for panel in row["panels"])]
 QUERIES: list[tuple[str, str]] = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
 
 # Labels that Prometheus adds; exported_job is our own `job`, renamed because its own is the scrape job.
@@ -212,7 +220,12 @@ needs_builder = pytest.mark.skipif(
 
 def _plain(query: str) -> str:
     """The query with Grafana's variables filled in; 30 s is long enough for a rate over scrapes a second apart."""
-    return query.replace("$job", ".*").replace("$instance", ".*").replace("$__rate_interval", "30s")
+    return _filled(query, rate="30s", range="30s")
+
+
+def _filled(query: str, *, rate: str, range: str) -> str:
+    query = re.sub(r"\$(job|instance|train)\b", ".*", query).replace("$price", "0.09")
+    return query.replace("$__rate_interval", rate).replace("$__range", range)
 
 
 def _asked(query: str) -> set[str]:
@@ -233,17 +246,27 @@ def test_the_committed_dashboard_is_current() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_panels_fill_the_grid_without_overlap() -> None:
-    """Every line of panels is 24 columns wide, and every panel has an id of its own."""
-    cells: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
+def test_the_question_has_one_screen() -> None:
+    """Single numbers on top, and no more than a screen of 1080 lines shows; all else is closed until it is asked for."""
+    assert [panel["title"] for panel in FIRST if panel["type"] == "stat"] == [
+        "Stall, worst rank", "Samples a second", "From the origins", "Hit bytes", "Prefetch lead",
+    ]  # fmt: skip
+    assert max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in FIRST) * 38 <= 800  # 30 pixels and a gap of 8; Grafana's bars
+    assert [row["collapsed"] for row in ROWS] == [False] + [True] * (len(ROWS) - 1)
+    assert len({panel["id"] for panel in [*ROWS, *PANELS]}) == len(ROWS) + len(PANELS)
+
+
+@pytest.mark.parametrize("row", [None, *ROWS[1:]], ids=lambda row: row["title"] if row else "open")
+def test_panels_fill_the_grid_without_overlap(row: dict[str, Any] | None) -> None:
+    """Every line of panels is 24 columns wide; those of a closed row begin below it."""
+    cells: set[tuple[int, int]] = {(x, y) for x in range(24) for y in range(row["gridPos"]["y"] + 1)} if row else set()
+    for panel in row["panels"] if row else DASHBOARD["panels"]:
         place = panel["gridPos"]
         mine = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
         assert not mine & cells, panel["title"]
         cells |= mine
     height = max(y for _, y in cells) + 1
     assert cells == {(x, y) for x in range(24) for y in range(height)}
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
@@ -272,26 +295,62 @@ def test_a_panel_asks_for_labels_that_exist(query: str) -> None:
     assert (grouped | matched) - _FROM_PROMETHEUS <= known
 
 
-def test_alerts_ask_for_metrics_that_exist() -> None:
-    """The same promise for the rules."""
-    text = ALERTS.read_text(encoding="utf-8")
-    asked = _asked("\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#")))
-    assert asked
+@pytest.mark.parametrize("query", [query for _, query in QUERIES])
+def test_a_panel_of_a_job_shows_the_chosen_one(query: str) -> None:
+    """Two jobs on a node can be told apart: whatever has our label ``job`` is asked for the variable."""
+    of_a_job = {name for metric in METRICS if "job" in metric.labels for name in metric.samples()}
+    for name, matchers in re.findall(r"\b(forebay_\w+)\{([^}]*)\}", query):
+        assert ('exported_job=~"$train"' in matchers) == (name in of_a_job), name
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("alert") or rule["record"])
+def test_rules_ask_for_metrics_that_exist(rule: dict[str, Any]) -> None:
+    """The same promise; of recorded ones that they are recorded."""
+    recorded = set(re.findall(r"\w+:forebay_\w+:\w+", rule["expr"]))
+    assert recorded <= {each["record"] for each in RULES if "record" in each}
+    asked = _asked(re.sub(r"\w+:forebay_\w+:\w+", "", rule["expr"]))
+    assert asked or recorded or "up" in rule["expr"]
     assert asked <= _exported()
 
 
-def test_every_alert_names_its_next_step() -> None:
-    """Who is paged at night reads what to do."""
-    text = ALERTS.read_text(encoding="utf-8")
-    assert re.findall(r"- alert: (\w+)", text) == ALERT_NAMES
-    assert len(re.findall(r"(?m)^ +next_step: \".{40,}\"$", text)) == len(ALERT_NAMES)
+@pytest.mark.parametrize("alarm", ALARMS, ids=lambda alarm: f"{alarm['alert']}, {alarm['labels']['severity']}")
+def test_an_alert_leads_to_its_next_step_its_panel_and_its_runbook(alarm: dict[str, Any]) -> None:
+    """Who is paged at night reads what to do, sees the curve that brought it about, and finds a section of the runbook."""
+    notes = alarm["annotations"]
+    assert set(notes) == {"summary", "next_step", "runbook", "panel"}
+    assert len(notes["next_step"]) >= 40
+    page, _, section = notes["runbook"].partition("#")
+    assert section == alarm["alert"].lower()
+    (text,) = re.findall(rf"(?ms)^## {alarm['alert']}\n(.*?)(?=^## |\Z)", (FILES / page).read_text("utf-8"))
+    assert "**Why there:**" in text
+    assert "\n1. " in text
+    number = int(re.findall(r"viewPanel=(\d+)", notes["panel"])[0])
+    (panel,) = (each for each in PANELS if each["id"] == number)
+    recorded = {each["record"]: each["expr"] for each in RULES if "record" in each}
+    expression = re.sub(r"\w+:forebay_\w+:\w+", lambda name: recorded[name.group()], alarm["expr"])
+    assert _asked(expression) & {name for target in panel["targets"] for name in _asked(target["expr"])}, panel["title"]
+
+
+def test_the_runbook_has_no_section_without_an_alert() -> None:
+    """Nor an alert without a unit test that makes it fire."""
+    names = {alarm["alert"] for alarm in ALARMS}
+    assert set(re.findall(r"(?m)^## (\w+)$", (FILES / "runbook.md").read_text("utf-8"))) == names
+    units = yaml.safe_load((GRAFANA / "alerts_test.yml").read_text("utf-8"))["tests"]
+    made = [sample["labels"] for unit in units for case in unit["promql_expr_test"] for sample in case["exp_samples"]]
+    assert {name for labels in made for name in re.findall(r'alertname="(\w+)"', labels)} == names
+
+
+def test_a_stall_alerts_where_the_verdict_is_of_the_same_mind() -> None:
+    """``look`` is a ticket and ``act`` is a page."""
+    found = {alarm["labels"]["severity"]: alarm["expr"].rpartition("> ")[2] for alarm in ALARMS if alarm["alert"] == "TrainingStalls"}
+    assert found == {"page": f"{BAD:g}", "ticket": f"{MUCH:g}"}
 
 
 @needs_promtool
 def test_prometheus_accepts_rules_and_configuration() -> None:
     """promtool has nothing to complain about."""
     promtool("check", "rules", str(ALERTS))
-    promtool("check", "config", str(GRAFANA / "prometheus.yml"))
+    promtool("check", "config", str(FILES / "prometheus.yml"))
 
 
 @needs_promtool
@@ -338,7 +397,7 @@ def test_every_query_has_an_answer(busy: Prometheus, title: str, query: str) -> 
 def test_every_alert_is_evaluated(busy: Prometheus) -> None:
     """Loaded from the committed file, healthy, and each expression is a query that succeeds."""
     rules = busy.rules()
-    assert {rule["name"] for rule in rules} == set(ALERT_NAMES)
+    assert sorted(rule["name"] for rule in rules) == sorted(rule.get("alert") or rule["record"] for rule in RULES)
     for rule in rules:
         assert not rule.get("lastError"), rule
         busy.query(rule["query"])
@@ -348,7 +407,65 @@ def test_every_alert_is_evaluated(busy: Prometheus) -> None:
 @needs_prometheus
 def test_a_busy_origin_with_errors_would_alert(busy: Prometheus) -> None:
     """Half of the requests fail there: the rule's expression names the origin."""
-    rule = next(rule for rule in busy.rules() if rule["name"] == "OriginErrors")
-    (sample,) = busy.query(rule["query"])
+    (sample,) = busy.query(_rule("origin:forebay_origin_failing:ratio_rate2m")["expr"])
     assert sample["metric"]["origin"] == "s3://bucket"
     assert float(sample["value"][1]) == pytest.approx(0.5)
+
+
+def _rule(name: str) -> dict[str, Any]:
+    return next(rule for rule in RULES if name in (rule.get("alert"), rule.get("record")))
+
+
+# Of the day of tests/support/scripted_day.py: minute, panel, what is true of its curves then.
+DAY = [
+    (5, "Stall, worst rank", "> 0.05"), (5, "Prefetch lead", "< 5"), (5, "From the origins", "> 20e6"),
+    (25, "Stall, worst rank", "< 0.02"), (25, "Samples a second", "> 100"), (25, "Hit bytes", "> 0.9"), (25, "Prefetch lead", "> 30"),
+    (25, "Readers", "== 4"), (25, "Bytes saved", "> 1e9"), (25, "Money saved", "> 0.09"),
+    (45, "Throttled", "> 0"), (45, "Failing share", "> 0.1"), (45, "Stall by cause", "> 0.1"),
+    (65, "Stall, worst rank", "> 0.8"), (65, "Failing share", "> 0.5"), (65, "Responses aborted", "> 0"), (65, "From the origins", "== 0"),
+    (89, "Stall, worst rank", "< 0.02"), (89, "Failing share", "== 0"),
+    (98, "Disk state", "== 2"), (98, "Disk errors", "> 0"), (98, "Wrong bytes", "> 0"), (98, "Stored segments compared", "> 0"),
+    (145, "Left out by rank", "> 0"), (145, "Uneven ranks", "> 1.05"), (145, "Plan deviation", "> 0.1"), (145, "Evictions", "> 0"),
+]  # fmt: skip
+# When which alerts fire, each with its severity. What is not named does not fire.
+FIRING: dict[int, set[tuple[str, str]]] = {
+    9: set(),
+    29: set(),
+    48: {("OriginThrottled", "ticket"), ("TrainingStalls", "ticket")},
+    59: set(),
+    64: {("OriginDown", "page")},
+    66: {("TrainingStalls", "page")},
+    89: set(),
+    98: {("CacheDiskDown", "page"), ("WrongBytes", "ticket")},
+    112: {("SidecarDown", "ticket"), ("WrongBytes", "ticket")},
+    119: set(),
+    148: {("SamplesSkipped", "ticket"), ("PlanNotFollowed", "ticket"), ("FetchedInVain", "ticket"), ("CacheShrunk", "ticket")},
+    169: set(),
+}
+
+
+@needs_promtool
+def test_a_day_with_everything_in_it(tmp_path: Path) -> None:
+    """Warm-up, steady, throttled, outage, bad disk, restart, second job: each panel shows it, and alerts fire and resolve."""
+    queries = {title: [target["expr"] for target in panel["targets"]] for panel in PANELS for title in [panel["title"]]}
+    starts = DASHBOARD["annotations"]["list"][0]["expr"]
+    wanted = _asked(" ".join([starts, *(query for _, query in QUERIES), *(rule["expr"] for rule in RULES)])) | {"up"}
+    one, none = [{"labels": "{}", "value": 1}], []
+
+    def case(minute: int, expression: str, samples: list[Any]) -> dict[str, Any]:
+        return {"expr": _filled(expression, rate="4m", range="10m"), "eval_time": f"{minute}m", "exp_samples": samples}
+
+    cases = [case(145, f"count({query}) > bool 0", one) for _, query in QUERIES]
+    cases += [case(minute, f"count(({' or '.join(queries[title])}) {holds}) > bool 0", one) for minute, title, holds in DAY]
+    cases += [case(25, f"count({queries['Samples a second by job'][0]} > 0)", one)]
+    cases += [case(145, f"count({queries['Samples a second by job'][0]} > 0) == bool 2", one)]
+    cases += [case(minute, queries["Readers"][1], [{"labels": "{}", "value": value}]) for minute, value in ((25, 0), (65, 4))]
+    cases += [case(minute, f"count({starts})", samples) for minute, samples in ((25, none), (113, one), (116, none))]
+    for minute, alerts in FIRING.items():
+        fires = [{"labels": f'{{alertname="{name}", severity="{severity}"}}', "value": 1} for name, severity in sorted(alerts)]
+        cases.append(case(minute, 'count by (alertname, severity) (ALERTS{alertstate="firing"}) > bool 0', fires))
+    made = [{"series": name, "values": promtool_values(values)} for name, values in series(wanted).items()]
+    day = {"interval": f"{STEP_S}s", "input_series": made, "promql_expr_test": cases}
+    unit = {"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": [day]}
+    (tmp_path / "day.yml").write_text(json.dumps(unit), encoding="utf-8")
+    promtool("test", "rules", str(tmp_path / "day.yml"))
