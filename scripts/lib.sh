@@ -222,12 +222,14 @@ stages=()
 failed=0
 limit_s=${FOREBAY_STAGE_S:-3600}  # of a stage; what takes longer hangs
 running=()
+beginning=
 beside=()       # ids of the stages that run beside the others
 declare -A beside_of=()  # by id: name and output
 
 # What bash runs in the background outlives an interrupt, so it is ended by us; timeout passes the signal on to all of its stage.
 end_stages() {
     local process
+    [[ -z $beginning ]] || running+=("$!")  # an interrupt may come before its id is noted
     for process in "${running[@]}"; do kill "$process" 2>/dev/null || true; done
     for process in "${beside[@]}"; do rm -f "${beside_of[$process.output]}" "${beside_of[$process.output]}.took"; done
 }
@@ -236,9 +238,11 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 
 begin() {  # COMMAND...: in the background, with an end: TERM at its limit, KILL to whatever of it is left 30 s later; its id is in $begun
+    beginning=1
     timeout --kill-after=30 "$limit_s" "$@" </dev/null &
     begun=$!
     running+=("$begun")
+    beginning=
 }
 
 ended() {  # ID: wait for it, and return its status

@@ -20,14 +20,14 @@ LOADER = {
 }  # fmt: skip
 VERBS = {
     "serve", "run", "env", "warm", "status", "ls", "evict", "verify", "plan", "doctor", "takeover", "config", "index",
-    "ps", "stop", "check", "try", "dashboard",
+    "ps", "stop", "check", "try", "dashboard", "stage",
 }  # fmt: skip
 SETTINGS = {
     "host", "port", "socket", "cache_dir", "cache_size", "free_floor", "allow_network_fs", "allow_origin", "strict_origins", "allow_uid",
     "allow_profile", "gs_endpoint", "gs_anonymous", "pass_header",
     "secret_param", "file_root", "token", "revalidate", "origin_digests", "verify_every_s",
     "prefetch", "set", "origin_connections", "drain_timeout_s",
-    "connect_timeout_s", "idle_timeout_s", "retry_budget_s", "idle_exit_s", "access_log", "log_level",
+    "connect_timeout_s", "idle_timeout_s", "retry_budget_s", "idle_exit_s", "access_log", "log_level", "log_format",
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = [ROOT / "proxy" / "forebay_proxy", ROOT / "loader" / "forebay_loader"]
+PACKAGES = [ROOT / "proxy" / "forebay_proxy", ROOT / "loader" / "forebay_loader", ROOT / "stage" / "forebay_stage"]
 
 
 def imports_of(sources: Mapping[str, str]) -> dict[str, set[str]]:
@@ -51,7 +51,7 @@ def test_what_counts_as_none() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
 def test_no_module_imports_itself_by_way_of_others(package: Path) -> None:
-    """Neither in the sidecar nor in the loader."""
+    """Neither in the sidecar nor in the loader nor in the stage."""
     assert circle({_name(path): path.read_text("utf-8") for path in package.rglob("*.py")}) == []
 
 

@@ -12,7 +12,7 @@ import pytest
 from support.pool import APART, HEAVY
 
 ROOT = Path(__file__).parents[1]
-SOURCES = sorted([*(ROOT / "proxy").rglob("*.py"), *(ROOT / "loader").rglob("*.py")])
+SOURCES = sorted(path for root in ("proxy", "loader", "stage") for path in (ROOT / root).rglob("*.py"))
 LONGEST_NAME = 1500  # of a test: eight values of which a hundred characters are shown
 
 # Modules that unpickle or run code from data. multiprocessing is not among them: torch needs it, our sources do not.
@@ -64,8 +64,8 @@ def nodes() -> Nodes:
 
 
 def test_there_are_sources() -> None:
-    """Both source roots are where the other tests look for them."""
-    assert {path.relative_to(ROOT).parts[0] for path in SOURCES} == {"proxy", "loader"}
+    """The source roots are where the other tests look for them."""
+    assert {path.relative_to(ROOT).parts[0] for path in SOURCES} == {"proxy", "loader", "stage"}
 
 
 def test_nothing_unpickles(nodes: Nodes) -> None:
@@ -121,9 +121,9 @@ def test_default_executor_is_never_used(nodes: Nodes) -> None:
     assert not found
 
 
-@pytest.mark.parametrize("package", ["proxy/forebay_proxy", "loader/forebay_loader"])
+@pytest.mark.parametrize("package", ["proxy/forebay_proxy", "loader/forebay_loader", "stage/forebay_stage"])
 def test_packages_are_typed(package: str) -> None:
-    """Both packages carry py.typed, so that type checkers read our hints."""
+    """The packages carry py.typed, so that type checkers read our hints."""
     assert (ROOT / package / "py.typed").is_file()
 
 

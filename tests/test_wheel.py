@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-PACKAGES = (("proxy", "forebay_proxy"), ("loader", "forebay_loader"))
+PACKAGES = (("proxy", "forebay_proxy"), ("loader", "forebay_loader"), ("stage", "forebay_stage"))
 
 
 @pytest.fixture(scope="module")

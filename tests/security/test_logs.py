@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 import subprocess
@@ -114,3 +115,24 @@ def test_the_sdk_keeps_quiet_at_debug() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True, env={"PYTHONPATH": ":".join(sys.path)}
     )
     assert re.fullmatch(r"forebay: \d{4}-\d\d-\d\d [\d:,]+ DEBUG ours\n", done.stderr)
+
+
+def test_json_lines_are_as_safe() -> None:
+    """One object a line, whatever is in the message; the same is left out of it."""
+    code = (
+        "import logging; from forebay_proxy.core import logs; logs.set_up('info', 'json')\n"
+        "logging.getLogger('forebay').warning('shard https://u:S3CRET@o/a.tar?sig=S3CRET: \\nslow \"quoted\"')\n"
+        "logging.getLogger('aiohttp').warning('Unclosed connection ValueError(S3CRET)\\nS3CRET')\n"
+        "try: 1 / int('S3CRET')\n"
+        "except ValueError: logging.getLogger('forebay').exception('it failed')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True, env={"PYTHONPATH": ":".join(sys.path)}
+    )
+    said = [json.loads(line) for line in done.stderr.splitlines()]
+    assert "S3CRET" not in done.stderr.replace("int('S3CRET')", "")
+    assert [(each["level"], each["logger"]) for each in said] == [("warning", "forebay"), ("warning", "aiohttp"), ("error", "forebay")]
+    assert said[0]["message"] == 'shard https://o/a.tar: \nslow "quoted"' or said[0]["message"].startswith("shard https://o/a.tar")
+    assert said[1]["message"] == "Unclosed connection ValueError"
+    assert said[2]["message"].startswith("it failed\n")
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", each["time"]) for each in said)

@@ -113,7 +113,7 @@ def run_service(settings: Settings, *, announce: Announce, layout: SegmentLayout
     ``layout``: how shards are cut; no setting, as a directory that was filled under another would be of no use.
     """
     raise_limit()
-    logs.set_up(settings.log_level)
+    logs.set_up(settings.log_level, settings.log_format)
 
     async def life() -> int:
         ending = Shutdown(settings.drain_timeout_s, deadline=Deadline())

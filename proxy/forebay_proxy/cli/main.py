@@ -22,7 +22,9 @@ from forebay_proxy.wire.protocol.version import VERSION
 __all__ = ["cli", "main"]
 
 _ALIASES = {"prefetch": "warm"}  # the word users of other caches try first
-# In the order a person meets them: where each is, and one line about it, whole on a terminal of 80 columns.
+_ALSO = {"top": ["status", "--watch"]}
+# In the order a person meets them: where each is below this folder, or in which package of its own; and one line about it, whole on a
+# terminal of 80 columns.
 _VERBS = {
     "try": ("shards.try_shards:try_shards", "Read a few of your shards directly and through Forebay."),
     "serve": ("sidecars.serve:serve", None),
@@ -32,6 +34,7 @@ _VERBS = {
     "check": ("shards.check:check", "Ask for one shard: which way it goes, what its origin says."),
     "warm": ("shards.warm:warm", None),
     "index": ("index.index:index", "Count samples ahead: equal steps, samples by number."),
+    "stage": ("forebay_stage.command:stage", "Transform and re-shard a data set into another place."),
     "status": ("sidecars.status:status", "What readers wait for, room, hits, origins, last errors."),
     "ps": ("sidecars.ps:ps", "List your sidecars on this node."),
     "stop": ("sidecars.stop:stop", "End the running sidecar; what is stored stays."),
@@ -60,15 +63,17 @@ class _Verbs(click.Group):
         if name in _VERBS and name not in self.commands:
             place, short_help = _VERBS[name]
             module, _, verb = place.partition(":")
-            self.add_command(getattr(importlib.import_module(f"forebay_proxy.cli.{module}"), verb))
+            module = module if module.startswith("forebay_") else f"forebay_proxy.cli.{module}"
+            self.add_command(getattr(importlib.import_module(module), verb))
             self.commands[name].short_help = short_help
         return super().get_command(ctx, name)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        args = [*_ALSO.get(args[0], args[:1]), *args[1:]]
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            if not (close := difflib.get_close_matches(args[0], [*_VERBS, *_ALIASES], n=1)):
+            if not (close := difflib.get_close_matches(args[0], [*_VERBS, *_ALIASES, *_ALSO], n=1)):
                 raise
             raise click.UsageError(f"{error.message.rstrip('.')}; did you mean {close[0]!r}?", ctx) from error
 

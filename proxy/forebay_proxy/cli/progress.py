@@ -47,6 +47,12 @@ class ProgressView:
             told += f", about {format_size(done_bytes * shards // done)} in all, {format_duration(left_s)} left"
         self._show(done, shards, told)
 
+    def tasks(self, done: int, tasks: int, before: int, told: str) -> None:
+        """``before``: how many were done when this run began, which say nothing of how long the others take."""
+        seconds, here = self._clock() - self._begun, done - before
+        left = f", about {format_duration(seconds * (tasks - done) / here)} left" if here and done < tasks else ""
+        self._show(done, tasks, told + left)
+
     def bytes(self, done: int, in_all: int, what: str) -> None:
         """``what`` was done with them."""
         seconds = self._clock() - self._begun

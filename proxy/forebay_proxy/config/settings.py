@@ -89,6 +89,7 @@ Limit = Annotated[CacheLimit | None, BeforeValidator(_limit)]
 Connections = Annotated[int, Field(ge=1, le=1024)]
 Revalidate = Annotated[Literal["job", "never"] | Annotated[float, Field(ge=0)], BeforeValidator(_revalidate)]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)]
+LogFormat = Annotated[Literal["human", "json"], BeforeValidator(_lower)]
 Budget = Annotated[float, BeforeValidator(parse_duration), Field(ge=0)]
 Seconds = Annotated[float, BeforeValidator(parse_duration), Field(gt=0)]
 Share = Annotated[float, BeforeValidator(parse_share), Field(lt=1)]
@@ -256,6 +257,9 @@ class Settings(BaseModel):
         metavar="FILE", unset="none",
     )
     log_level: LogLevel = _setting("info", "Least severe log lines that are written; info is a few lines an hour.", metavar="LEVEL")
+    log_format: LogFormat = _setting(
+        "human", "How log lines are written; human for people, json (an object a line) for a log collector.", metavar="human|json",
+    )
     # fmt: on
 
     _sources: dict[str, Source] = PrivateAttr(default_factory=dict)

@@ -28,7 +28,8 @@ def by_signal(number: int) -> int:
 MEANINGS: dict[int, str] = {
     ExitCode.DONE: "done; `serve`: ended as asked (SIGTERM, SIGINT, SIGHUP, or idle for `--idle-exit-s`), everything claimed is committed",
     ExitCode.PART_FAILED: (
-        "part of what was asked failed and is named: shards `warm` could not get, segments `verify` found wrong, rules `doctor` saw broken"
+        "part of what was asked failed and is named: shards `warm` could not get, segments `verify` found wrong, rules `doctor` saw "
+        "broken, a shard `stage` could not make (the same command goes on)"
     ),
     ExitCode.CANNOT_BEGIN: (
         "nothing was done: a wrong flag or setting, a taken port or socket, a cache directory that is owned or unusable, no sidecar that "

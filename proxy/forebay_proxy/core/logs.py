@@ -10,6 +10,7 @@ A URL's query and userinfo may hold a secret, and messages of library errors hol
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -18,6 +19,7 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
+from datetime import UTC, datetime
 from types import TracebackType
 
 __all__ = ["SafeFormatter", "frames_of", "hide_messages", "keep_short", "log_path", "scrubbed", "set_up"]
@@ -70,10 +72,28 @@ class SafeFormatter(logging.Formatter):
         return scrubbed(text)
 
 
-def set_up(level: str) -> None:
-    """Log to stderr: ours from ``level`` on, of all others warnings. Nothing that went wrong unforeseen shows its message."""
+class JsonFormatter(SafeFormatter):
+    """The same lines for programs: one JSON object each, with ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message`` and ``pid``."""
+
+    def __init__(self) -> None:
+        super().__init__("%(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        ours = record.name.partition(".")[0] == _OURS
+        message = super().format(record) if ours else self._short(record).removeprefix(f"forebay: {record.levelname} {record.name}: ")
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        said = {"time": when, "level": record.levelname.lower(), "logger": record.name, "message": message, "pid": record.process}
+        return json.dumps(said)
+
+
+def set_up(level: str, form: str = "human") -> None:
+    """Log to stderr: ours from ``level`` on, of all others warnings. Nothing that went wrong unforeseen shows its message.
+
+    ``form``: "human", or "json" for lines that a log collector reads.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(SafeFormatter(_IN_A_JOURNAL if "JOURNAL_STREAM" in os.environ else _LINE))
+    human = SafeFormatter(_IN_A_JOURNAL if "JOURNAL_STREAM" in os.environ else _LINE)
+    handler.setFormatter(JsonFormatter() if form == "json" else human)
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.captureWarnings(True)
     logging.getLogger(_OURS).setLevel(level.upper())

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.live import Live
-from rich.text import Text
 
 from forebay_proxy.cli.client import locate
 from forebay_proxy.cli.options import json_option, url_option
 from forebay_proxy.cli.output import is_terminal, many, plain_table, say, say_json
+from forebay_proxy.cli.sidecars import watch as watching
 from forebay_proxy.core.quantities import format_duration, format_size
 from forebay_proxy.telemetry.rank_balance import rank_balance
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 __all__ = ["status", "status_rows"]
 
@@ -72,21 +73,32 @@ def _verdict(said: Table | None) -> list[Row]:
 _SEVERITY = {"fine": "", "look": "LOOK: ", "act": "ACT: "}
 
 
-def _tables(status: Table) -> Iterator[list[Row]]:
-    """Each with its heading: ranks of training, origins, the last errors (newest first), readers inside a shard, announced plans."""
+def _tables(status: Table, order: int = 0) -> Iterator[list[Row]]:
+    """Each with its heading: ranks of training, readers inside a shard, origins, the last errors (newest first), announced plans.
+
+    ``order`` of the readers: as they come, by how long they have waited, by shard.
+    """
+    sort = _ORDERS[order % len(_ORDERS)][1]
+    readers = status.get("readers", ()) if sort is None else sorted(status.get("readers", ()), key=sort)
     yield [("rank", "stall", "a step", "batch", "worker", "shard", "skipped"), *map(_rank, status.get("meters", ()))]
+    yield [("reader", "shard", "position", "waited", "waits now for"), *(
+        (each["reader"], each["shard"], _position(each), format_duration(each["waited_s"]), each.get("waiting_for", ""))
+        for each in readers
+    )]  # fmt: skip
     yield [("origin", "now", "in the air", "answers", "throttled", "retries", "last error"), *map(_origin, status.get("origins", ()))]
     yield [("error at", "status", "", "why"), *(
         (time.strftime("%H:%M:%S", time.localtime(each["at"])), each["what"], f"{each['count']} x", each["error"])
         for each in status.get("recent_errors", ())
     )]  # fmt: skip
-    yield [("reader", "shard", "position", "waited", "waits now for"), *(
-        (each["reader"], each["shard"], _position(each), format_duration(each["waited_s"]), each.get("waiting_for", ""))
-        for each in status.get("readers", ())
-    )]  # fmt: skip
     plans: list[Row] = [("plan of", "set", "epoch", "shard", "rate", "lead", ""), *map(_plan, status.get("plans", ()))]
     more = status.get("plans_total", 0) - len(plans) + 1
     yield [*plans, *([(f"and {more} more", "", "", "", "", "", "")] if more > 0 else [])]
+
+
+_TABLES = ("ranks", "readers", "origins", "errors", "plans")
+_ORDERS: Sequence[tuple[str, Callable[[Table], Any] | None]] = (
+    ("as they came", None), ("longest wait first", lambda each: -each["waited_s"]), ("by shard", lambda each: each["shard"]),
+)  # fmt: skip
 
 
 def _origin(each: Table) -> Row:
@@ -186,7 +198,7 @@ _ROWS_SHOWN = 20  # a screen; a pipe and --json have them all
 
 @click.command()
 @json_option
-@click.option("--watch", is_flag=True, help="Show it again every interval until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Show it again every interval until q or Ctrl-C; on a terminal, what fits its screen.")
 @click.option(
     "--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True, metavar="SECONDS", help="How often, with --watch."
 )
@@ -202,19 +214,27 @@ def status(as_json: bool, watch: bool, interval: float, url: str | None) -> int:
       forebay status --json | jq .cache
     """
     sidecar = locate(url, os.environ)
-    with Live(screen=True, auto_refresh=False) if watch and is_terminal() and not as_json else nullcontext() as live:
-        while True:
-            found = sidecar.status()
-            if as_json:
-                say_json(found)
-            elif live is not None:
-                live.update(Text("\n".join(_lines(found)), no_wrap=True, overflow="ellipsis"), refresh=True)
-            else:
-                for line in _lines(found):
-                    say(line)
-            if not watch:
-                return 0
-            time.sleep(interval)
+    if watch and is_terminal() and not as_json:
+        watching.watch(sidecar.status, _drawn, interval)
+        return 0
+    while True:
+        found = sidecar.status()
+        if as_json:
+            say_json(found)
+        else:
+            for line in _lines(found):
+                say(line)
+        if not watch:
+            return 0
+        time.sleep(interval)
+
+
+def _drawn(found: Table, width: int, height: int, order: int) -> list[Text]:
+    up = format_duration(found["uptime_s"])
+    head = f"{found['state']}, up {up}, {found['url']}   q: quit, s: readers {_ORDERS[order % len(_ORDERS)][0]}"
+    totals = [f"{name:<8}  {text}" for name, text in status_rows(found) if name in ("cache", "read", "errors", "trouble", "disk", "shared")]
+    tables = list(zip(_TABLES, _tables(found, order), strict=True))
+    return watching.screen(found.get("verdict"), head, tables, totals, width, height)
 
 
 def _lines(found: dict[str, Any]) -> list[str]:

@@ -1,0 +1,129 @@
+"""``forebay status --watch``: what fits a screen, and the keys."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.fake_sidecar import FakeSidecar
+from support.sidecar import environment
+
+from forebay_proxy.cli.sidecars.watch import fitted, screen, shortened
+
+VERDICT = {
+    "severity": "act",
+    "sentence": "training waited 62 % of the last minute",
+    "do": "see why",
+    "line": "forebay check 's3://b/7.tar'",
+}
+HEAD = ("reader", "shard", "waits now for")
+
+
+def texts(*given: Any, **how: Any) -> list[str]:
+    return [line.plain for line in screen(*given, **how)]
+
+
+def test_the_middle_of_a_name_is_cut() -> None:
+    """So two names that differ at their ends stay different."""
+    names = [f"http://127.0.0.1:35299/data/shard-{number:06d}.tar" for number in (7, 8)]
+    short = [shortened(name, 20) for name in names]
+    assert short[0] != short[1]
+    assert all(len(name) == 20 and "…" in name and name.endswith(".tar") and name.startswith("http") for name in short)
+    assert shortened("short", 20) == "short"
+
+
+@given(st.lists(st.tuples(st.text(max_size=60), st.text(max_size=9), st.text(max_size=200)), min_size=1, max_size=9), st.integers(20, 200))
+def test_no_line_is_too_wide(rows: list[tuple[str, ...]], width: int) -> None:
+    assert all(len(line) <= width for line in fitted(rows, width))
+
+
+@given(st.lists(st.integers(0, 40), max_size=6), st.integers(10, 60))
+def test_a_screen_is_never_left(sizes: list[int], height: int) -> None:
+    """Whatever there is of each table: rows that are not shown are counted."""
+    tables = [(f"table {at}", [HEAD, *[("a", "b", "c")] * size]) for at, size in enumerate(sizes)]
+    lines = texts(VERDICT, "head", tables, ["totals"], 80, height)
+    assert len(lines) <= height
+    assert lines[0].startswith("ACT")
+    shown, counted = (
+        lines.count("a       b      c"),
+        sum(int(line.split()[1]) for line in lines if line.startswith("… ") and "more" in line),
+    )
+    if not any("no room" in line for line in lines) and height >= 40:
+        assert shown + counted == sum(sizes)
+
+
+def test_a_small_screen_shows_something_of_each_table() -> None:
+    """80 x 24: the verdict, what to type, a row of each, and how many more."""
+    tables = [
+        (name, [HEAD, *[(f"{name}-{row}", "s3://b/a.tar", "origin") for row in range(9)]]) for name in ("ranks", "readers", "origins")
+    ]
+    lines = texts(VERDICT, "ready", tables, [], 80, 24)
+    assert lines[:4] == ["ACT  training waited 62 % of the last minute", "do: see why", "type: forebay check 's3://b/7.tar'", "ready"]
+    assert sum("more rows" in line for line in lines) == 3
+    assert len(lines) <= 24
+
+
+def test_keys_on_a_terminal(tmp_path: Path) -> None:
+    """s sorts the readers, q ends it with exit code 0 and gives the terminal back."""
+    readers = [
+        {
+            "reader": f"job/0/{n}/7.1",
+            "shard": f"s3://b/{n}.tar",
+            "position_bytes": 0,
+            "length_bytes": None,
+            "waited_s": float(n),
+            "waiting_for": "",
+        }
+        for n in range(2)
+    ]
+    with FakeSidecar() as fake:
+        fake.status = {**fake.status, "verdict": VERDICT, "readers": readers}
+        pid, descriptor = pty.fork()
+        if not pid:  # the terminal's program
+            environ = environment(tmp_path, TERM="xterm", COLUMNS="100", LINES="30", FOREBAY_URL=fake.url)
+            os.execve(sys.executable, [sys.executable, "-m", "forebay_proxy", "top"], environ)
+        try:
+            seen = until(descriptor, "readers as they came")
+            os.write(descriptor, b"s")
+            seen = until(descriptor, "longest wait first")
+            after = seen[seen.rindex("longest wait first") :] + until(descriptor, "cache")
+            assert after.index("job/0/1/7.1") < after.index("job/0/0/7.1")
+            os.write(descriptor, b"q")
+            until(descriptor, None)
+        finally:
+            os.close(descriptor)
+            _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def until(descriptor: int, text: str | None) -> str:
+    """What the terminal was given until ``text``; None: until its end."""
+    seen, end = "", time.monotonic() + 60
+    while text is None or text not in seen:
+        assert time.monotonic() < end, seen
+        if not select.select([descriptor], [], [], 1)[0]:
+            continue
+        try:
+            got = os.read(descriptor, 1 << 16)
+        except OSError:  # the other side is gone
+            got = b""
+        if not got:
+            assert text is None, seen
+            break
+        seen += got.decode("utf-8", "replace")
+    return seen
+
+
+@pytest.mark.parametrize("severity", ["fine", "look", "act"])
+def test_severity_is_a_word_and_a_colour(severity: str) -> None:
+    first = screen({**VERDICT, "severity": severity}, "", [], [], 80, 24)[0]
+    assert first.plain.startswith({"fine": "OK", "look": "LOOK", "act": "ACT"}[severity])
+    assert str(first.style) == {"fine": "bold green", "look": "bold yellow", "act": "bold red"}[severity]
