@@ -26,7 +26,7 @@ SETTINGS = {
     "host", "port", "socket", "cache_dir", "cache_size", "free_floor", "allow_network_fs", "allow_origin", "strict_origins", "allow_uid",
     "allow_profile", "gs_endpoint", "gs_anonymous", "pass_header",
     "secret_param", "file_root", "token", "revalidate", "origin_digests", "verify_every_s",
-    "prefetch", "set", "origin_connections", "drain_timeout_s",
+    "prefetch", "set", "shared", "origin_connections", "drain_timeout_s",
     "connect_timeout_s", "idle_timeout_s", "retry_budget_s", "idle_exit_s", "access_log", "log_level", "log_format",
 }  # fmt: skip
 

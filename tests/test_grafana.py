@@ -44,6 +44,9 @@ from forebay_proxy.core.facts.origins import (
     Refetched,
     Revalidated,
     SegmentFetched,
+    SharedAnswered,
+    SharedBytes,
+    SharedFailed,
 )
 from forebay_proxy.core.facts.requests import (
     Aborted,
@@ -122,6 +125,7 @@ EVERYTHING: tuple[Event, ...] = (
     CacheRecovered(1, 1, 0.1), Refetched(), NotStorable(_ORIGIN),
     NotTar("s3://b/a.tar", "a web page", "train"), ReservationRefused("no-room"),
     Revalidated("same"),
+    SharedAnswered("hit"), SharedBytes(100, "read"), SharedFailed("wrong"),
     SegmentFetched(0.1, True, False), SegmentVerified("sample", True),
     DigestChecked("md5", "agrees"), DoorAnswered("passed"), IndexDone("built"),
     MeterTold(_READER, MeterBody(10.0, dict.fromkeys(CAUSES, 0.1), 5)),

@@ -262,6 +262,7 @@ class FakeOrigins:
 
     def __init__(self, origin: FakeOrigin) -> None:
         self.by_scheme = dict.fromkeys(SCHEMES, origin)
+        self.shared = None
         self.asked_schemes = frozenset(SCHEMES if isinstance(origin, TellsDigests) else ())
 
     async def aclose(self) -> None:

@@ -50,6 +50,7 @@ rgw data = $D/rgw
 rgw dns name =
 rgw thread pool size = 16
 rgw run sync thread = false
+rgw bucket quota ttl = 0
 C
 export CEPH_CONF=$D/ceph.conf
 ceph-authtool --create-keyring "$D/keyring" --gen-key -n mon. --cap mon 'allow *' >/dev/null 2>&1

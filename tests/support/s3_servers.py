@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -52,11 +54,12 @@ sys.stdin.read()
 
 @dataclass(frozen=True)
 class S3Server:
-    """A running S3 server; the user ``access_key`` owns everything in it."""
+    """A running S3 server; the user ``access_key`` owns everything in it. ``home``: of a gateway, where its programs have their files."""
 
     url: str
     access_key: str
     secret_key: str
+    home: Path | None = None
 
     @property
     def environ(self) -> dict[str, str]:
@@ -67,6 +70,28 @@ class S3Server:
             "AWS_ENDPOINT_URL": self.url,
             "AWS_DEFAULT_REGION": "us-east-1",
         }
+
+    def admin(self, *words: str) -> None:
+        """``radosgw-admin WORDS``."""
+        subprocess.run(["radosgw-admin", *words], env=self._ceph(), check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    @contextmanager
+    def signalled(self, number: signal.Signals) -> Iterator[None]:
+        """The gateway alone is stopped (SIGSTOP) or killed; afterwards it serves again."""
+        assert self.home is not None
+        (pid,) = (int(file.read_text()) for file in (self.home / "run").glob("client*.pid"))
+        os.kill(pid, number)
+        try:
+            yield
+        finally:
+            if number == signal.SIGSTOP:
+                os.kill(pid, signal.SIGCONT)
+            else:
+                subprocess.run(["radosgw", "-n", "client.admin"], env=self._ceph(), check=True, stdout=subprocess.DEVNULL)
+                _until_listening(self.url)
+
+    def _ceph(self) -> dict[str, str]:
+        return {**os.environ, "CEPH_CONF": f"{self.home}/ceph.conf"}
 
     @contextmanager
     def client(self) -> Iterator[Any]:
@@ -110,13 +135,15 @@ def rados_gateway() -> Iterator[S3Server]:
             yield _start_gateway(Path(directory))
         finally:
             _kill_all(Path(directory) / "run")
+            for again in Path(directory).glob("*/run"):  # those of a gateway that a test killed
+                _kill_all(again)
 
 
 def _start_gateway(directory: Path) -> S3Server:
     for attempt in range(3):  # the ports are free when picked, not reserved
         port, monitor_port = free_ports(2)
         home = directory / str(attempt)
-        server = S3Server(f"http://127.0.0.1:{port}", "gateway-key", "gateway-secret")
+        server = S3Server(f"http://127.0.0.1:{port}", "gateway-key", "gateway-secret", home)
         script = Path(__file__).with_name("rgw.sh")
         command = ["bash", str(script), str(home), str(port), str(monitor_port), server.access_key, server.secret_key]
         with (directory / f"{attempt}.log").open("wb") as log:
@@ -129,6 +156,15 @@ def _start_gateway(directory: Path) -> S3Server:
         print((directory / f"{attempt}.log").read_text(errors="replace")[-2000:])
         _kill_all(directory / "run")
     pytest.skip("the RADOS gateway did not start; its output is above")
+
+
+def _until_listening(url: str) -> None:
+    host, _, port = url.removeprefix("http://").partition(":")
+    for _ in range(600):
+        with suppress(OSError), socket.create_connection((host, int(port))):
+            return
+        time.sleep(0.05)
+    raise AssertionError("the gateway does not listen again")
 
 
 def _kill_all(run: Path) -> None:

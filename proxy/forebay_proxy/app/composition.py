@@ -16,6 +16,7 @@ from forebay_proxy.background.disk_monitor import DiskMonitor
 from forebay_proxy.background.prefetcher import Prefetcher
 from forebay_proxy.background.sample_indexer import SampleIndexer
 from forebay_proxy.background.set_prefetch import SetPrefetch
+from forebay_proxy.background.shared_writer import SharedWriter
 from forebay_proxy.cache.fetching.fetcher import Fetcher
 from forebay_proxy.cache.fetching.segment_fetches import SegmentFetches
 from forebay_proxy.cache.fetching.segment_storage import SegmentStorage
@@ -40,6 +41,8 @@ from forebay_proxy.policy.eviction.headroom import Headroom
 from forebay_proxy.policy.eviction.ledger import Ledger
 from forebay_proxy.policy.eviction.read_ahead import ReaderCaughtUp
 from forebay_proxy.policy.plans.registry import NextUseChanged, PlanAdvanced, PlanRegistry, SetShardOpened
+from forebay_proxy.shared.shared_store import SharedStore
+from forebay_proxy.shared.shared_tier import SharedTier
 from forebay_proxy.store import facts as stored
 from forebay_proxy.store.health import DiskHealth
 from forebay_proxy.store.store import Store
@@ -64,7 +67,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class CacheParts:
-    """One cache, and the tasks around it (the last four), which the caller of ``build_cache`` starts."""
+    """One cache, and the tasks around it (the last five), which the caller of ``build_cache`` starts."""
 
     store: Store
     plans: PlanRegistry
@@ -90,6 +93,7 @@ class CacheParts:
     disk_monitor: DiskMonitor
     prefetcher: Prefetcher
     sets: SetPrefetch
+    shared_writer: SharedWriter | None
 
 
 def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Surroundings) -> CacheParts:
@@ -115,6 +119,11 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
         origin_digests=settings.origin_digests, retry_budget_s=settings.retry_budget_s, clock=clock, sleep=around.sleep,
         chance=around.chance,
     )  # fmt: skip
+    if settings.shared is not None and around.origins.shared is not None:
+        fetcher.shared = SharedTier(
+            SharedStore(settings.shared, around.origins.shared), store.layout, fetcher.head, events, clock=clock,
+            sleep=around.sleep, chance=around.chance,
+        )  # fmt: skip
     faults = ShardFaults(clock)
     digest_check = DigestCheck(
         room=room, table=fetches, segment_reader=segment_reader, fetcher=fetcher, faults=faults, events=events, tasks=tasks,
@@ -154,6 +163,7 @@ def build_cache(store: Store, capacity: Capacity, settings: Settings, around: Su
         ),
         prefetcher=Prefetcher(cache, resolver, plans, fetcher.ahead, tasks, clock),
         sets=SetPrefetch(cache, resolver, plans, settings.set, clock, tar_check),
+        shared_writer=None if fetcher.shared is None else SharedWriter(fetcher.shared, cache),
     )  # fmt: skip
     _introduce(parts, events)
     return parts
@@ -168,10 +178,12 @@ def _introduce(parts: CacheParts, events: Events) -> None:
     on(stored.CommitFailed, lambda fact: parts.disk.failed(fact.error))
     on(stored.SpaceRefused, lambda fact: parts.disk_monitor.space_refused(fact.error))
 
-    on(resident.FileHeld, lambda fact: parts.cache.fd_lender.held(fact.entry))
+    on(resident.FileHeld, lambda fact: parts.cache.fd_lender.outlived(fact.entry))
     on(resident.SegmentSpoilt, lambda fact: indexer.drop(fact.entry))
     on(resident.SegmentSpoilt, parts.cache.spoilt)
     on(resident.ShardCompleted, indexer.completed)
+    if parts.shared_writer is not None:
+        on(resident.ShardCompleted, parts.shared_writer.completed)
     on(resident.ReadersLeft, indexer.left)
     on(resident.VersionOutdated, lambda fact: indexer.drop(fact.entry))
     on(resident.VersionOutdated, lambda fact: versions.forget(fact.entry))

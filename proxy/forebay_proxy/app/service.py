@@ -98,6 +98,8 @@ class Sidecar:
         parts.fetches.cancel()
         parts.digest_check.stop()
         parts.indexer.stop()
+        if parts.fetcher.shared is not None:
+            await parts.fetcher.shared.aclose()
         await parts.tasks.idle()
 
     def _drop_unread(self) -> None:
@@ -226,6 +228,8 @@ def begin_tasks(
         "sweep": store.sweeping.run,
         "sample indexes": parts.indexer.run,
         **({"sample": idle_verifier.run} if settings.verify_every_s else {}),
+        **({"shared tier": parts.fetcher.shared.run} if parts.fetcher.shared is not None else {}),
+        **({"shared writer": parts.shared_writer.run} if parts.shared_writer is not None else {}),
     }
     return {name: group.create_task(kept(name, make, start.ending.fault), name=name) for name, make in makes.items()}
 

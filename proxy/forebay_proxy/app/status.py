@@ -265,10 +265,12 @@ class StatusReport:
         """``/v1/status``, less what the server knows itself (state, url, socket); plans as in ``/v1/plans``, the first ones."""
         info, waits = self._info, self._cache.readers.waits
         usage, plans, meters = self.usage(), self._plans.page(), self._telemetry.meters.rows()
+        shared = None if self._parts.fetcher.shared is None else self._parts.fetcher.shared.status()
         levels = levels_of(
             waits, self._telemetry.board, self._telemetry.lately, readers=usage.readers,
             disk="" if usage.disk_state == "normal" else self._cache.disk.reason, in_flight=usage.origins, plans=plans["total"],
             passes=any((plan["epoch"] or 0) > 0 for plan in plans["plans"]), refused=self._telemetry.recent_errors.lately(), meters=meters,
+            shared=next(iter(shared["troubles"]), "") if shared else "",
         )  # fmt: skip
         return {
             "verdict": verdict(levels).as_json(),
@@ -292,6 +294,7 @@ class StatusReport:
             "waited_share": waits.share(),
             "recent_errors": self._telemetry.recent_errors.rows(),
             "origins": self._telemetry.board.rows(usage.origins),
+            "shared": shared,
             "readers": list(self._reader_rows()),
             "plans": plans["plans"],
             "plans_total": plans["total"],

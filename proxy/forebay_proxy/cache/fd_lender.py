@@ -10,7 +10,9 @@ a kill nothing of it is fetched anew).
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
@@ -164,6 +166,29 @@ class FdLender:
         except CacheError as error:  # HTTP has its ways around what goes wrong with the cache's disk
             raise _use_http(error) from error
 
+    @asynccontextmanager
+    async def held(self, entry: Entry) -> AsyncIterator[int]:
+        """A descriptor of a complete ``entry`` for a task of ours, for the length of the ``async with``: nobody counts as its reader.
+
+        Raises ``UseHttp``.
+        """
+        self._fit(entry)
+        held, descriptor = self._lease(entry), -1
+        try:
+            await self._readied(entry)
+            if entry.stored.file is None:
+                raise UseHttp("disk", "its file was closed while it was made ready")
+            descriptor = entry.stored.file.lend(entry.version.length or 0)
+            yield descriptor
+        except CacheError as error:
+            raise error if isinstance(error, UseHttp) else _use_http(error) from error
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+            self._end(entry, held)
+            self._give_back(entry)
+            self._room.left(entry)
+
     # How a lease goes on
 
     def passed(self, fd_lease: FdLease) -> None:
@@ -189,7 +214,7 @@ class FdLender:
         """Shards that no reader has any more, and a map of one has."""
         return len(self._lingering)
 
-    def held(self, entry: Entry) -> None:
+    def outlived(self, entry: Entry) -> None:
         """It could not leave, because a descriptor of it is out that the books do not know: passed in an earlier life of this sidecar."""
         known = self._lingering.pop(entry, None)
         if known is not None:  # more of it was put back meanwhile

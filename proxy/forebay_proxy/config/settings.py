@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError, model_validator
 
 from forebay_proxy.config.settings_file import SettingsFile
+from forebay_proxy.config.shared_place import SharedPlace
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.quantities import CacheLimit, ShareOfDisk, TotalBytes, parse_duration, parse_limit, parse_share
 from forebay_proxy.core.shard import shown_set
@@ -67,6 +68,10 @@ def _endpoint(value: Any) -> Any:
     return value
 
 
+def _place(value: Any) -> Any:
+    return SharedPlace(value) if isinstance(value, str) else value
+
+
 def _home(value: Any) -> Any:
     try:
         return Path(value).expanduser() if isinstance(value, str) and value else value
@@ -95,6 +100,7 @@ Seconds = Annotated[float, BeforeValidator(parse_duration), Field(gt=0)]
 Share = Annotated[float, BeforeValidator(parse_share), Field(lt=1)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 Patterns = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_patterns)]
+Place = Annotated[SharedPlace | None, BeforeValidator(_place)]
 Uids = Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(_listed)]
 Paths = Annotated[tuple[Path, ...], BeforeValidator(_homes)]
 
@@ -153,7 +159,7 @@ Source = Literal["flag", "environment", "file", "default"]
 class Settings(BaseModel):
     """Everything a sidecar can be told. Inside, sizes are bytes and durations seconds."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, arbitrary_types_allowed=True)
 
     # fmt: off
     host: Host = _setting(
@@ -228,6 +234,10 @@ class Settings(BaseModel):
     set: Patterns = _setting(
         (), "Pattern of shards to fetch ahead for programs that announce nothing; none, because only you know what will be read.",
         metavar="PATTERN", unset="none",
+    )
+    shared: Place = _setting(
+        None, "S3 place that the sidecars of a cluster share: read before origins, written once a shard; none, as one node needs none.",
+        metavar="S3-URL", unset="none",
     )
     origin_connections: Connections = _setting(
         64, "Most requests one origin gets at once; 64 fill 25 Gbit/s at 50 MB/s each, and throttling halves what is used.",
@@ -389,7 +399,7 @@ def _plain(value: Any) -> Any:
             return count
         case ShareOfDisk(ratio):
             return f"{ratio * 100:g}%"
-        case Path():
+        case Path() | SharedPlace():
             return str(value)
         case tuple():
             return [_plain(item) for item in value]

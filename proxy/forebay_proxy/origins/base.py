@@ -23,6 +23,7 @@ class OriginBody:
     raises ``TruncatedShard``, ``OriginUnavailable`` or ``OriginTimeout``, never a library's error, and ends early only when ``framed`` is
     False. ``digests`` are those of the *whole* shard that the answer carries, whatever part of it this body is (see ``origins.digests``).
     ``narrow`` is told how many bytes at most should wait in this process from now on, because the reader of the body may be slow.
+    ``shared``: it came from the shared tier, and its origin was not asked.
     """
 
     version: Version
@@ -33,6 +34,7 @@ class OriginBody:
     chunks: AsyncIterator[bytes | memoryview]
     digests: tuple[Digest, ...] = ()
     narrow: Callable[[int], None] = lambda size: None
+    shared: bool = False
 
 
 class Origin(Protocol):

@@ -7,6 +7,7 @@ does not notice.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections import OrderedDict
@@ -35,6 +36,7 @@ from forebay_proxy.core.facts.origins import FetchRetried, OriginBytes, OriginOd
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 from forebay_proxy.origins.base import OriginBody, TellsDigests
 from forebay_proxy.origins.registry import Origins
+from forebay_proxy.shared.shared_tier import SharedTier
 from forebay_proxy.transfer.buffers import Share
 from forebay_proxy.transfer.fetches import Answer
 from forebay_proxy.transfer.limiter import AHEAD, WAITED, Limiters, Slot, SlotNeed
@@ -85,6 +87,7 @@ class Fetcher:
         self._retry_budget_s = retry_budget_s
         self._clock = clock
         self.sleep = sleep
+        self.shared: SharedTier | None = None
         self._chance = chance
         self.asked_schemes = origins.asked_schemes
         self._answered: OrderedDict[str, None] = OrderedDict()  # origins, the longest silent first
@@ -99,13 +102,28 @@ class Fetcher:
 
     @asynccontextmanager
     async def ask(
-        self, shard: Shard, want: ByteRange | None, pin: Pin, need: SlotNeed, retry_budget: RetryBudget | None = None
+        self,
+        shard: Shard,
+        want: ByteRange | None,
+        pin: Pin,
+        need: SlotNeed,
+        retry_budget: RetryBudget | None = None,
+        *,
+        alone: bool = False,
     ) -> AsyncIterator[tuple[OriginBody, Slot]]:
-        """One request, in its turn; the origin's limiter learns how it went."""
+        """One request, in its turn; the origin's limiter learns how it went. The shared tier is asked first, where there is one, but not
+        for one reader ``alone``: a whole segment would wait in memory for it."""
+        if self.shared is not None and not alone:
+            async with self.shared.asked(shard, want, pin, need) as found:
+                if found is not None:
+                    yield found
+                    return
         async with self._turn(shard, need, retry_budget) as slot:
             slot.brings_bytes()
             async with self._origins[shard.url.scheme].read(shard, want, pin) as body:
                 self._answers(shard, slot)
+                if self.shared is not None:
+                    self.shared.answered(shard, pin, body.version)
                 yield body, slot
 
     async def version(self, shard: Shard, needed: SlotNeed) -> Version:
@@ -113,12 +131,19 @@ class Fetcher:
         retry_budget = self.retry_budget(shard.origin)
         while True:
             try:
-                async with self._turn(shard, needed, retry_budget) as slot:
-                    version = await self._origins[shard.url.scheme].head(shard)
-                    self._answers(shard, slot)
-                    return version
+                return await self.head(shard, needed, retry_budget=retry_budget)
             except OriginLied as error:
                 await self.again(shard, error, retry_budget)
+
+    async def head(
+        self, shard: Shard, needed: SlotNeed, within_s: float | None = None, *, retry_budget: RetryBudget | None = None
+    ) -> Version:
+        """As ``Origin.head``, in its turn; ``within_s`` of that turn, else TimeoutError."""
+        async with self._turn(shard, needed, retry_budget) as slot:
+            async with asyncio.timeout(within_s):
+                version = await self._origins[shard.url.scheme].head(shard)
+            self._answers(shard, slot)
+            return version
 
     @asynccontextmanager
     async def _turn(self, shard: Shard, need: SlotNeed, retry_budget: RetryBudget | None) -> AsyncIterator[Slot]:
@@ -163,6 +188,8 @@ class Fetcher:
     def hurried(self, origin: str) -> None:
         """Something that waits for its turn is needed sooner now."""
         self._limiters.of(origin).wake()
+        if self.shared is not None:
+            self.shared.hurried()
 
     async def stream(
         self,
@@ -192,7 +219,7 @@ class Fetcher:
             before, framed = position, True
             try:
                 want = ByteRange(position, None if end is None else end - 1) if entry.ranged else None
-                asking = self.ask(shard, want, entry.version.pin, need, budget) if answer is None else answer.taken()
+                asking = self.ask(shard, want, entry.version.pin, need, budget, alone=alone) if answer is None else answer.taken()
                 answer = None
                 async with asking as (body, slot):
                     self._judge(entry, body, want)
@@ -249,8 +276,9 @@ class Fetcher:
             self._events.emit(OriginOddity(shard.origin, "whole-for-range"))
         async for piece in body.chunks:
             received += len(piece)
-            limiter.bandwidth.came(len(piece), self._clock())
-            self._events.emit(OriginBytes(shard.origin, len(piece), kind))
+            if not body.shared:
+                limiter.bandwidth.came(len(piece), self._clock())
+                self._events.emit(OriginBytes(shard.origin, len(piece), kind))
             if tail is not None:
                 tail.feed(piece)
             passed = min(skip, len(piece))
@@ -259,7 +287,7 @@ class Fetcher:
             if len(needed) < len(piece) - passed and not longer:
                 raise OriginLied(entry.name, f"more bytes came than the {end} promised")
             position += len(needed)
-            if position == end:
+            if position == end and not body.shared:
                 limiter.connection_rate.measured(received, self._clock() - began, max(company, limiter.in_flight))
             if needed:
                 yield needed

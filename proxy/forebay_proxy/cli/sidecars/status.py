@@ -46,6 +46,7 @@ def status_rows(status: Table) -> list[Row]:
         ("cache", _cache(status["cache"])),
         ("", f"{many(status['cache']['shards'], 'shard')} in {status['cache_dir']}"),
         ("read", _bytes(status["bytes"])),
+        *_shared(status.get("shared")),
         ("requests", ", ".join(f"{count} {_RESULTS.get(result, result)}" for result, count in status["requests"].items())),
         ("waited", f"readers {format_duration(status['reader_wait_s'])} in all"),
         ("errors", f"{status['errors']}{', the last ones below' if status.get('recent_errors') else ''}"),
@@ -183,6 +184,15 @@ def _bytes(counted: Table) -> str:
         f"{format_size(counted['origin'])} from origins, {format_size(counted['saved'])} saved"
         + (f", {format_size(counted['opened'])} opened to read samples of it" if counted.get("opened") else "")
     )
+
+
+def _shared(shared: Table | None) -> list[Row]:
+    if shared is None:
+        return []
+    text = f"{shared['place']}: {format_size(shared['read_bytes'])} read, {format_size(shared['written_bytes'])} written; of its shards "
+    text += f"{shared['hits']} were there, {shared['waited']} were waited for, {shared['fetched']} fetched for all"
+    text += f"; {many(shared['failures'], 'failure')}" if shared["failures"] else ""
+    return [("shared tier", text), *(("", f"not used for a while: {cause}") for cause in shared["troubles"])]
 
 
 def _told(name: str, text: str | None) -> list[Row]:

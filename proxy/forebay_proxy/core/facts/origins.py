@@ -17,6 +17,9 @@ __all__ = [
     "Refetched",
     "Revalidated",
     "SegmentFetched",
+    "SharedAnswered",
+    "SharedBytes",
+    "SharedFailed",
 ]
 
 
@@ -110,6 +113,28 @@ class Refetched:
     """Bytes asked for a second time because a bypass reader fell out of its window."""
 
 
+@dataclass(frozen=True, slots=True)
+class SharedAnswered:
+    """A shard was looked for in the shared tier. ``result``: hit, waited (another sidecar brings it), fetched (by this one), given-up."""
+
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBytes:
+    """Bytes of shards that were ``read`` from the shared tier, or ``written`` to it."""
+
+    count: int
+    way: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFailed:
+    """The shared tier was of no use. ``reason``: unavailable, timeout, refused, full, wrong, foreign, other."""
+
+    reason: str
+
+
 OriginEvent = (
     FetchRetried
     | FetchJoined
@@ -122,4 +147,7 @@ OriginEvent = (
     | Refetched
     | Revalidated
     | SegmentFetched
+    | SharedAnswered
+    | SharedBytes
+    | SharedFailed
 )

@@ -128,6 +128,14 @@ METRICS: tuple[Metric, ...] = (
     _counter("revalidations_total", "Stored versions compared with their origin; unreachable: served all the same.", _NEW,
              result=("same", "changed", "unreachable", OTHER)),
 
+    # The shared tier
+    _counter("shared_lookups_total", "Shards looked for in the shared tier: found, brought by another sidecar while this one waited, to be "
+             "fetched by this one from afar for all, given up waiting for.", _NEW, result=("hit", "waited", "fetched", "given-up")),
+    _counter("shared_bytes_total", "Bytes of shards read from the shared tier and verified, and written to it.", _NEW,
+             way=("read", "written")),
+    _counter("shared_failures_total", "Times the shared tier was of no use, and the origin was asked. foreign: another program's object.",
+             _NEW, reason=("unavailable", "timeout", "refused", "full", "wrong", "foreign", OTHER)),
+
     # Fetches
     _histogram("segment_fetch_seconds", _SEGMENT_S, "From the first request for a segment to its last byte, retries included.", _NEW),
     _counter("segments_fetched_total", "Segments fetched; stored=no: passed through memory because no room could be granted.", _NEW,

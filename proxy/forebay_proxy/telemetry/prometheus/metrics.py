@@ -42,6 +42,9 @@ from forebay_proxy.core.facts.origins import (
     Refetched,
     Revalidated,
     SegmentFetched,
+    SharedAnswered,
+    SharedBytes,
+    SharedFailed,
 )
 from forebay_proxy.core.facts.requests import (
     Aborted,
@@ -228,6 +231,9 @@ class Metrics:
             Revalidated: lambda fact: count["revalidations_total"](fact.result),
             SegmentFetched: self._segment_fetched,
             SegmentVerified: lambda fact: count["segments_verified_total"](fact.why, "right" if fact.right else "wrong"),
+            SharedAnswered: lambda fact: count["shared_lookups_total"](fact.result),
+            SharedBytes: lambda fact: count["shared_bytes_total"](fact.way, by=fact.count),
+            SharedFailed: lambda fact: count["shared_failures_total"](fact.reason),
             ShardOpened: self._shard_opened,
         }
 

@@ -123,7 +123,7 @@ def test_the_command_is_taken_over(node: Node) -> None:
 
 
 def test_takeover_can_be_turned_off(node: Node) -> None:
-    """FOREBAY_TAKEOVER=0: the environment of way 1 and nothing else."""
+    """FOREBAY_TAKEOVER=0: the environment of ``forebay env`` and nothing else."""
     done = node.forebay("run", "--", sys.executable, "-c", TAKEOVER, FOREBAY_TAKEOVER="0")
     assert json.loads(done.stdout) == [node.environ["PYTHONPATH"], None]
 

@@ -127,3 +127,22 @@ def test_ranks_that_part_are_said(sidecar: FakeSidecar) -> None:
     sidecar.status = {**sidecar.status, "meters": [row("a", "0", 90), row("a", "1", 30), row("b", "0", 90), row("b", "1", 80)]}
     said = [" ".join(line.split()) for line in invoke("status").stdout.splitlines() if line.startswith("ranks ")]
     assert said == ["ranks a: uneven, samples 1.50 (rank 0), steps 1.50 (rank 0)"]
+
+
+def test_the_shared_tier_has_a_line(sidecar: FakeSidecar) -> None:
+    """Its trouble stands below; without a tier there is no line."""
+    assert "shared tier" not in invoke("status").stdout
+    counted = {
+        "hits": 5,
+        "waited": 2,
+        "fetched": 3,
+        "given_up": 0,
+        "failures": 1,
+        "read_bytes": 7 * 10**9,
+        "written_bytes": 10**9,
+        "written": 3,
+    }
+    sidecar.status = {**sidecar.status, "shared": {"place": "s3://c/p/", **counted, "troubles": ["no answer within 1 s"]}}
+    said = invoke("status").stdout
+    assert "s3://c/p/: 7.0 GB read, 1.0 GB written; of its shards 5 were there, 2 were waited for, 3 fetched for all; 1 failure" in said
+    assert "not used for a while: no answer within 1 s" in said
