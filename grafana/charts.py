@@ -483,4 +483,28 @@ ROWS: Mapping[str, tuple[Chart, ...]] = {
             {"{{instance}}": rate("process_cpu_seconds_total", "instance")},
         ),
     ),
+    "Is the shared tier any use?": (
+        Chart(
+            "Shards looked for in the shared tier",
+            "reqps",
+            "hit: another sidecar had brought it. waited: another one was bringing it. fetched: this one brought it from afar for all. "
+            "given-up: waited too long, and asked the origin. Empty or 0: no shared tier is set.",
+            {"{{result}}": rate("forebay_shared_lookups_total", "result")},
+            stacked=True,
+        ),
+        Chart(
+            "Bytes read from it and written to it",
+            "Bps",
+            "read: what did not have to come from the origin. written: what this fleet fetched once for all. Far more written than read: "
+            "nodes read different shards, and a shared tier saves nothing for them.",
+            {"{{way}}": rate("forebay_shared_bytes_total", "way")},
+        ),
+        Chart(
+            "Times it was of no use",
+            "reqps",
+            "The origin was asked instead, so readers get their bytes. full: give its store more room. unavailable, timeout, refused: look "
+            "at its store. wrong: its bytes differed from their digest. foreign: another program writes there.",
+            {"{{reason}}": rate("forebay_shared_failures_total", "reason")},
+        ),
+    ),
 }

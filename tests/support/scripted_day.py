@@ -20,7 +20,7 @@ from forebay_proxy.core.facts.cache import (
     ReservationRefused,
     SegmentVerified,
 )
-from forebay_proxy.core.facts.origins import FetchRetried, OriginAnswered, OriginBytes, OriginFailed
+from forebay_proxy.core.facts.origins import FetchRetried, OriginAnswered, OriginBytes, OriginFailed, SharedAnswered, SharedBytes
 from forebay_proxy.core.facts.requests import (
     Aborted,
     ClientRefused,
@@ -129,6 +129,8 @@ class _Sidecar:
         tell(RequestDone("GET", 206, outcome, 900 * MB, 0.01 + phase.stall, 2.0, hit_bytes=int(900 * MB * (1 - phase.stall)), job="train"))
         tell(ReaderWaited("train", 60 * phase.stall))
         tell(DigestChecked("md5", "agrees"))
+        tell(SharedAnswered("fetched"))
+        tell(SharedBytes(300 * MB, "written"))
         tell(SegmentVerified("sample", phase.disk == "normal"))
         for _ in range(10):
             tell(LoopLagged(0.002))
