@@ -44,6 +44,7 @@ _VERBS = {
     "plan": ("plan:plan", "Say what a cache can do for a run, before the run."),
     "doctor": ("doctor.command:doctor", "Find what stands in the way, and what to type."),
     "takeover": ("run.takeover:takeover", "Take webdataset over in a Python environment."),
+    "dashboard": ("dashboard:dashboard", "The Grafana board, the alerts and their runbook."),
     "config": ("sidecars.config:config", None),
 }
 

@@ -16,11 +16,11 @@ pytestmark = pytest.mark.another_python
 
 VERBS = [
     "try", "serve", "run", "env", "check", "warm", "index", "status", "ps", "stop", "ls", "evict", "verify", "plan", "doctor",
-    "takeover", "config",
+    "takeover", "dashboard", "config",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("verb", [*(verb for verb in VERBS if verb != "config"), "config show"])
+@pytest.mark.parametrize("verb", [*(verb for verb in VERBS if verb not in ("config", "dashboard")), "config show", "dashboard export"])
 def test_each_verb_explains_itself_with_examples(verb: str) -> None:
     """--help of every verb shows lines to copy."""
     result = invoke(*verb.split(), "--help")
