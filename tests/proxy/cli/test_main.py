@@ -47,7 +47,7 @@ def test_prefetch_is_warm() -> None:
     ("arguments", "part"),
     [
         (["serv"], "No such command 'serv'; did you mean 'serve'?"), (["xyz"], "No such command 'xyz'"),
-        (["doctor", "s3://b/a.tar"], "Missing option '--ranks'"),
+        (["doctor", "s3://b/a.tar", "--ranks", "2"], "belong together"),
         (["serve", "--prot", "1"], "--port"), (["run"], "Missing argument"),
         (["serve", "--cache-size", "5XB"], "200GB"), (["status", "--url", "nonsense"], "http://127.0.0.1:7070"),
         (["serve", "--config", "/no/such.toml"], "/no/such.toml does not exist"),
