@@ -164,6 +164,7 @@ class SharedTier:
         self._unlike: dict[str, float] = {}  # origins, until when they are not asked by HEAD
         self._reading, self._writing = _Trouble(), _Trouble()
         self._answer_s = self._taken_s = FIRST_S
+        self._came_at = float("-inf")  # a piece of a body, by the loop's clock
         self._said: set[str] = set()  # reasons
 
     def __repr__(self) -> str:
@@ -185,7 +186,7 @@ class SharedTier:
             except TimeoutError:
                 body = None
             else:
-                body = await self._body(shard, known, known.manifest, want)
+                body = await self._body(shard, known, known.manifest, want, slot)
             if body is not None:
                 yield body, slot
                 return
@@ -354,7 +355,7 @@ class SharedTier:
         finally:
             self._taken_s = ANSWER_S
 
-    async def _body(self, shard: Shard, known: _Known, manifest: Manifest, want: ByteRange) -> OriginBody | None:
+    async def _body(self, shard: Shard, known: _Known, manifest: Manifest, want: ByteRange, slot: Slot) -> OriginBody | None:
         """A segment, verified; None where that was not to be had."""
         index = self._layout.index_of(want.first)
         if index >= len(manifest.sums):
@@ -370,14 +371,17 @@ class SharedTier:
                     async for piece in body.chunks:
                         pieces.append(piece)
                         hasher.update(piece)
-                        still.reschedule(asyncio.get_running_loop().time() + ANSWER_S)
+                        self._came_at = asyncio.get_running_loop().time()
+                        still.reschedule(self._came_at + ANSWER_S)
         except (ShardNotFound, ShardChanged):  # a lifecycle rule took it, or somebody wrote something else there
             known.manifest = await self._other_manifest(shard.name, known, manifest)
             known.spoilt = known.manifest is None
             return None
         except (ShardError, TimeoutError) as error:
+            slot.pushed_back()
             self._read_failed(error)
             return None
+        slot.went_well()
         if sum(map(len, pieces)) != size or (hasher.intdigest() or 1) != manifest.sums[index]:
             known.manifest, known.spoilt = None, True
             self._failed("wrong", f"segment {index} of {known.name}{BYTES} is not what its manifest says")
@@ -487,11 +491,13 @@ class SharedTier:
     # Trouble
 
     def _read_failed(self, error: ShardError | TimeoutError) -> None:
+        """A store that is late with one answer while others come is busy, not away: it gets fewer requests, and is not left alone."""
         reason = "unavailable" if isinstance(error, OriginUnavailable) else "other"
         reason = "timeout" if isinstance(error, (TimeoutError, OriginTimeout)) else reason
         reason = "refused" if isinstance(error, ShardForbidden) else reason
         cause = error.cause if isinstance(error, ShardError) else f"no answer within {ANSWER_S:g} s"
-        self._failed(reason, cause, self._reading)
+        busy = reason == "timeout" and asyncio.get_running_loop().time() - self._came_at < ANSWER_S
+        self._failed(reason, cause, None if busy else self._reading)
 
     def _write_failed(self, reason: str, cause: str) -> None:
         self._failed(reason, cause, None if reason == "file" else self._writing)

@@ -238,6 +238,35 @@ async def test_one_more_fetches_what_is_waited_for_too_long(store: FakeSharedSto
         assert not store.of(".lease2")
 
 
+async def test_a_late_answer_while_others_come_is_no_trouble(
+    tmp_path: Path, store: FakeSharedStore, far: FakeOrigin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is busy, not away: what is late comes from afar, fewer requests are made at once, and the store is asked on."""
+    monkeypatch.setattr(shared_tier, "ANSWER_S", 0.2)
+    await filled(tmp_path / "a", store, far)
+    async with tier_alone(store, far) as (tier, _):
+        assert await looked(tier)
+        does, late, slots = store._does, list[str](), tier._limiter.slots
+
+        async def busy(what: str, name: str) -> None:
+            if what == "read" and not late:
+                late.append(name)
+                await asyncio.Event().wait()
+            await asyncio.sleep(0.01)
+            await does(what, name)
+
+        monkeypatch.setattr(store, "_does", busy)
+        pin = tier._known[A].version.pin
+        async with asyncio.TaskGroup() as group:
+            lost = group.create_task(looked(tier, pin=pin))
+            await until(lambda: late)
+            while not lost.done():
+                assert await looked(tier, pin=pin)
+        assert not lost.result()
+        assert (tier.counts.failures, tier.status()["troubles"]) == (1, [])
+        assert tier._limiter.slots < slots
+
+
 async def test_what_was_opened_in_trouble_is_looked_for_again(store: FakeSharedStore, far: FakeOrigin) -> None:
     """The store was away when a shard was opened here. Its later segments come from the store, once that is back and has it."""
     async with tier_alone(store, far) as (tier, _):
