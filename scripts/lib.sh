@@ -218,6 +218,15 @@ ensure_frameworks() {  # VENV BASE PIP: an environment that is BASE with framewo
     cp "$2/.forebay-stamp" "$1/.forebay-stamp"
 }
 
+ensure_ray() {  # VENV BASE PIP: an environment that is BASE with Ray in front; PIP's pip knows groups
+    [[ $(cat "$1/.forebay-stamp" 2>/dev/null) == "$(cat "$2/.forebay-stamp")" ]] && return
+    say "setting up ${1#"$repo"/}: Ray, for a cluster of two nodes"
+    "$2/bin/python" -m venv --clear --without-pip "$1"
+    (cd "$repo" && "$3/bin/python" -m pip --python "$1/bin/python" install -q --no-input --disable-pip-version-check --group ray)
+    put_in_front "$1" "$2"
+    cp "$2/.forebay-stamp" "$1/.forebay-stamp"
+}
+
 stages=()
 failed=0
 limit_s=${FOREBAY_STAGE_S:-3600}  # of a stage; what takes longer hangs

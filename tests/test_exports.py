@@ -20,7 +20,7 @@ LOADER = {
 }  # fmt: skip
 VERBS = {
     "serve", "run", "env", "warm", "status", "ls", "evict", "verify", "plan", "doctor", "takeover", "config", "index",
-    "ps", "stop", "check", "try", "stage",
+    "ps", "stop", "check", "try", "dashboard", "stage",
 }  # fmt: skip
 SETTINGS = {
     "host", "port", "socket", "cache_dir", "cache_size", "free_floor", "allow_network_fs", "allow_origin", "strict_origins", "allow_uid",

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import math
 import re
-import shutil
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from support.prometheus import Prometheus, needs_prometheus, needs_promtool, promtool, running_prometheus
 from support.scripted_answers import Answer, Call, Fault
+from support.scripted_day import STEP_S, promtool_values, series
 from support.scripted_origin import ScriptedOrigin, in_a_thread
 
+import forebay_proxy
 from forebay_proxy.core.events import Event
 from forebay_proxy.core.facts.cache import (
     CacheRecovered,
@@ -70,96 +67,21 @@ from forebay_proxy.telemetry.prometheus.metrics import Metrics
 from forebay_proxy.telemetry.usage import Usage
 from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody
 from forebay_proxy.wire.protocol.plan import ReaderName
+from forebay_proxy.wire.protocol.verdict import BAD, MUCH
 
 GRAFANA = Path(__file__).parents[1] / "grafana"
-ALERTS = GRAFANA / "alerts.yml"
-DASHBOARD: dict[str, Any] = json.loads((GRAFANA / "forebay.json").read_text(encoding="utf-8"))
-PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-ALERT_NAMES = ["CacheOverBound", "TrainingStalls", "SamplesSkipped", "WrongBytes", "OriginErrors", "CacheDiskDown"]
+FILES = Path(forebay_proxy.__file__).parent / "dashboard"
+ALERTS = FILES / "alerts.yml"
+RULES: list[dict[str, Any]] = [rule for group in yaml.safe_load(ALERTS.read_text("utf-8"))["groups"] for rule in group["rules"]]
+ALARMS = [rule for rule in RULES if "alert" in rule]
+DASHBOARD: dict[str, Any] = json.loads((FILES / "forebay.json").read_text(encoding="utf-8"))
+ROWS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] == "row"]
+FIRST: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]  # the screen that is open
+PANELS: list[dict[str, Any]] = [*FIRST, *(panel for row in ROWS for panel in row["panels"])]
 QUERIES: list[tuple[str, str]] = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
 
 # Labels that Prometheus adds; exported_job is our own `job`, renamed because its own is the scrape job.
 _FROM_PROMETHEUS = {"job", "instance", "exported_job", "le"}
-
-_WHY = "not found: apt-get install --no-install-recommends prometheus"
-needs_prometheus = pytest.mark.skipif(shutil.which("prometheus") is None, reason=f"prometheus {_WHY}")
-needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason=f"promtool {_WHY}")
-
-_LISTENS = re.compile(r'msg="Listening on" address=(127\.0\.0\.1:\d+)')
-_START_S = 120
-_CONFIG = """
-global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}
-rule_files: [{rules}]
-scrape_configs: [{{job_name: forebay, static_configs: [{{targets: ["{target}"]}}]}}]
-"""
-
-
-@dataclass(frozen=True)
-class Prometheus:
-    """A running server at ``url``."""
-
-    url: str
-
-    def query(self, expression: str) -> list[dict[str, Any]]:
-        """The instant vector of ``expression``; AssertionError with the server's own words when it refuses it."""
-        answer = self._get("/api/v1/query", query=expression)
-        assert answer["status"] == "success", (expression, answer)
-        result = answer["data"]["result"]
-        assert isinstance(result, list), (expression, answer)
-        return result
-
-    def rules(self) -> list[dict[str, Any]]:
-        """The alert rules with their health and last error."""
-        return [rule for group in self._get("/api/v1/rules")["data"]["groups"] for rule in group["rules"]]
-
-    def wait_for(self, expression: str, *, within_s: float = 120) -> list[dict[str, Any]]:
-        """Ask until ``expression`` has a result. Scrapes cannot be waited for in another way."""
-        end = time.monotonic() + within_s
-        while time.monotonic() < end:
-            if result := self.query(expression):
-                return result
-            time.sleep(0.1)
-        raise AssertionError(f"no result for {expression} within {within_s} s; targets: {self._get('/api/v1/targets')}")
-
-    def _get(self, path: str, **query: str) -> Any:
-        url = f"{self.url}{path}?{urllib.parse.urlencode(query)}"
-        try:
-            with urllib.request.urlopen(url, timeout=120) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:  # 400 carries the reason a query was refused
-            return json.load(error)
-
-
-def promtool(*arguments: str) -> None:
-    """Run promtool; AssertionError with all it said when it is not content."""
-    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@contextlib.contextmanager
-def running_prometheus(directory: Path, target: str, rules: Path) -> Iterator[Prometheus]:
-    """Scrape ``target`` (host:port) every second with the rules of the file ``rules``; data and log lie in ``directory``."""
-    config = directory / "prometheus.yml"
-    config.write_text(_CONFIG.format(rules=json.dumps(str(rules)), target=target), encoding="utf-8")
-    log = directory / "prometheus.log"
-    command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}", "--web.listen-address=127.0.0.1:0"]
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
-        try:
-            yield Prometheus(f"http://{_address(process, log)}")
-        finally:
-            process.terminate()
-            process.wait(240)
-
-
-def _address(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Where it listens, as its log says: with port 0 nobody else can take the port in between."""
-    end = time.monotonic() + _START_S
-    while time.monotonic() < end and process.poll() is None:
-        said = log.read_text(encoding="utf-8", errors="replace")
-        if (found := _LISTENS.search(said)) and "Server is ready to receive web requests" in said:
-            return found.group(1)
-        time.sleep(0.02)
-    raise AssertionError(f"prometheus did not start: {log.read_text(encoding='utf-8', errors='replace')[-2000:]}")
 
 
 class Busy(Fault):
@@ -216,7 +138,12 @@ needs_builder = pytest.mark.skipif(
 
 def _plain(query: str) -> str:
     """The query with Grafana's variables filled in; 30 s is long enough for a rate over scrapes a second apart."""
-    return query.replace("$job", ".*").replace("$instance", ".*").replace("$__rate_interval", "30s")
+    return _filled(query, rate="30s", range="30s")
+
+
+def _filled(query: str, *, rate: str, range: str) -> str:
+    query = re.sub(r"\$(job|instance|train)\b", ".*", query).replace("$price", "0.09")
+    return query.replace("$__rate_interval", rate).replace("$__range", range)
 
 
 def _asked(query: str) -> set[str]:
@@ -237,17 +164,27 @@ def test_the_committed_dashboard_is_current() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_panels_fill_the_grid_without_overlap() -> None:
-    """Every line of panels is 24 columns wide, and every panel has an id of its own."""
-    cells: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
+def test_the_question_has_one_screen() -> None:
+    """Single numbers on top, and no more than a screen of 1080 lines shows; all else is closed until it is asked for."""
+    assert [panel["title"] for panel in FIRST if panel["type"] == "stat"] == [
+        "Stall, worst rank", "Samples a second", "From the origins", "Hit bytes", "Prefetch lead",
+    ]  # fmt: skip
+    assert max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in FIRST) * 38 <= 800  # 30 pixels and a gap of 8; Grafana's bars
+    assert [row["collapsed"] for row in ROWS] == [False] + [True] * (len(ROWS) - 1)
+    assert len({panel["id"] for panel in [*ROWS, *PANELS]}) == len(ROWS) + len(PANELS)
+
+
+@pytest.mark.parametrize("row", [None, *ROWS[1:]], ids=lambda row: row["title"] if row else "open")
+def test_panels_fill_the_grid_without_overlap(row: dict[str, Any] | None) -> None:
+    """Every line of panels is 24 columns wide; those of a closed row begin below it."""
+    cells: set[tuple[int, int]] = {(x, y) for x in range(24) for y in range(row["gridPos"]["y"] + 1)} if row else set()
+    for panel in row["panels"] if row else DASHBOARD["panels"]:
         place = panel["gridPos"]
         mine = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
         assert not mine & cells, panel["title"]
         cells |= mine
     height = max(y for _, y in cells) + 1
     assert cells == {(x, y) for x in range(24) for y in range(height)}
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
@@ -276,26 +213,62 @@ def test_a_panel_asks_for_labels_that_exist(query: str) -> None:
     assert (grouped | matched) - _FROM_PROMETHEUS <= known
 
 
-def test_alerts_ask_for_metrics_that_exist() -> None:
-    """The same promise for the rules."""
-    text = ALERTS.read_text(encoding="utf-8")
-    asked = _asked("\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#")))
-    assert asked
+@pytest.mark.parametrize("query", [query for _, query in QUERIES])
+def test_a_panel_of_a_job_shows_the_chosen_one(query: str) -> None:
+    """Two jobs on a node can be told apart: whatever has our label ``job`` is asked for the variable."""
+    of_a_job = {name for metric in METRICS if "job" in metric.labels for name in metric.samples()}
+    for name, matchers in re.findall(r"\b(forebay_\w+)\{([^}]*)\}", query):
+        assert ('exported_job=~"$train"' in matchers) == (name in of_a_job), name
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("alert") or rule["record"])
+def test_rules_ask_for_metrics_that_exist(rule: dict[str, Any]) -> None:
+    """The same promise; of recorded ones that they are recorded."""
+    recorded = set(re.findall(r"\w+:forebay_\w+:\w+", rule["expr"]))
+    assert recorded <= {each["record"] for each in RULES if "record" in each}
+    asked = _asked(re.sub(r"\w+:forebay_\w+:\w+", "", rule["expr"]))
+    assert asked or recorded or "up" in rule["expr"]
     assert asked <= _exported()
 
 
-def test_every_alert_names_its_next_step() -> None:
-    """Who is paged at night reads what to do."""
-    text = ALERTS.read_text(encoding="utf-8")
-    assert re.findall(r"- alert: (\w+)", text) == ALERT_NAMES
-    assert len(re.findall(r"(?m)^ +next_step: \".{40,}\"$", text)) == len(ALERT_NAMES)
+@pytest.mark.parametrize("alarm", ALARMS, ids=lambda alarm: f"{alarm['alert']}, {alarm['labels']['severity']}")
+def test_an_alert_leads_to_its_next_step_its_panel_and_its_runbook(alarm: dict[str, Any]) -> None:
+    """Who is paged at night reads what to do, sees the curve that brought it about, and finds a section of the runbook."""
+    notes = alarm["annotations"]
+    assert set(notes) == {"summary", "next_step", "runbook", "panel"}
+    assert len(notes["next_step"]) >= 40
+    page, _, section = notes["runbook"].partition("#")
+    assert section == alarm["alert"].lower()
+    (text,) = re.findall(rf"(?ms)^## {alarm['alert']}\n(.*?)(?=^## |\Z)", (FILES / page).read_text("utf-8"))
+    assert "**Why there:**" in text
+    assert "\n1. " in text
+    number = int(re.findall(r"viewPanel=(\d+)", notes["panel"])[0])
+    (panel,) = (each for each in PANELS if each["id"] == number)
+    recorded = {each["record"]: each["expr"] for each in RULES if "record" in each}
+    expression = re.sub(r"\w+:forebay_\w+:\w+", lambda name: recorded[name.group()], alarm["expr"])
+    assert _asked(expression) & {name for target in panel["targets"] for name in _asked(target["expr"])}, panel["title"]
+
+
+def test_the_runbook_has_no_section_without_an_alert() -> None:
+    """Nor an alert without a unit test that makes it fire."""
+    names = {alarm["alert"] for alarm in ALARMS}
+    assert set(re.findall(r"(?m)^## (\w+)$", (FILES / "runbook.md").read_text("utf-8"))) == names
+    units = yaml.safe_load((GRAFANA / "alerts_test.yml").read_text("utf-8"))["tests"]
+    made = [sample["labels"] for unit in units for case in unit["promql_expr_test"] for sample in case["exp_samples"]]
+    assert {name for labels in made for name in re.findall(r'alertname="(\w+)"', labels)} == names
+
+
+def test_a_stall_alerts_where_the_verdict_is_of_the_same_mind() -> None:
+    """``look`` is a ticket and ``act`` is a page."""
+    found = {alarm["labels"]["severity"]: alarm["expr"].rpartition("> ")[2] for alarm in ALARMS if alarm["alert"] == "TrainingStalls"}
+    assert found == {"page": f"{BAD:g}", "ticket": f"{MUCH:g}"}
 
 
 @needs_promtool
 def test_prometheus_accepts_rules_and_configuration() -> None:
     """promtool has nothing to complain about."""
     promtool("check", "rules", str(ALERTS))
-    promtool("check", "config", str(GRAFANA / "prometheus.yml"))
+    promtool("check", "config", str(FILES / "prometheus.yml"))
 
 
 @needs_promtool
@@ -342,7 +315,7 @@ def test_every_query_has_an_answer(busy: Prometheus, title: str, query: str) -> 
 def test_every_alert_is_evaluated(busy: Prometheus) -> None:
     """Loaded from the committed file, healthy, and each expression is a query that succeeds."""
     rules = busy.rules()
-    assert {rule["name"] for rule in rules} == set(ALERT_NAMES)
+    assert sorted(rule["name"] for rule in rules) == sorted(rule.get("alert") or rule["record"] for rule in RULES)
     for rule in rules:
         assert not rule.get("lastError"), rule
         busy.query(rule["query"])
@@ -352,7 +325,65 @@ def test_every_alert_is_evaluated(busy: Prometheus) -> None:
 @needs_prometheus
 def test_a_busy_origin_with_errors_would_alert(busy: Prometheus) -> None:
     """Half of the requests fail there: the rule's expression names the origin."""
-    rule = next(rule for rule in busy.rules() if rule["name"] == "OriginErrors")
-    (sample,) = busy.query(rule["query"])
+    (sample,) = busy.query(_rule("origin:forebay_origin_failing:ratio_rate2m")["expr"])
     assert sample["metric"]["origin"] == "s3://bucket"
     assert float(sample["value"][1]) == pytest.approx(0.5)
+
+
+def _rule(name: str) -> dict[str, Any]:
+    return next(rule for rule in RULES if name in (rule.get("alert"), rule.get("record")))
+
+
+# Of the day of tests/support/scripted_day.py: minute, panel, what is true of its curves then.
+DAY = [
+    (5, "Stall, worst rank", "> 0.05"), (5, "Prefetch lead", "< 5"), (5, "From the origins", "> 20e6"),
+    (25, "Stall, worst rank", "< 0.02"), (25, "Samples a second", "> 100"), (25, "Hit bytes", "> 0.9"), (25, "Prefetch lead", "> 30"),
+    (25, "Readers", "== 4"), (25, "Bytes saved", "> 1e9"), (25, "Money saved", "> 0.09"),
+    (45, "Throttled", "> 0"), (45, "Failing share", "> 0.1"), (45, "Stall by cause", "> 0.1"),
+    (65, "Stall, worst rank", "> 0.8"), (65, "Failing share", "> 0.5"), (65, "Responses aborted", "> 0"), (65, "From the origins", "== 0"),
+    (89, "Stall, worst rank", "< 0.02"), (89, "Failing share", "== 0"),
+    (98, "Disk state", "== 2"), (98, "Disk errors", "> 0"), (98, "Wrong bytes", "> 0"), (98, "Stored segments compared", "> 0"),
+    (145, "Left out by rank", "> 0"), (145, "Uneven ranks", "> 1.05"), (145, "Plan deviation", "> 0.1"), (145, "Evictions", "> 0"),
+]  # fmt: skip
+# When which alerts fire, each with its severity. What is not named does not fire.
+FIRING: dict[int, set[tuple[str, str]]] = {
+    9: set(),
+    29: set(),
+    48: {("OriginThrottled", "ticket"), ("TrainingStalls", "ticket")},
+    59: set(),
+    64: {("OriginDown", "page")},
+    66: {("TrainingStalls", "page")},
+    89: set(),
+    98: {("CacheDiskDown", "page"), ("WrongBytes", "ticket")},
+    112: {("SidecarDown", "ticket"), ("WrongBytes", "ticket")},
+    119: set(),
+    148: {("SamplesSkipped", "ticket"), ("PlanNotFollowed", "ticket"), ("FetchedInVain", "ticket"), ("CacheShrunk", "ticket")},
+    169: set(),
+}
+
+
+@needs_promtool
+def test_a_day_with_everything_in_it(tmp_path: Path) -> None:
+    """Warm-up, steady, throttled, outage, bad disk, restart, second job: each panel shows it, and alerts fire and resolve."""
+    queries = {title: [target["expr"] for target in panel["targets"]] for panel in PANELS for title in [panel["title"]]}
+    starts = DASHBOARD["annotations"]["list"][0]["expr"]
+    wanted = _asked(" ".join([starts, *(query for _, query in QUERIES), *(rule["expr"] for rule in RULES)])) | {"up"}
+    one, none = [{"labels": "{}", "value": 1}], []
+
+    def case(minute: int, expression: str, samples: list[Any]) -> dict[str, Any]:
+        return {"expr": _filled(expression, rate="4m", range="10m"), "eval_time": f"{minute}m", "exp_samples": samples}
+
+    cases = [case(145, f"count({query}) > bool 0", one) for _, query in QUERIES]
+    cases += [case(minute, f"count(({' or '.join(queries[title])}) {holds}) > bool 0", one) for minute, title, holds in DAY]
+    cases += [case(25, f"count({queries['Samples a second by job'][0]} > 0)", one)]
+    cases += [case(145, f"count({queries['Samples a second by job'][0]} > 0) == bool 2", one)]
+    cases += [case(minute, queries["Readers"][1], [{"labels": "{}", "value": value}]) for minute, value in ((25, 0), (65, 4))]
+    cases += [case(minute, f"count({starts})", samples) for minute, samples in ((25, none), (113, one), (116, none))]
+    for minute, alerts in FIRING.items():
+        fires = [{"labels": f'{{alertname="{name}", severity="{severity}"}}', "value": 1} for name, severity in sorted(alerts)]
+        cases.append(case(minute, 'count by (alertname, severity) (ALERTS{alertstate="firing"}) > bool 0', fires))
+    made = [{"series": name, "values": promtool_values(values)} for name, values in series(wanted).items()]
+    day = {"interval": f"{STEP_S}s", "input_series": made, "promql_expr_test": cases}
+    unit = {"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": [day]}
+    (tmp_path / "day.yml").write_text(json.dumps(unit), encoding="utf-8")
+    promtool("test", "rules", str(tmp_path / "day.yml"))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -17,6 +19,7 @@ from forebay_proxy.cli.output import many, notice, say, say_json
 from forebay_proxy.cli.progress import ProgressView
 from forebay_proxy.cli.run.env import fresh_job
 from forebay_proxy.cli.run.join import Joined, join
+from forebay_proxy.cli.run.run import Watch
 from forebay_proxy.cli.sources import named_texts, understood
 from forebay_proxy.core.errors import ConfigError, ForebayError
 from forebay_proxy.core.exit_codes import ExitCode
@@ -28,10 +31,12 @@ from forebay_stage.spec import StageSpec
 
 if TYPE_CHECKING:
     from forebay_stage.driver import Sums
+    from forebay_stage.engine_local import Engine
 
 __all__ = ["stage"]
 
 _MOST_AHEAD = 100_000  # shards that are announced: 10 MB of URLs, and far beyond what any window reaches
+_LOOK_S = 1.0
 _NAMED = 3  # failures that a dry run shows
 
 
@@ -56,8 +61,15 @@ _NAMED = 3  # failures that a dry run shows
     metavar="[LEVEL]",
     help="Compress output shards (.tar.zst); 3 if bare.",
 )
-@click.option("--engine", type=click.Choice(["local"]), default="local", show_default=True, help="What runs the tasks: processes here.")
-@click.option("--processes", type=click.IntRange(min=1), metavar="N", help="At once.  [default: one a core]")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="What runs the tasks: processes here, or a Ray cluster.",
+)
+@click.option("--address", metavar="A", help="Of the Ray cluster.  [default: RAY_ADDRESS, else what ray.init() finds or starts]")
+@click.option("--processes", type=click.IntRange(min=1), metavar="N", help="At once.  [default: one a core; with Ray, all that it has]")
 @click.option("--max-failed", type=click.IntRange(min=0), default=0, show_default=True, help="Samples that may fail before the stage ends.")
 @click.option("--dry-run", is_flag=True, help="Try three shards, say what the whole would take, and write nothing.")
 @click.option("--quiet", is_flag=True, help="No progress.")
@@ -66,8 +78,8 @@ _NAMED = 3  # failures that a dry run shows
 @click.pass_obj
 def stage(
     seams: Seams, /, *, src: tuple[str, ...], dst: str, lists: tuple[str, ...], maps: tuple[str, ...], samples_per_shard: int | None,
-    bytes_per_shard: int | None, shuffle: int | None, zstd: int | None, engine: str, processes: int | None, max_failed: int, dry_run: bool,
-    quiet: bool, as_json: bool, url: str | None,
+    bytes_per_shard: int | None, shuffle: int | None, zstd: int | None, engine: str, address: str | None, processes: int | None,
+    max_failed: int, dry_run: bool, quiet: bool, as_json: bool, url: str | None,
 ) -> int:  # fmt: skip
     """Read the shards SRC through Forebay, transform their samples, and write them as shards to DST, with sizes.json and checksums.json.
 
@@ -77,24 +89,30 @@ def stage(
       forebay stage shards.txt s3://near/set --samples-per-shard 10000 --shuffle 7
       forebay stage 'https://host/{00..99}.tar' s3://near/set --map mine.steps:clean --max-failed 100
       forebay stage 's3://far/{000..999}.tar' s3://near/set --map resize,side=256 --dry-run
+      forebay stage shards.txt s3://near/set --map resize,side=256 --engine ray --address 10.0.0.5:6379
 
     SRC are URLs, brace patterns, 'pipe:' commands, or files of them. DST is s3://bucket/prefix or a folder. They are read through this
     node's sidecar, which is started if there is none. The same command again goes on where a stage ended, whatever ended it: the output
     has the same bytes as that of one run. sizes.json is written last. Exit code 1 when it ended before that.
+
+    With --engine ray each node reads through a sidecar of its own. What --map names must be importable there, and DST must be the same
+    place for all.
     """
     if samples_per_shard is not None and bytes_per_shard is not None:
         raise click.UsageError("--samples-per-shard and --bytes-per-shard: an output shard goes by one of them")
+    if address is not None and engine != "ray":
+        raise click.UsageError("--address is of a Ray cluster: add --engine ray")
     spec = StageSpec(maps, samples_per_shard, bytes_per_shard, shuffle, zstd)
     sources = _named(src, lists)
-    _check(spec, dst)
-    processes = processes or len(os.sched_getaffinity(0))
+    _check(spec, dst, engine)
     job = fresh_job(os.environ, socket.gethostname(), os.getpid())
     with _led(seams, url, job) as joined, ProgressView(quiet=quiet, as_json=as_json) as view:
         reader = str(ReaderName(job, "0", "0", f"{os.getpid()}.1"))
         try:
             if dry_run:
-                return _tried(sources, spec, processes, reader, view, as_json=as_json)
-            sums = _run(sources, spec, dst, processes, max_failed, reader, joined, view)
+                return _tried(sources, spec, processes or _cores(), reader, view, as_json=as_json)
+            made = _engine(engine, address, processes, job)
+            sums = _run(sources, spec, dst, made, max_failed, reader, joined, view, announces=engine == "local")
         except (StageBusy, StageRefused) as error:
             error.next_step = error.step
             raise
@@ -123,9 +141,10 @@ def _named(src: Sequence[str], lists: Sequence[str]) -> list[Source]:
 # Imported inside, here and below: steps bring pictures and videos, a destination boto3; the list of verbs needs neither.
 
 
-def _check(spec: StageSpec, dst: str) -> None:
-    """Raises ``ConfigError`` for a step or a destination that cannot be, before anything is asked for."""
+def _check(spec: StageSpec, dst: str, engine: str) -> None:
+    """Raises ``ConfigError`` for a step, a destination or an engine that cannot be, before anything is asked for."""
     from forebay_stage.destination import destination_of  # noqa: PLC0415
+    from forebay_stage.engine_ray import ray_module  # noqa: PLC0415
     from forebay_stage.shard_writer import zstd_module  # noqa: PLC0415
     from forebay_stage.steps import step_of  # noqa: PLC0415
 
@@ -134,36 +153,71 @@ def _check(spec: StageSpec, dst: str) -> None:
     if spec.zstd is not None:
         zstd_module()
     destination_of(dst)
+    if engine == "ray":
+        ray_module()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _engine(engine: str, address: str | None, processes: int | None, job: str) -> Engine:
+    from forebay_stage.engine_local import LocalEngine  # noqa: PLC0415
+    from forebay_stage.engine_ray import RayEngine  # noqa: PLC0415
+
+    return RayEngine(address, processes, job) if engine == "ray" else LocalEngine(processes or _cores())
 
 
 @contextmanager
 def _led(seams: Seams, url: str | None, job: str) -> Iterator[Joined]:
-    """The sidecar, where the loader finds it: here, and in the processes that are started."""
-    before = os.environ.get("FOREBAY_URL")
-    with join(os.environ, seams.program, url=url, job=job) as joined:
+    """The sidecar, where the loader finds it: here, and in the processes that are started. One that is lost is started again."""
+    before = dict(os.environ)
+    with join(before, seams.program, url=url, job=job) as joined, _watched(joined, seams, before, job):
         os.environ["FOREBAY_URL"] = joined.url
         try:
             yield joined
         finally:
-            if before is None:
-                del os.environ["FOREBAY_URL"]
+            if "FOREBAY_URL" in before:
+                os.environ["FOREBAY_URL"] = before["FOREBAY_URL"]
             else:
-                os.environ["FOREBAY_URL"] = before
+                del os.environ["FOREBAY_URL"]
+
+
+@contextmanager
+def _watched(joined: Joined, seams: Seams, environ: Mapping[str, str], job: str) -> Iterator[None]:
+    directory, ended = joined.sidecar.status().get("cache_dir"), threading.Event()
+
+    def again() -> Joined:
+        return join(environ, seams.program, flags={"port": urlsplit(joined.url).port, "cache_dir": directory}, job=job)
+
+    with closing(Watch(joined, joined.hold or joined.sidecar.hold(job), again if directory and joined.how != "named" else None)) as watch:
+
+        def look() -> None:
+            while not ended.wait(_LOOK_S):
+                watch.look()
+
+        looking = threading.Thread(target=look, name="forebay-stage-sidecar", daemon=True)
+        looking.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            looking.join()
 
 
 def _run(
-    sources: Sequence[Source], spec: StageSpec, dst: str, processes: int, max_failed: int, reader: str, joined: Joined, view: ProgressView
-) -> Sums:
+    sources: Sequence[Source], spec: StageSpec, dst: str, engine: Engine, max_failed: int, reader: str, joined: Joined, view: ProgressView,
+    *, announces: bool,
+) -> Sums:  # fmt: skip
+    """``announces``: this node's sidecar is the one that will be read through."""
     from forebay_stage.destination import destination_of  # noqa: PLC0415
     from forebay_stage.driver import Stage  # noqa: PLC0415
-    from forebay_stage.engine_local import LocalEngine  # noqa: PLC0415
     from forebay_stage.source import noted  # noqa: PLC0415
 
     inputs = noted(sources, lambda known: view.tasks(known, len(sources), 0, f"asked the origin about {known} of {len(sources)} shards"))
     return Stage(
-        spec, sources, inputs, destination_of(dst), dst, LocalEngine(processes), max_failed=max_failed, reader=reader,
-        progress=_progress(view), ahead=lambda coming: _announce(joined.sidecar, reader, coming),
-        alive=joined.hold.ping if joined.hold else lambda: None,
+        spec, sources, inputs, destination_of(dst), dst, engine, max_failed=max_failed, reader=reader,
+        progress=_progress(view), ahead=(lambda coming: _announce(joined.sidecar, reader, coming)) if announces else lambda _: None,
     ).run()  # fmt: skip
 
 

@@ -56,7 +56,7 @@ Progress = Callable[[str, Sums, Sums, int], None]
 class Stage:
     """One output. ``where`` is what the destination is called, ``sources`` and ``inputs`` the shards of SRC, ``reader`` who reads them.
 
-    ``ahead`` is told which shards will be read, in their order. ``alive`` is called now and then, beside the renewal of the lock.
+    ``ahead`` is told which shards will be read, in their order.
     """
 
     def __init__(
@@ -72,7 +72,6 @@ class Stage:
         reader: str,
         progress: Progress,
         ahead: Callable[[Sequence[Source]], object] = lambda _: None,
-        alive: Callable[[], object] = lambda: None,
     ) -> None:
         self._spec = spec
         self._sources, self._inputs = sources, inputs
@@ -83,7 +82,6 @@ class Stage:
         self._reader = reader
         self._progress = progress
         self._ahead = ahead
-        self._alive = alive
         self._failed: dict[str, tuple[Failure, ...]] = {}  # by the shard of SRC
         self._lost: StageBusy | None = None  # the lock
 
@@ -137,7 +135,6 @@ class Stage:
 
         def renew() -> None:
             while not ended.wait(RENEW_S):
-                self._alive()
                 try:
                     lock.renew()
                 except StageBusy as error:

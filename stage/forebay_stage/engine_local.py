@@ -18,7 +18,7 @@ from forebay_proxy.core.errors import ForebayError
 from forebay_stage.errors import StageError
 from forebay_stage.task import Finished, MapTask, Task, run_task
 
-__all__ = ["Engine", "LocalEngine"]
+__all__ = ["MOST_TRIES", "Engine", "LocalEngine", "about"]
 
 MOST_TRIES = 3  # of a task whose process dies: what kills it thrice is in the shard, or in the machine
 
@@ -64,6 +64,11 @@ class LocalEngine:
                     yield answer
 
 
+def about(task: Task) -> str:
+    """What a person knows a task by."""
+    return f"shard {task.name}" if isinstance(task, MapTask) else f"output {task.output}"
+
+
 def _next(again: list[tuple[Task, int]], coming: Iterator[Task]) -> tuple[Task, int] | None:
     if again:
         return again.pop()
@@ -77,10 +82,8 @@ def _check_tries(worker: _Worker) -> None:
     if worker.tries < MOST_TRIES:
         return
     how = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
-    task = worker.task
-    what = f"shard {task.name}" if isinstance(task, MapTask) else f"output {task.output}"
     raise StageError(
-        f"{what}: the process that made {task.output} of it died {MOST_TRIES} times, last by {how}",
+        f"{about(worker.task)}: the process that made {worker.task.output} of it died {MOST_TRIES} times, last by {how}",
         next_step="SIGKILL means no memory, as a rule: fewer --processes, or a step that holds less; then the same command goes on",
     )
 

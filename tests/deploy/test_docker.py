@@ -129,7 +129,7 @@ def test_what_compose_mounts_is_there_and_is_looked_for(services: dict[str, dict
     assert scraped["scrape_configs"][0]["static_configs"] == [{"targets": [f"127.0.0.1:{DEFAULT_PORT}"]}]
     assert all(str(Path(config).parent / rules) in files for rules in scraped["rule_files"])
     [provider] = documents(files["/etc/grafana/provisioning/dashboards/forebay.yaml"])[0]["providers"]
-    assert files[f"{provider['options']['path']}/forebay.json"] == ROOT / "grafana/forebay.json"
+    assert files[f"{provider['options']['path']}/forebay.json"] == ROOT / "proxy/forebay_proxy/dashboard/forebay.json"
     [source] = documents(files["/etc/grafana/provisioning/datasources/forebay.yaml"])[0]["datasources"]
     assert source["url"] == "http://forebay:9090"
     assert "127.0.0.1:9090:9090" in services["forebay"]["ports"]

@@ -68,15 +68,16 @@ def test_kustomize_builds_it(folder: Path) -> None:
     assert "image: forebay\n" not in done.stdout
     if folder.name == "monitoring":
         [dashboard] = (each for each in made if each["kind"] == "ConfigMap")
-        assert dashboard["data"] == {"forebay.json": (ROOT / "grafana/forebay.json").read_text("utf-8")}
+        assert dashboard["data"] == {"forebay.json": (ROOT / "proxy/forebay_proxy/dashboard/forebay.json").read_text("utf-8")}
 
 
 def test_the_alerts_are_those_of_grafana() -> None:
     """Below ``spec``, word for word."""
     head, _, rules = ALERTS.read_text("utf-8").partition("spec:\n")
-    groups = (ROOT / "grafana/alerts.yml").read_text("utf-8").partition("groups:\n")
+    groups = (ROOT / "proxy/forebay_proxy/dashboard/alerts.yml").read_text("utf-8").partition("groups:\n")
     wanted = "".join(f"  {line}" if line.strip() else line for line in (groups[1] + groups[2]).splitlines(keepends=True))
-    again = f"{{ sed '/^spec:/q' {ALERTS.relative_to(ROOT)}; sed -n '/^groups:/,$p' grafana/alerts.yml | sed 's/^./  &/'; }} > FILE"
+    source = "proxy/forebay_proxy/dashboard/alerts.yml"
+    again = f"{{ sed '/^spec:/q' {ALERTS.relative_to(ROOT)}; sed -n '/^groups:/,$p' {source} | sed 's/^./  &/'; }} > FILE"
     assert rules == wanted, f"make it anew: {again}"
     assert "kind: PrometheusRule" in head
 

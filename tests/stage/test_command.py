@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from support.verbs import verb_process
 
 from forebay_proxy.cli.options import Seams
 from forebay_proxy.core.exit_codes import ExitCode
+from forebay_proxy.wire.protocol.runfile import read_run_file
 
 
 def begin(folder: Path, sidecar: Sidecar, *arguments: str) -> subprocess.Popen[bytes]:
@@ -50,6 +53,25 @@ def test_killed_at_several_moments(tmp_path: Path, origin: ScriptedOrigin, sidec
     assert (code, err) == (0, "")
     assert files_of(tmp_path / "out") == files_of(whole)
     assert [seen.headers.get("range") for seen in origin.seen("/killed/00.tar")].count("bytes=0-8388607") == 1
+
+
+def test_a_sidecar_that_is_killed_is_started_again(tmp_path: Path, origin: ScriptedOrigin) -> None:
+    """One that the stage started: at its address, and the output is whole."""
+    put_shards(origin, "lost", (70, 70, 70))
+    environ = environment(tmp_path, FOREBAY_ALLOW_ORIGIN=origin.base, FOREBAY_CACHE_DIR=str(tmp_path / "cache"), FOREBAY_SOCKET="off")
+    environ |= {"FOREBAY_CACHE_SIZE": "100MB", "FOREBAY_PORT": "0", "FOREBAY_IDLE_EXIT_S": "1"}
+    asked = ("stage", origin.url("/lost/{00..02}.tar"), "out", "--map", "support.stage_work:slow", "--processes", "1", "--quiet")
+    process = verb_process(environ, *asked, directory=tmp_path)
+    wait_until((tmp_path / "out" / "_stage" / "spec.json").exists)
+    first = read_run_file(environ)
+    assert first is not None
+    os.kill(first["pid"], signal.SIGKILL)
+    code, _, err = ended(process)
+    assert code == 0, err
+    assert "it is started again" in err
+    assert f"the sidecar at {first['url']} is back" in err
+    assert json.loads((tmp_path / "out" / "sizes.json").read_bytes()) == {f"0000{number}.tar": 70 for number in range(3)}
+    wait_until(lambda: read_run_file(environ) is None)
 
 
 def staged(sidecar: Sidecar, *arguments: str) -> tuple[int, str, str]:

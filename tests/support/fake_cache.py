@@ -13,6 +13,7 @@ from forebay_proxy.core.facts.requests import RequestOutcome
 from forebay_proxy.core.http_range import RangeRequest
 from forebay_proxy.core.shard import Pin, PinKind, Shard, Version, store_key
 from forebay_proxy.server.http.plan_route import shards_of
+from forebay_proxy.telemetry.history import COLUMNS
 from forebay_proxy.wire.protocol.plan import PlanBody, ReaderName
 from forebay_proxy.wire.urls.patterns import parse_pattern
 
@@ -173,6 +174,27 @@ class FakePlans:
         return self.withdraw(reader)
 
 
+class FakePage:
+    """A history of two rows, and a map of the shards in ``names``, all of them here."""
+
+    def __init__(self) -> None:
+        self.names = ["s3://b/0.tar", "s3://b/1.tar"]
+        self.rows: list[list[float | None]] = [[1000.0, 0.4, 100.0, 1e6, 2e6, 0.5, 3.0], [1005.0, None, None, 3e6, 4e6, None, None]]
+        self.readers: list[list[Any]] = []
+
+    def as_json(self) -> dict[str, Any]:
+        return {"every_s": 5.0, "columns": list(COLUMNS), "rows": self.rows}
+
+    def last(self) -> list[float | None] | None:
+        return self.rows[-1]
+
+    async def cells(self) -> dict[str, Any]:
+        return {"version": len(self.names), "cells": "h" * len(self.names), "readers": self.readers}
+
+    async def whole(self) -> dict[str, Any]:
+        return {**await self.cells(), "prefix": "", "names": self.names, "cut": False}
+
+
 class FakeOperations:
     """Answers commands with fixed numbers and records them."""
 
@@ -224,8 +246,13 @@ def fake_status() -> dict[str, Any]:
         "requests": {"hit": 3, "collapsed": 0, "partial": 1, "miss": 2, "bypass": 0},
         "bytes": {"sent": 3_000_000, "hit": 1_000_000, "origin": 2_000_000, "saved": 1_000_000},
         "reader_wait_s": 1.5, "errors": 0, "notices": ["cache size: 20 GiB inside a container (--cache-size)"],
-        "readers": [{"reader": "job/0/1/7.1", "shard": "s3://b/0.tar", "position_bytes": 5, "length_bytes": 10, "waited_s": 0.5}],
-        "plans": [fake_plan("job/0/1/7.1")], "plans_total": 1, "leads": {"job": {"bytes": 5_000_000, "seconds": 2.5}},
+        "verdict": {"severity": "fine", "cause": "trainer", "share": 0.004, "sentence": "training does not wait", "do": "", "line": ""},
+        "readers": [{
+            "reader": "job/0/1/7.1", "shard": "s3://b/0.tar", "position_bytes": 5, "length_bytes": 10, "waited_s": 0.5, "waiting_for": "",
+        }],
+        "plans": [fake_plan("job/0/1/7.1")], "plans_total": 1,
+        "progress": [{"job": "job", "epoch": 1, "readers": 1, "position": 3, "length": 100, "rate": 0.5}],
+        "leads": {"job": {"bytes": 5_000_000, "seconds": 2.5}},
     }  # fmt: skip
 
 

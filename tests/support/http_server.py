@@ -12,9 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from support.fake_cache import FakeCache, FakeOperations, FakePlans, FakeShard, fake_plans, fake_status
+from support.fake_cache import FakeCache, FakeOperations, FakePage, FakePlans, FakeShard, fake_plans, fake_status
 
 from forebay_proxy.core.events import Event, Events
+from forebay_proxy.server.http.page_routes import PageSources
 from forebay_proxy.server.http.server import HttpServer
 from forebay_proxy.server.net.access import Access
 from forebay_proxy.wire.protocol.meter import MeterBody
@@ -32,6 +33,7 @@ class World:
     cache: FakeCache
     plans: FakePlans
     operations: FakeOperations
+    page: FakePage
     events: list[Event]
     meters: list[tuple[ReaderName, MeterBody]]
     ended: list[ReaderName]
@@ -69,24 +71,26 @@ async def listening(
     *,
     socket: Path | None = None,
     pass_headers: tuple[str, ...] = (),
+    port: int = 0,
     **status: object,
 ) -> AsyncIterator[World]:
     events: list[Event] = []
     board = Events()
     board.listen(events.append)
     cache, plans, operations = FakeCache(shards), FakePlans(), FakeOperations()
-    meters: list[tuple[ReaderName, MeterBody]] = []
+    page, meters = FakePage(), list[tuple[ReaderName, MeterBody]]()
     ended: list[ReaderName] = []
     server = HttpServer(
-        cache=cache, plans=plans, operations=operations, status=lambda: fake_status() | status, announced=fake_plans,
+        cache=cache, plans=plans, operations=operations, status=lambda: fake_status() | status,
+        page=PageSources(page, page), announced=fake_plans,
         meters=SimpleNamespace(take=lambda reader, body: meters.append((reader, body)), end=ended.append),
         meter_page=lambda job: {"job": job, "ranks": []},
         metrics=lambda: (b"forebay_up 1\n", "text/plain; version=0.0.4"),
         access=Access(os.getuid()), events=board, pass_headers=pass_headers, instance="feed",
     )  # fmt: skip
-    world = World(server, cache, plans, operations, events, meters, ended)
+    world = World(server, cache, plans, operations, page, events, meters, ended)
     try:
-        await server.start("127.0.0.1", 0, socket)
+        await server.start("127.0.0.1", port, socket)
         yield world
     finally:
         for writer in world.clients:

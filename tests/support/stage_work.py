@@ -17,8 +17,8 @@ from forebay_stage.spec import Input
 from forebay_stage.task import AssembleTask, Finished, Task, run_task
 
 __all__ = [
-    "Inline", "annotated", "die_once", "doubled", "fail", "files_of", "halves", "inputs_of", "nonsense", "put_shards", "raises_on_two",
-    "slow", "wait_for_ever",
+    "Inline", "annotated", "die_once", "dies_once", "doubled", "fail", "files_of", "halves", "inputs_of", "nonsense", "put_shards",
+    "raises_on_two", "slow", "wait_for_ever",
 ]  # fmt: skip
 
 
@@ -81,6 +81,17 @@ def nonsense(sample: dict[str, Any]) -> Any:
 
 def slow(sample: dict[str, Any]) -> dict[str, Any]:
     time.sleep(0.02)
+    return sample
+
+
+def dies_once(sample: dict[str, Any]) -> dict[str, Any]:
+    """Kills its process at one sample of the set, if ``STAGE_MARKS`` names a folder and nobody has died there."""
+    if (folder := os.environ.get("STAGE_MARKS")) and sample["__key__"].endswith("-007"):
+        try:
+            (Path(folder) / "died").touch(exist_ok=False)
+        except FileExistsError:
+            return sample
+        os.kill(os.getpid(), signal.SIGKILL)
     return sample
 
 

@@ -19,6 +19,7 @@ from forebay_proxy.core.uids import anybodys_uid
 from forebay_proxy.node.runfile import Claim
 from forebay_proxy.origins.net.guard import Guard, Refused
 from forebay_proxy.server.fd_door import FdServer, default_socket
+from forebay_proxy.server.http.page_routes import PageSources
 from forebay_proxy.server.http.server import HttpServer
 from forebay_proxy.server.net.access import Access
 
@@ -51,7 +52,7 @@ class SidecarDoors:
         self.http = HttpServer(
             cache=cache, plans=PlanIntake(plans, parts.prefetcher),
             operations=Operations(cache, parts.resolver, parts.segment_reader, start.clock, parts.tar_check),
-            status=report.status, announced=report.announced, indexes=parts.indexer,
+            status=report.status, page=PageSources(report.history, report.shard_map), announced=report.announced, indexes=parts.indexer,
             meters=telemetry.meters, meter_page=report.meter_page,
             metrics=telemetry.metrics.render,
             access=self._access, events=start.events, pass_headers=settings.pass_header, clock=start.clock,

@@ -243,6 +243,7 @@ async def _tick(parts: CacheParts, report: StatusReport, long_waits: LongWaits, 
         parts.faults.expire()
         cache.readers.waits.look(report.readers_lately())
         long_waits.look()
+        report.look()
         troubles.look(parts.ledger.capacity_bytes, cache.disk.state, cache.disk.reason)
         parts.prefetcher.look_again()
         parts.sets.look_again()

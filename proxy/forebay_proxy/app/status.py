@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay_proxy.app.composition import CacheParts
+from forebay_proxy.app.shard_map import ShardMap
 from forebay_proxy.background.prefetcher import Prefetcher
 from forebay_proxy.cache.shard_cache import ShardCache
 from forebay_proxy.config.settings import Settings, as_json
@@ -21,6 +22,7 @@ from forebay_proxy.core.shard import shown_set
 from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
 from forebay_proxy.server.http.plan_route import MOST_ROWS
 from forebay_proxy.telemetry.counters import Counters, PlanAdherence
+from forebay_proxy.telemetry.history import History, Totals
 from forebay_proxy.telemetry.levels import Lately, levels_of
 from forebay_proxy.telemetry.meter_board import MeterBoard
 from forebay_proxy.telemetry.origin_board import OriginBoard
@@ -107,6 +109,19 @@ class PlanStatus:
                 lead, least = self.lead(plan), leads.get(plan.reader.job)
                 leads[plan.reader.job] = lead if least is None else Lead(*map(min, astuple(lead), astuple(least)))
         return leads
+
+    def progress(self) -> list[dict[str, Any]]:
+        """One object a job and epoch, over all of its readers: how far they are in what they have announced."""
+        jobs: dict[tuple[str, int | None], list[ReaderPlan]] = {}
+        for plan in self._plans.all():
+            jobs.setdefault((plan.reader.job, plan.epoch), []).append(plan)
+        return [
+            {
+                "job": job, "epoch": epoch, "readers": len(plans), "position": sum(plan.position for plan in plans),
+                "length": sum(map(len, plans)), "rate": sum(plan.pace.rate for plan in plans if plan.position < len(plan)),
+            }
+            for (job, epoch), plans in jobs.items()
+        ]  # fmt: skip
 
     def ahead(self, job: str) -> Lead | None:
         """Of all readers of ``job`` together: their bytes and shards added up, and the least of their seconds. None without a plan."""
@@ -197,6 +212,8 @@ class StatusReport:
             cache=parts.cache, plans=parts.plans, prefetcher=parts.prefetcher, adherence=telemetry.adherence, clock=clock
         )
         self._clock = clock
+        self.history = History(clock, time.time)
+        self.shard_map = ShardMap(parts.cache, parts.plans, parts.resolver.versions.current, clock)
         self._peak = PeakBytes(clock=clock)
         self._instance = instance
         self._began_s, self._started_at = clock(), time.time()  # on its clock, and as people read times
@@ -225,6 +242,13 @@ class StatusReport:
         """Asked once a second: how many there are, or one if somebody has read since: a small warm shard takes milliseconds."""
         before, self._answered = self._answered, self._telemetry.counters.answered
         return self.readers or int(self._answered > before)
+
+    def look(self) -> None:
+        """Once a second: the history has a row every few."""
+        if self.history.is_due:
+            counted, leads = self._telemetry.counters, self._plans.leads().values()
+            totals = Totals(counted.origin_bytes, counted.sent_bytes, counted.hit_bytes)
+            self.history.note(totals, self._telemetry.meters.rows(), min((lead.seconds for lead in leads), default=None))
 
     def usage(self) -> Usage:
         """The levels now."""
@@ -293,11 +317,12 @@ class StatusReport:
             **self._telemetry.counters.snapshot(),
             "waited_share": waits.share(),
             "recent_errors": self._telemetry.recent_errors.rows(),
-            "origins": self._telemetry.board.rows(usage.origins),
+            "origins": self._telemetry.board.rows(usage.origins, self._parts.limiters.slots()),
             "shared": shared,
             "readers": list(self._reader_rows()),
             "plans": plans["plans"],
             "plans_total": plans["total"],
+            "progress": self._plans.progress(),
             "sets": self._parts.sets.status_rows(),
             "meters": meters,
             "leads": {job: {"bytes": least, "seconds": usage.lead_s[job]} for job, least in usage.lead_bytes.items()},

@@ -42,8 +42,9 @@ _VERBS = {
     "evict": ("shards.evict:evict", "Remove shards from the cache."),
     "verify": ("shards.verify:verify", "Compare what is stored with its checksums."),
     "plan": ("plan:plan", "Say what a cache can do for a run, before the run."),
-    "doctor": ("doctor:doctor", "Check whether a set suits ranks, workers and cache."),
+    "doctor": ("doctor.command:doctor", "Find what stands in the way, and what to type."),
     "takeover": ("run.takeover:takeover", "Take webdataset over in a Python environment."),
+    "dashboard": ("dashboard:dashboard", "The Grafana board, the alerts and their runbook."),
     "config": ("sidecars.config:config", None),
 }
 

@@ -1,28 +1,41 @@
 "use strict";
-// Reads /v1/status every two seconds and shows it. Text is only ever set as text, never as markup: names of shards come from outside.
+// Shows what GET /v1/events sends every two seconds; where that breaks, what GET /v1/status says, until the stream is there again.
+// Text is only ever set as text, never as markup: names come from outside.
 
-const REFRESH_MS = 2000; // as often as a person can read it; one answer costs the sidecar well under a millisecond
-const JOBS_SHOWN = 8;
-const ROWS_SHOWN = 200; // a node has at most a few dozen readers; beyond this the page says so instead of growing
+const REFRESH_MS = 2000; // as often as a person can read it
+const SILENT_MS = 7000; // three frames have not come
+const NAME = 44;
 
 // The metrics' words for how a request was served, as people say it.
 const RESULTS = { hit: "from the cache", collapsed: "shared a fetch", partial: "in part from the cache", miss: "fetched", bypass: "not stored", relayed: "in parts, not stored" };
+const HEADLINES = { fine: ["\u2714", "No wait"], look: ["\u25B2", "Look"], act: ["\u2716", "Act"] };
+const CAUSES = { origin: "origin", proxy: "proxy", disk: "disk", read: "read", decode: "decode", map: "user code", collate: "collate", transfer: "transfer", start: "start", other: "not known" };
 
 const byId = (id) => document.getElementById(id);
-const setText = (id, text) => { byId(id).textContent = text; };
+function setText(id, text) { if (byId(id).textContent !== text) byId(id).textContent = text; } // an unchanged one is not read out again
 
-function bytes(count) {
-  if (!Number.isFinite(count)) return "-";
+const count = (number) => (Number.isFinite(number) ? number.toLocaleString("en") : "-");
+const percent = (part) => `${(100 * part).toFixed(part < 0.1 ? 1 : 0)} %`;
+const share = (part, whole) => (whole > 0 ? `${(100 * part / whole).toFixed(1)} %` : "-");
+
+function bytes(number) {
+  if (!Number.isFinite(number)) return "-";
   const units = ["B", "kB", "MB", "GB", "TB", "PB"];
   let power = 0;
-  while (count >= 1000 && power < units.length - 1) { count /= 1000; power += 1; }
-  return `${power ? count.toFixed(count < 10 ? 2 : 1) : count} ${units[power]}`;
+  while (number >= 1000 && power < units.length - 1) { number /= 1000; power += 1; }
+  return `${power ? number.toFixed(number < 10 ? 2 : 1) : Math.round(number)} ${units[power]}`;
 }
 
-function seconds(count) {
-  if (!Number.isFinite(count)) return "-";
-  if (count < 120) return `${count.toFixed(1)} s`;
-  return count < 7200 ? `${(count / 60).toFixed(0)} min` : `${(count / 3600).toFixed(1)} h`;
+function seconds(number) {
+  if (!Number.isFinite(number)) return "-";
+  if (number < 1) return `${(1000 * number).toFixed(0)} ms`;
+  if (number < 120) return `${number.toFixed(1)} s`;
+  return number < 7200 ? `${(number / 60).toFixed(0)} min` : `${(number / 3600).toFixed(1)} h`;
+}
+
+// Names differ at their ends: what is too long is cut in its middle.
+function cut(name, most = NAME) {
+  return name.length <= most ? name : `${name.slice(0, Math.floor(most / 3))}\u2026${name.slice(name.length - (most - Math.floor(most / 3) - 1))}`;
 }
 
 function element(name, text, className) {
@@ -32,52 +45,49 @@ function element(name, text, className) {
   return made;
 }
 
+function named(name, className = "", most = NAME) {
+  const cell = element("td", cut(name, most), className);
+  if (name.length > most) cell.title = name;
+  return cell;
+}
+
 function list(id, pairs) {
   byId(id).replaceChildren(...pairs.flatMap(([name, value]) => [element("dt", name), element("dd", value)]));
 }
 
-function share(part, whole) {
-  return whole > 0 ? `${(100 * part / whole).toFixed(1)} %` : "-";
-}
-
-function progress(position, length, text) {
-  const cell = document.createElement("td");
-  if (length > 0) {
-    const bar = document.createElement("progress");
-    bar.max = length;
-    bar.value = position;
-    cell.append(bar, " ");
+// Parts of a whole as one bar: [class, part] each, of 1.
+function bar(parts, said, className = "") {
+  const cell = element("td", "", className), box = element("div", "", "bar"), picture = svg("svg", { width: "100%", height: "100%" });
+  box.setAttribute("role", "img");
+  box.setAttribute("aria-label", said);
+  let from = 0;
+  for (const [kind, part] of parts) {
+    picture.append(svg("rect", { class: kind, x: `${100 * from}%`, width: `${100 * part}%`, height: "100%" }));
+    from += part;
   }
-  cell.append(text);
+  box.append(picture);
+  cell.append(box);
   return cell;
 }
 
-// Waiting readers differ in shape and in word, not only in colour.
-function state(plan) {
-  const [shape, word] = plan.waiting ? ["\u25B2", "waits"]
-    : plan.position >= plan.length ? ["\u25A0", "at its end"]
-    : plan.position > 0 ? ["\u25CF", "reads"] : ["\u25CB", "announced"];
-  const cell = element("td", "", plan.waiting ? "state waits" : "state");
-  const mark = element("span", shape, "mark");
-  mark.setAttribute("aria-hidden", "true");
-  cell.append(mark, ` ${word}`);
-  return cell;
-}
-
-function offPlan(openings) {
-  const wrong = openings.skipped + openings.repeated + openings.unplanned;
-  const cell = element("td", wrong ? `${wrong} of ${wrong + openings.planned}` : "-", "right");
-  if (wrong) cell.title = `${openings.skipped} after passing some over, ${openings.repeated} once more, ${openings.unplanned} unannounced`;
+function progress(position, length, className = "") {
+  const cell = element("td", "", className);
+  if (length > 0) {
+    const made = document.createElement("progress");
+    made.max = length;
+    made.value = position;
+    cell.append(made);
+  }
   return cell;
 }
 
 function rows(id, items, total, cells, nothing) {
-  const made = items.slice(0, ROWS_SHOWN).map((item) => {
+  const made = items.map((item) => {
     const row = document.createElement("tr");
-    row.append(...cells(item));
+    row.append(...cells(item, row));
     return row;
   });
-  const note = items.length === 0 ? nothing : total > made.length ? `and ${total - made.length} more: see the JSON` : "";
+  const note = items.length === 0 ? nothing : total > made.length ? `and ${count(total - made.length)} more: see the JSON` : "";
   if (note) {
     const row = document.createElement("tr");
     const cell = element("td", note, "quiet");
@@ -86,15 +96,120 @@ function rows(id, items, total, cells, nothing) {
     made.push(row);
   }
   byId(id).replaceChildren(...made);
+  const section = byId(`${id}-section`);
+  if (section) section.hidden = items.length === 0;
 }
 
-function showDisk(cache) {
-  const held = ["stored", "reserved", "doomed", "overhead"];
-  const bound = cache.effective_bytes ?? cache.capacity_bytes;
+function showVerdict(status) {
+  const verdict = status.verdict ?? { severity: "look", share: null, cause: "", sentence: "", do: "", line: "" };
+  const [icon, word] = HEADLINES[verdict.severity] ?? HEADLINES.look;
+  const waits = verdict.share === null ? "" : verdict.severity === "fine" ? "for data" : `training waits ${percent(verdict.share)}`;
+  const why = verdict.severity === "fine" ? "" : verdict.cause;
+  byId("verdict").className = `wide ${verdict.severity}`;
+  setText("icon", icon);
+  setText("word", waits && verdict.severity !== "fine" ? `${word}:` : word);
+  setText("share", waits);
+  setText("cause", why && `cause: ${why}`);
+  setText("do", verdict.do);
+  setText("line", verdict.line);
+  byId("copy").hidden = !verdict.line;
+  setText("sentence", verdict.sentence);
+  document.title = `${icon} ${[word, waits, why].filter(Boolean).join(" ")} \u00B7 Forebay ${status.host ?? status.url}`;
+}
+
+function showRanks(meters, total) {
+  const rates = meters.map((rank) => (rank.lately.wall_s > 0 ? rank.lately.samples / rank.lately.wall_s : 0)), most = Math.max(1e-9, ...rates);
+  const seen = new Set();
+  rows("ranks", meters, total, (rank, row) => {
+    const { stall_s: causes, wall_s: wall, samples } = rank.lately;
+    const stall = Object.values(causes).reduce((sum, each) => sum + each, 0);
+    const sorted = Object.entries(causes).filter(([, each]) => each > 0).sort((a, b) => b[1] - a[1]);
+    const parts = sorted.filter(([, each]) => each >= stall / 10).map(([cause, each]) => `${CAUSES[cause] ?? cause} ${(100 * each / stall).toFixed(0)} %`).join(", ");
+    if (wall > 0) for (const [cause, each] of sorted) if (each / wall > 0.005) seen.add(cause);
+    row.className = rank.ended ? "ended" : "";
+    const worker = rank.slowest_worker === null || rank.slowest_worker === undefined ? "" : `worker ${rank.slowest_worker}`;
+    const who = element("td", `rank ${rank.rank}${rank.ended ? " (ended)" : ""}`), job = element("small", cut(rank.job, 26));
+    who.title = rank.reader ?? rank.job;
+    who.append(job);
+    return [
+      who,
+      bar(wall > 0 ? sorted.map(([cause, each]) => [`c-${cause}`, Math.min(1, each / wall)]) : [], parts || "no wait"),
+      element("td", share(stall, wall), "right"),
+      element("td", parts),
+      element("td", wall > 0 ? (samples / wall).toFixed(0) : "-", "right"),
+      bar(wall > 0 ? [["rate", samples / wall / most]] : [], "samples a second, of the fastest rank's", "roomy"),
+      element("td", count(rank.skipped), "right roomy"),
+      named([worker, rank.slowest_shard ?? ""].filter(Boolean).join(", "), "roomy"),
+    ];
+  }, "");
+  byId("causes-key").replaceChildren(...Object.keys(CAUSES).filter((cause) => seen.has(cause)).map((cause) => element("span", CAUSES[cause], `key c-${cause}`)));
+}
+
+function showProgress(status) {
+  rows("progress", status.progress ?? [], status.progress_total ?? 0, (job) => {
+    const least = status.leads[job.job];
+    const epoch = job.epoch === null ? "" : `, epoch ${job.epoch}`;
+    return [
+      named(job.job),
+      element("td", `shard ${count(job.position)} of ${count(job.length)}${epoch}`),
+      progress(job.position, job.length, "roomy"),
+      element("td", least ? `${seconds(least.seconds)}, ${bytes(least.bytes)}` : "-", "right"),
+      element("td", count(job.readers), "right roomy"),
+    ];
+  }, "");
+}
+
+function answers(codes) {
+  return Object.entries(codes).map(([code, times]) => `${count(times)} x ${code === "0" ? "no answer" : code}`).join(", ");
+}
+
+function showOrigins(origins, total) {
+  rows("origins", origins, total, (origin) => {
+    const recent = origin.last_error && origin.last_error_s_ago < 60;
+    return [
+      named(origin.origin),
+      element("td", `${bytes(origin.rate_bytes_s)}/s`, "right"),
+      element("td", seconds(origin.first_byte_s ?? NaN), "right"),
+      element("td", Number.isFinite(origin.slots) ? `${origin.in_flight} of ${origin.slots}` : String(origin.in_flight), "right"),
+      element("td", answers(origin.codes_last_minute) || `last ${origin.last_code ?? "-"}`, "roomy"),
+      element("td", count(origin.throttled), "right roomy"),
+      element("td", origin.last_error ? `${origin.last_error}, ${seconds(origin.last_error_s_ago)} ago` : "", recent ? "waits" : ""),
+    ];
+  }, "");
+}
+
+function showSets(sets, total) {
+  rows("sets", sets, total, (set) => {
+    const opened = Object.entries(set.opened).map(([job, times]) => `${cut(job) || "readers without a name"}: ${count(times)}`);
+    const shards = `${count(set.shards)} shard${set.shards === 1 ? "" : "s"}`, counted = Number.isFinite(set.complete);
+    const here = counted ? progress(set.complete, set.shards) : element("td", "");
+    here.append(counted ? `${count(set.complete)} of ${shards}` : shards);
+    const state = element("td", set.state);
+    for (const each of set.failures ?? []) {
+      const which = each.count === 1 ? each.shard : `${count(each.count)} shards (${each.shard} and others)`;
+      state.append(element("p", `${which} cannot be fetched: ${each.cause}${each.next_step ? "; " : ""}${each.next_step}`, "waits"));
+    }
+    const jobs = opened.length > 8 ? [...opened.slice(0, 8), `and ${opened.length - 8} more jobs`] : opened;
+    return [named(set.set), state, here, element("td", bytes(set.stored_bytes ?? NaN), "right roomy"), element("td", jobs.join(" \u00B7 ") || "nobody reads it", "roomy")];
+  }, "");
+}
+
+function showReaders(readers, total) {
+  rows("readers", readers, total, (reader) => [
+    element("td", reader.waiting_for ? `\u25B2 ${reader.waiting_for}` : "\u25CF reads", reader.waiting_for ? "waits" : "quiet"),
+    named(reader.reader, "", 30),
+    named(reader.shard),
+    element("td", reader.length_bytes === null ? bytes(reader.position_bytes) : `${bytes(reader.position_bytes)} of ${bytes(reader.length_bytes)}`, "roomy"),
+    element("td", seconds(reader.waited_s), "right roomy"),
+  ], "nobody is reading");
+}
+
+function showTotals(status) {
+  const { cache, bytes: moved } = status, held = ["stored", "reserved", "doomed", "overhead"], bound = cache.effective_bytes ?? cache.capacity_bytes;
   setText("disk-held", bytes(held.reduce((sum, name) => sum + cache[`${name}_bytes`], 0)));
   setText("disk-bound", bytes(bound));
-  setText("disk-shards", cache.shards);
-  setText("disk-flights", cache.in_flight);
+  setText("disk-shards", count(cache.shards));
+  setText("disk-flights", count(cache.in_flight));
   let from = 0;
   for (const name of held) {
     const width = bound > 0 ? 100 * cache[`${name}_bytes`] / bound : 0;
@@ -102,141 +217,162 @@ function showDisk(cache) {
     byId(`bar-${name}`).setAttribute("width", `${width}%`);
     from += width;
   }
-}
-
-function show(status) {
-  document.title = `Forebay \u00B7 ${status.host ?? status.url}${status.state === "ready" ? "" : ` \u00B7 ${status.state}`}`;
-  setText("verdict", status.verdict?.sentence ?? "");
-  setText("state", status.state);
-  byId("state").className = `badge ${status.state}`;
-  setText("where", `${status.url} · ${status.cache_dir}`);
-  setText("chosen", (status.chosen ?? []).join(" \u00B7 "));
-  const log = status.log ? ` \u00B7 log ${status.log}` : "";
-  setText("about", `version ${status.forebay}, pid ${status.pid}, up ${seconds(status.uptime_s)}${log} ·`);
-  const ill = status.cache.disk_state !== "normal" ? [`cache disk ${status.cache.disk_state}: ${status.cache.disk_reason}`] : [];
-  const notices = [...ill, ...(status.troubles ?? []), ...status.notices];
-  byId("notices").hidden = notices.length === 0;
-  byId("notices").replaceChildren(...notices.map((text) => element("li", text)));
-  showDisk(status.cache);
-  const moved = status.bytes;
   list("bytes", [
     ["sent to readers", bytes(moved.sent)],
     ["of them from the cache", `${bytes(moved.hit)} (${share(moved.hit, moved.sent)})`],
     ["fetched from origins", bytes(moved.origin)],
     ["saved", bytes(moved.saved)],
   ]);
-  list("requests", Object.entries(status.requests).map(([name, count]) => [RESULTS[name] ?? name, String(count)]));
-  list("waits", [["readers waited", seconds(status.reader_wait_s)], ["errors", String(status.errors)]]);
-  rows("readers", status.readers, status.readers.length, (reader) => [
-    element("td", reader.reader, "name"),
-    element("td", reader.shard, "name"),
-    progress(reader.position_bytes, reader.length_bytes, reader.length_bytes === null ? bytes(reader.position_bytes) : `${bytes(reader.position_bytes)} of ${bytes(reader.length_bytes)}`),
-    element("td", seconds(reader.waited_s), "right"),
-    element("td", reader.waiting_for ?? "", reader.waiting_for ? "state waits" : ""),
-  ], "nobody is reading");
-  showRanks(status.meters ?? []);
-  showOrigins(status.origins ?? []);
-  showErrors(status.recent_errors ?? []);
-  showSets(status.sets ?? []);
-  setText("leads", Object.entries(status.leads).slice(0, JOBS_SHOWN).map(([job, least]) =>
-    `least lead of ${job}: ${seconds(least.seconds)}, ${bytes(least.bytes)}`).join(" \u00B7 "));
-  rows("plans", status.plans, status.plans_total, (plan) => [
-    element("td", plan.reader, "name"),
-    state(plan),
-    element("td", plan.epoch ?? "-"),
-    progress(plan.position, plan.length, `${plan.position} of ${plan.length}`),
-    element("td", plan.rate.toPrecision(2), "right"),
-    element("td", `${seconds(plan.lead_s)}, ${bytes(plan.lead_bytes)}`, "right"),
-    element("td", seconds(plan.waited_s), "right"),
-    offPlan(plan.openings),
-  ], "no plan is announced");
+  const served = Object.entries(status.requests).filter(([, times]) => times > 0).map(([name, times]) => [RESULTS[name] ?? name, count(times)]);
+  list("requests", [...served, ["readers waited", seconds(status.reader_wait_s)], ["answered with an error", count(status.errors)]]);
 }
 
-// As `forebay status` says it: the causes that are a tenth of the stall at least.
-function showRanks(meters) {
-  byId("ranks-section").hidden = meters.length === 0;
-  rows("ranks", meters, meters.length, (rank) => {
-    const { stall_s: causes, wall_s: wall, steps } = rank.lately;
-    const stall = Object.values(causes).reduce((sum, count) => sum + count, 0);
-    const named = Object.entries(causes).filter(([, count]) => count > 0 && count >= stall / 10).sort((a, b) => b[1] - a[1]);
-    return [
-      element("td", `${rank.job} ${rank.rank}${rank.ended ? " (ended)" : ""}`, "name"),
-      element("td", share(stall, wall), "right"),
-      element("td", named.map(([cause, count]) => `${cause} ${(100 * count / stall).toFixed(0)} %`).join(", ")),
-      element("td", steps > 0 ? `${(wall / steps).toFixed(3)} s` : "-", "right"),
-      element("td", rank.batch_size ?? "-", "right"),
-      element("td", rank.slowest_worker ?? "-", "right"),
-      element("td", rank.slowest_shard ?? "-", "name"),
-      element("td", rank.skipped, "right"),
-    ];
-  }, "");
-}
-
-function answers(codes) {
-  return Object.entries(codes).map(([code, count]) => `${count} x ${code === "0" ? "no answer" : code}`).join(", ");
-}
-
-function showOrigins(origins) {
-  byId("origins-section").hidden = origins.length === 0;
-  rows("origins", origins, origins.length, (origin) => [
-    element("td", origin.origin, "name"),
-    element("td", `${bytes(origin.rate_bytes_s)}/s`, "right"),
-    element("td", origin.in_flight, "right"),
-    element("td", answers(origin.codes_last_minute) || `last ${origin.last_code ?? "-"}`),
-    element("td", origin.throttled, "right"),
-    element("td", origin.retries, "right"),
-    element("td", origin.last_error ? `${origin.last_error}, ${seconds(origin.last_error_s_ago)} ago` : ""),
+function show(status) {
+  showVerdict(status);
+  setText("state", status.state);
+  byId("state").className = `badge ${status.state}`;
+  setText("where", `${status.url} \u00B7 ${status.cache_dir}`);
+  setText("about", `version ${status.forebay}, pid ${status.pid}, up ${seconds(status.uptime_s)}${status.log ? `, log ${status.log}` : ""} \u00B7`);
+  setText("chosen", (status.chosen ?? []).join(" \u00B7 "));
+  const ill = status.cache.disk_state !== "normal" ? [`cache disk ${status.cache.disk_state}: ${status.cache.disk_reason}`] : [];
+  const notices = [...ill, ...(status.troubles ?? []), ...status.notices];
+  byId("notices").hidden = notices.length === 0;
+  byId("notices").replaceChildren(...notices.map((text) => element("li", text)));
+  const all = (name) => [status[name] ?? [], status[`${name}_total`] ?? (status[name] ?? []).length];
+  showRanks(...all("meters"));
+  showProgress(status);
+  showSets(...all("sets"));
+  showOrigins(...all("origins"));
+  showReaders(...all("readers"));
+  rows("errors", status.recent_errors ?? [], 0, (error) => [
+    element("td", new Date(1000 * error.at).toLocaleTimeString(), "tight"), element("td", `${count(error.count)} x`, "right"), element("td", `${error.what}: ${error.error}`),
   ], "");
+  showTotals(status);
 }
 
-function showErrors(errors) {
-  byId("errors-section").hidden = errors.length === 0;
-  rows("errors", errors, errors.length, (error) => [
-    element("td", new Date(1000 * error.at).toLocaleTimeString()),
-    element("td", error.what),
-    element("td", error.count, "right"),
-    element("td", error.error),
-  ], "");
+// The last minutes
+
+const CURVES = [
+  ["training waits", 1, percent, 0.2], ["samples/s", 2, (rate) => rate.toFixed(0), 1], ["from origins", 3, (rate) => `${bytes(rate)}/s`, 1],
+  ["to readers", 4, (rate) => `${bytes(rate)}/s`, 1], ["of that from the cache", 5, percent, 1], ["least lead", 6, seconds, 1],
+];
+let past = [];
+
+function showHistory() {
+  byId("curves").replaceChildren(...CURVES.map(([title, column, said, least]) => curve(title, past.map((row) => [row[0], row[column]]), said, least)));
+  if (!byId("history").open) return;
+  byId("history-rows").replaceChildren(...past.filter((_, index) => (past.length - 1 - index) % 12 === 0).reverse().map((row) => {
+    const line = document.createElement("tr");
+    line.append(element("td", new Date(1000 * row[0]).toLocaleTimeString()), ...CURVES.map(([, column, said]) => element("td", row[column] === null ? "-" : said(row[column]))));
+    return line;
+  }));
 }
 
-function showSets(sets) {
-  byId("sets-section").hidden = sets.length === 0;
-  rows("sets", sets, sets.length, (set) => {
-    const opened = Object.entries(set.opened);
-    const shards = `${set.shards.toLocaleString("en")} shard${set.shards === 1 ? "" : "s"}`;
-    const jobs = opened.slice(0, JOBS_SHOWN).map(([job, count]) => `${job || "readers without a name"}: ${count.toLocaleString("en")}`);
-    if (opened.length > JOBS_SHOWN) jobs.push(`and ${opened.length - JOBS_SHOWN} more jobs`);
-    const counted = Number.isFinite(set.complete);
-    return [
-      element("td", set.set, "name"),
-      setState(set),
-      counted ? progress(set.complete, set.shards, `${set.complete.toLocaleString("en")} of ${shards}`) : element("td", shards),
-      element("td", bytes(set.stored_bytes ?? NaN), "right"),
-      element("td", jobs.join(" \u00B7 ") || "nobody reads it", "name"),
-    ];
-  }, "");
+async function ask(path) {
+  const answer = await fetch(path, { cache: "no-store" });
+  if (!answer.ok) throw new Error(`the sidecar answers ${answer.status}`);
+  return answer.json();
 }
 
-function setState(set) {
-  const cell = element("td", set.state);
-  for (const each of set.failures ?? []) {
-    const which = each.count === 1 ? each.shard : `${each.count.toLocaleString("en")} shards (${each.shard} and others)`;
-    cell.append(element("p", `${which} cannot be fetched: ${each.cause}${each.next_step ? "; " : ""}${each.next_step}`, "state waits"));
+async function loadHistory() {
+  past = (await ask("/v1/history")).rows;
+  showHistory();
+}
+
+// The map of shards
+
+const map = new ShardMap(byId("map"), (text) => setText("map-cell", text || "Point at a cell, or use the arrow keys on the map, to read a shard's name."));
+
+async function loadMap() {
+  map.whole(await ask("/v1/shards/map"));
+  showMapSums();
+}
+
+function showMapSums() {
+  const { counts, read } = map.counts();
+  const parts = Object.keys(CELLS).filter((letter) => counts[letter]).map((letter) => `${count(counts[letter])} ${CELLS[letter]}`);
+  setText("map-sum", map.names.length ? `${count(map.names.length)} shards: ${parts.join(", ")}; ${count(read)} read in this epoch` : "no shard is here or announced");
+}
+
+function showMapKey() {
+  const cells = [...Object.entries(CELLS), ["H", "read in this epoch"]].map(([letter, text]) => {
+    const sample = document.createElement("canvas"), item = element("span", "");
+    sample.width = sample.height = 13;
+    drawCell(sample.getContext("2d"), letter, 0, 0, 11, map.colours);
+    item.append(sample, text);
+    return item;
+  });
+  byId("map-key").replaceChildren(...cells, element("span", "\u25CF a reader"), element("span", "\u25B2 a reader that waits"));
+}
+
+// Staying in touch
+
+let heardAt = performance.now(), instance = "", stream = null, polls = 0;
+
+function heard(status) {
+  heardAt = performance.now();
+  document.body.classList.remove("lost");
+  show(status);
+  if (status.instance !== instance) { // the first one, or another sidecar than before
+    instance = status.instance;
+    loadHistory().catch(lost);
+    loadMap().catch(lost);
   }
-  return cell;
+  const last = status.history_last;
+  if (last && (!past.length || last[0] > past[past.length - 1][0])) {
+    past = [...past, last].slice(-180);
+    showHistory();
+  }
 }
 
-async function refresh() {
+function lost() {
+  document.body.classList.add("lost");
+  byId("state").className = "badge lost";
+  setText("state", `no answer for ${seconds((performance.now() - heardAt) / 1000)}: what stands here is old`);
+}
+
+function listen() {
+  stream = new EventSource("/v1/events");
+  stream.addEventListener("status", (event) => heard(JSON.parse(event.data)));
+  stream.addEventListener("shards", (event) => {
+    const told = JSON.parse(event.data);
+    if (told.version !== map.version) loadMap().catch(lost);
+    else { map.update(told); showMapSums(); }
+  });
+  stream.onerror = () => {
+    stream.close();
+    stream = null;
+    poll();
+  };
+}
+
+async function poll() {
   try {
-    const answer = await fetch("/v1/status", { cache: "no-store" });
-    if (!answer.ok) throw new Error(`the sidecar answers ${answer.status}`);
-    show(await answer.json());
-  } catch (error) {
-    setText("state", "no answer");
-    byId("state").className = "badge lost";
-    byId("state").title = String(error);
+    heard(await ask("/v1/status"));
+    if (polls % 5 === 4) await Promise.all([loadHistory(), loadMap()]);
+    polls += 1;
+  } catch {
+    lost();
   }
-  setTimeout(refresh, document.hidden ? 5 * REFRESH_MS : REFRESH_MS);
+  setTimeout(listen, REFRESH_MS);
 }
 
-refresh();
+setInterval(() => { if (performance.now() - heardAt > SILENT_MS) lost(); }, REFRESH_MS);
+
+byId("copy").addEventListener("click", async () => {
+  try {
+    await navigator.clipboard.writeText(byId("line").textContent);
+    setText("copy", "Copied");
+  } catch { // a browser lets only local and encrypted pages do it: the line is selected, to be copied by hand
+    getSelection().selectAllChildren(byId("line"));
+    setText("copy", "Selected");
+  }
+  setTimeout(() => setText("copy", "Copy"), 2000);
+});
+byId("history").addEventListener("toggle", showHistory);
+
+map.layout();
+showMapKey();
+showHistory();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showMapKey);
+listen();

@@ -109,6 +109,18 @@ class Counters:
         """How many of them passed by the cache: what they read was not stored."""
         return self._total.requests[RequestOutcome.BYPASS.value]
 
+    @property
+    def origin_bytes(self) -> int:
+        return self._origin_bytes
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._total.sent_bytes
+
+    @property
+    def hit_bytes(self) -> int:
+        return self._total.hit_bytes
+
     def of(self, job: str) -> JobCounters:
         """What is known of ``job``; zeros for one unheard of."""
         return self._jobs.get(job[:_MAX_JOB_CHARS]) or JobCounters()

@@ -15,7 +15,7 @@ from forebay_proxy.telemetry.origin_board import OriginBoard
 from forebay_proxy.telemetry.waits import LONG_S, Waits
 from forebay_proxy.wire.protocol.verdict import Levels, OriginLevels
 
-__all__ = ["Lately", "levels_of"]
+__all__ = ["SILENT_S", "Lately", "levels_of", "worst_share"]
 
 SILENT_S = 15.0
 MINUTE_S = 60
@@ -135,6 +135,14 @@ def _worst(meters: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     present = [row for row in running if row.get("silent_s", 0.0) <= SILENT_S] or running or [*meters]
     told = [row for row in present if row["lately"]["wall_s"]]
     return max(told, key=lambda row: sum(row["lately"]["stall_s"].values()) / row["lately"]["wall_s"], default=None)
+
+
+def worst_share(meters: Sequence[Mapping[str, Any]]) -> float | None:
+    """What part of its last minute the training process waited that waited most; None where nobody trains now."""
+    row = _worst(meters)
+    if row is None or row.get("ended"):
+        return None
+    return min(1.0, float(sum(row["lately"]["stall_s"].values())) / float(row["lately"]["wall_s"]))
 
 
 def _trainer(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,8 @@ class _Second:
     second: int
     bytes: int = 0
     codes: Counter[int] = field(default_factory=Counter)
+    answers: int = 0  # good ones
+    first_byte_s: float = 0.0  # of them, summed
 
 
 @dataclass(slots=True)
@@ -65,6 +67,12 @@ class OriginState:
             if now - each.second <= MINUTE_S:
                 found.update(each.codes)
         return dict(found.most_common())
+
+    def first_byte_s(self, now: float) -> float | None:
+        """From a request to the header of its answer, the mean of the last minute's good ones."""
+        lately = [each for each in self._seconds if now - each.second <= MINUTE_S]
+        answers = sum(each.answers for each in lately)
+        return sum(each.first_byte_s for each in lately) / answers if answers else None
 
 
 class OriginBoard:
@@ -119,16 +127,20 @@ class OriginBoard:
         """(bytes, retries) of all origins."""
         return sum(state.bytes for state in self._origins.values()), sum(state.retries for state in self._origins.values())
 
-    def rows(self, in_flight: Mapping[str, int]) -> list[dict[str, object]]:
-        """``origins`` of ``/v1/status``, the one heard from last first. Ages are seconds."""
-        now = self.clock()
-        return [self._row(origin, state, in_flight.get(origin, 0), now) for origin, state in reversed(self._origins.items())]
+    def rows(self, in_flight: Mapping[str, int], slots: Mapping[str, int] | None = None) -> list[dict[str, object]]:
+        """``origins`` of ``/v1/status``, the one heard from last first. Ages are seconds. ``slots``: of requests, now."""
+        now, slots = self.clock(), slots or {}
+        return [
+            {**self._row(origin, state, in_flight.get(origin, 0), now), "slots": slots.get(origin)}
+            for origin, state in reversed(self._origins.items())
+        ]
 
     def _row(self, origin: str, state: OriginState, in_flight: int, now: float) -> dict[str, object]:
         return {
             "origin": origin,
             "in_flight": in_flight,
             "rate_bytes_s": state.rate_bytes_s(now),
+            "first_byte_s": state.first_byte_s(now),
             "bytes": state.bytes,
             "requests": state.requests,
             "last_code": state.last_code,
@@ -149,6 +161,8 @@ class OriginBoard:
             state.last_answer_at = now
         if 0 < fact.code < 400:
             state.asked_again, state.failing_since = False, None
+            state.second(now).answers += 1
+            state.second(now).first_byte_s += fact.first_byte_s
         state.second(now).codes[fact.code] += 1
 
     def _brought(self, fact: OriginBytes) -> None:

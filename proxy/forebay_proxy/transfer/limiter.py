@@ -218,3 +218,7 @@ class Limiters:
     def in_flight(self) -> dict[str, int]:
         """Requests in the air per origin."""
         return {origin: limiter.in_flight for origin, limiter in self._limiters.items()}
+
+    def slots(self) -> dict[str, int]:
+        """How many requests each origin may be sent at once now: fewer after it has refused some."""
+        return {origin: int(limiter.slots) for origin, limiter in self._limiters.items()}

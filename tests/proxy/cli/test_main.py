@@ -16,11 +16,11 @@ pytestmark = pytest.mark.another_python
 
 VERBS = [
     "try", "serve", "run", "env", "check", "warm", "index", "status", "ps", "stop", "ls", "evict", "verify", "plan", "doctor",
-    "takeover", "config",
+    "takeover", "dashboard", "config",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("verb", [*(verb for verb in VERBS if verb != "config"), "config show"])
+@pytest.mark.parametrize("verb", [*(verb for verb in VERBS if verb not in ("config", "dashboard")), "config show", "dashboard export"])
 def test_each_verb_explains_itself_with_examples(verb: str) -> None:
     """--help of every verb shows lines to copy."""
     result = invoke(*verb.split(), "--help")
@@ -47,7 +47,7 @@ def test_prefetch_is_warm() -> None:
     ("arguments", "part"),
     [
         (["serv"], "No such command 'serv'; did you mean 'serve'?"), (["xyz"], "No such command 'xyz'"),
-        (["doctor", "s3://b/a.tar"], "Missing option '--ranks'"),
+        (["doctor", "s3://b/a.tar", "--ranks", "2"], "belong together"),
         (["serve", "--prot", "1"], "--port"), (["run"], "Missing argument"),
         (["serve", "--cache-size", "5XB"], "200GB"), (["status", "--url", "nonsense"], "http://127.0.0.1:7070"),
         (["serve", "--config", "/no/such.toml"], "/no/such.toml does not exist"),

@@ -20,9 +20,10 @@ def test_a_row_says_what_a_person_asks() -> None:
     ):  # fmt: skip
         board.listen(fact)
     clock.advance(4)
-    (row,) = board.rows({O: 3})
+    (row,) = board.rows({O: 3}, {O: 8})
     assert row == {
-        "origin": O, "in_flight": 3, "rate_bytes_s": 5_000_000, "bytes": 50_000_000, "requests": 2, "last_code": 503,
+        "origin": O, "in_flight": 3, "rate_bytes_s": 5_000_000, "first_byte_s": 0.1, "slots": 8, "bytes": 50_000_000, "requests": 2,
+        "last_code": 503,
         "last_answer_s_ago": 4, "codes_last_minute": {"206": 1, "503": 1}, "throttled": 1, "retries": 1, "failures": 1,
         "last_error": "503 Service Unavailable", "last_error_s_ago": 4,
     }  # fmt: skip

@@ -31,7 +31,7 @@ from forebay_proxy.core.errors import ConfigError, ForebayError
 from forebay_proxy.core.exit_codes import ExitCode
 from forebay_proxy.node.runfile import RunDirectory
 
-__all__ = ["run"]
+__all__ = ["Watch", "run"]
 
 _MOST_STARTS, _WITHIN_S = 5, 600.0  # one that dies at once dies of something that another start does not mend
 _SHELL = "/bin/sh"
@@ -119,7 +119,7 @@ def _beside(
         reports = RunDirectory.of(os.environ).path if taking else None
     _say_beginning(joined, before or {}, quiet=quiet, taken=bool(taking))
     directory = (before or {}).get("cache_dir")
-    watch = _Watch(joined, hold, partial(again, directory) if directory and joined.how != "named" else None)
+    watch = Watch(joined, hold, partial(again, directory) if directory and joined.how != "named" else None)
     with contextlib.closing(watch), TakeoverReport(reports) as report:
         code, ran = _run(command, {**os.environ, **variables, **taking, **report.variables()}, watch)
         if ran:
@@ -127,7 +127,7 @@ def _beside(
     return code
 
 
-class _Watch:
+class Watch:
     """Keeps the sidecar from idling. Starts one that was lost again, on the same directory and address, which the command goes on asking.
 
     A sidecar that was named (``--url``, FOREBAY_URL) is its owner's to start; of it the loss is only said, once.
@@ -223,7 +223,7 @@ def _in_a_thread(start: Callable[[], Joined]) -> Future[Joined]:
     return given
 
 
-def _run(command: tuple[str, ...], environ: Mapping[str, str], watch: _Watch | None) -> tuple[int, bool]:
+def _run(command: tuple[str, ...], environ: Mapping[str, str], watch: Watch | None) -> tuple[int, bool]:
     """Its exit code, and whether it was there to be run."""
     try:
         return run_command(command, environ, tick=watch.look if watch else lambda: None), True
@@ -256,7 +256,7 @@ def _say_beginning(joined: Joined, status: Mapping[str, Any], *, quiet: bool, ta
         notice(text)
 
 
-def _say_end(joined: Joined, before: dict[str, Any] | None, watch: _Watch, report: TakeoverReport, job: str, *, quiet: bool) -> None:
+def _say_end(joined: Joined, before: dict[str, Any] | None, watch: Watch, report: TakeoverReport, job: str, *, quiet: bool) -> None:
     after = _status(joined)
     if after is None:
         watch.ended()

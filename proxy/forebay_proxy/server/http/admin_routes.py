@@ -1,4 +1,4 @@
-"""Our own paths beside the shards: health, metrics, status, evict, warm, and the status page."""
+"""Our own paths beside the shards: health, metrics, status, evict and warm; those of the page are in ``page_routes``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
@@ -17,6 +16,7 @@ from forebay_proxy.core.errors import ForebayError, InvalidRequest
 from forebay_proxy.policy.plans.live_jobs import LiveJobs
 from forebay_proxy.server.http.body_writer import cut
 from forebay_proxy.server.http.framing import Bodies, Busy
+from forebay_proxy.server.http.page_routes import PageRoutes
 from forebay_proxy.server.http.plan_route import PlanRoute
 from forebay_proxy.server.http.problem import SERVER, MethodNotAllowed, NoSuchPath, answer_json
 from forebay_proxy.server.http.request_record import RequestRecord
@@ -33,15 +33,6 @@ COMMAND_BODY_BYTES = 1024 * 1024  # an evict list; a pattern says the same in a 
 MAX_PATTERNS = 10_000
 MAX_ORIGINS = 100  # a command line of a person's
 
-# Nothing but our own files is loaded, and nobody frames the page.
-_PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",
-}
-
 Handler = Callable[[web.BaseRequest, RequestRecord], Awaitable[web.StreamResponse]]
 
 
@@ -52,6 +43,7 @@ class AdminRoutes:
         self,
         *,
         plans: PlanRoute,
+        page: PageRoutes,
         bodies: Bodies,
         operations: Operations,
         status: Callable[[], dict[str, Any]],
@@ -65,9 +57,9 @@ class AdminRoutes:
         self._operations = operations
         self._status = status
         self._metrics = metrics
+        self.events = page.events
         self._ready = ready
         self._allow_origins = allow
-        self._page = _page_files()
         self._bodies = bodies
         self._holds = 0
         self._warm_ups = 0
@@ -84,7 +76,7 @@ class AdminRoutes:
             "/v1/warm": {"POST": self._warm},
             "/v1/verify": {"POST": self._verify},
             **({"/v1/allow": {"POST": self._allow}} if allow else {}),
-            **{path: {"GET": self._show_page} for path in self._page},
+            **page.routes,
         }
 
     async def answer(self, path: str, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
@@ -143,10 +135,6 @@ class AdminRoutes:
     async def _show_shards(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         named = parse_qs(request.raw_path.partition("?")[2]).get("shard", [""])
         return answer_json({"shards": self._operations.shards(named[0])})
-
-    async def _show_page(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        body, content_type = self._page[request.raw_path.partition("?")[0]]
-        return web.Response(body=body, headers={"Content-Type": content_type, **_PAGE_HEADERS})
 
     async def _evict(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         async with self._bodies.read(request, COMMAND_BODY_BYTES) as body:
@@ -243,14 +231,3 @@ def _begin(path: str) -> str:
 
 def _text(text: str, *, status: int = 200) -> web.Response:
     return web.Response(status=status, text=text, headers={"Cache-Control": "no-store"})
-
-
-def _page_files() -> dict[str, tuple[bytes, str]]:
-    """Body and content type by path of the status page, read once."""
-    folder = files("forebay_proxy").joinpath("page")
-    kinds = {
-        "/": ("status.html", "text/html"),
-        "/page/status.js": ("status.js", "text/javascript"),
-        "/page/status.css": ("status.css", "text/css"),
-    }
-    return {path: (folder.joinpath(name).read_bytes(), f"{kind}; charset=utf-8") for path, (name, kind) in kinds.items()}

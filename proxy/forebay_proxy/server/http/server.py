@@ -31,6 +31,7 @@ from forebay_proxy.server.http.body_writer import cut
 from forebay_proxy.server.http.connection import Connection, ConnectionLimit, ConnectionServer, client_places
 from forebay_proxy.server.http.framing import BadFraming, Bodies, checked_path
 from forebay_proxy.server.http.meter_route import METER_PATH, MeterRoute
+from forebay_proxy.server.http.page_routes import PAGE_PATHS, PageRoutes, PageSources
 from forebay_proxy.server.http.plan_route import PLANS_PATH, Announced, PlanRoute
 from forebay_proxy.server.http.problem import SERVER, Draining, InternalFault, answer_error, in_words
 from forebay_proxy.server.http.request_record import OpenRequests, RequestRecord
@@ -50,7 +51,7 @@ log = logging.getLogger("forebay")
 # Still answered during a shutdown: they hold nothing, and a balancer or a person wants to know.
 _TO_THE_END = frozenset({"/healthz", "/readyz", "/metrics", "/v1/status"})
 # Looking on needs no sidecar: a scraper that comes every 15 s would keep a sidecar without readers for ever.
-_LOOKING_ON = _TO_THE_END | {"/", "/v1/shards", "/v1/plans"}
+_LOOKING_ON = _TO_THE_END | PAGE_PATHS | {"/v1/shards", "/v1/plans"}
 
 
 @dataclass(slots=True)
@@ -82,6 +83,7 @@ class HttpServer:
         plans: PlanIntake,
         operations: Operations,
         status: Callable[[], dict[str, Any]],
+        page: PageSources,
         announced: Announced,
         indexes: SampleIndexer | None = None,
         meters: MeterBoard,
@@ -108,8 +110,8 @@ class HttpServer:
         self._indexes = IndexRoute(indexes, pass_headers, instance) if indexes is not None else None
         self._meters = MeterRoute(meters, meter_page, bodies)
         self._admin = AdminRoutes(
-            plans=self._plans, bodies=bodies, operations=operations, status=self.status, metrics=metrics, ready=lambda: self.state,
-            jobs=jobs, allow=allow,
+            plans=self._plans, page=PageRoutes(self.status, page), bodies=bodies, operations=operations, status=self.status,
+            metrics=metrics, ready=lambda: self.state, jobs=jobs, allow=allow,
         )  # fmt: skip
         connection_limit = ConnectionLimit(client_places())
         self._server = ConnectionServer(self._handle, is_stranger=access.is_stranger, connection_limit=connection_limit, jobs=jobs)

@@ -26,7 +26,10 @@ __all__ = ["Access", "AccessQuestion", "AccessRefused"]
 _OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 _OWNERS_PATHS = frozenset({"/v1/allow"})  # who may start a sidecar may widen it; --allow-uid and the token let others read, no more
 # What the status page is made of and reads.
-_PAGE_PATHS = frozenset({"/", "/page/status.js", "/page/status.css", "/favicon.ico", "/v1/status", "/v1/shards", "/v1/plans", "/metrics"})
+_PAGE_PATHS = frozenset({
+    "/", "/page/status.js", "/page/drawing.js", "/page/status.css", "/favicon.ico", "/v1/status", "/v1/events", "/v1/history", "/v1/shards",
+    "/v1/shards/map", "/v1/plans", "/metrics",
+})  # fmt: skip
 _COMMANDS = frozenset({"POST", "PUT", "DELETE"})
 _OWN_SITES = frozenset({"same-origin", "none"})  # "none": typed into the address bar, or a bookmark
 

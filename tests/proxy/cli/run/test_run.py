@@ -21,7 +21,7 @@ from support.verbs import verb, verb_process
 
 from forebay_proxy.cli.client import SidecarClient, SidecarUnreachable
 from forebay_proxy.cli.run.join import Joined
-from forebay_proxy.cli.run.run import _Watch
+from forebay_proxy.cli.run.run import Watch
 from forebay_proxy.cli.run.takeover import takeover_folder
 from forebay_proxy.node.runfile import RunDirectory, RunFile, process_start_time
 
@@ -255,7 +255,7 @@ def test_a_sidecar_that_cannot_be_started_again_is_given_up(capsys: pytest.Captu
 
     with FakeSidecar() as fake:
         joined, hold = Joined(SidecarClient(fake.url), fake.url, "started"), SidecarClient(fake.url).hold()
-    watch = _Watch(joined, hold, again)
+    watch = Watch(joined, hold, again)
     for _ in range(20):
         watch.look()
     said = capsys.readouterr().err.splitlines()
@@ -276,7 +276,7 @@ def test_a_start_that_takes_long_holds_up_neither_signals_nor_the_commands_end(c
 
     with FakeSidecar() as fake:
         joined, hold = Joined(SidecarClient(fake.url), fake.url, "started"), SidecarClient(fake.url).hold()
-    watch = _Watch(joined, hold, again)
+    watch = Watch(joined, hold, again)
     began = time.monotonic()
     for _ in range(5):
         watch.look()

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.cli import invoke
 
-from forebay_proxy.cli.doctor import EpochShare, Level, Readers, RuleFinding, SetFacts, epoch_shares, findings, samples_taken
+from forebay_proxy.cli.doctor.set_rules import EpochShare, Level, Readers, RuleFinding, SetFacts, epoch_shares, findings, samples_taken
 from forebay_proxy.cli.options import Seams
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ShardForbidden
@@ -105,7 +105,7 @@ def test_nothing_counted_is_said_with_the_next_step() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((PATTERN, "--workers", "4"), "Missing option '--ranks'"),
+        ((PATTERN, "--workers", "4"), "belong together"),
         (("--ranks", "2", "--workers", "4"), "name at least one URL"),
         ((PATTERN, *RUN, "--sizes", "/no/such.json"), "/no/such.json is not there"),
         ((PATTERN, *RUN, "--sizes", "x", "--samples", "5"), "say the same thing"),

@@ -1,0 +1,129 @@
+"""One shard's origin, asked as the sidecar would ask it: who is asked for, first byte, bytes a second, Range, version, clock."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from forebay_proxy.config.settings import Settings
+from forebay_proxy.core.errors import ForebayError
+from forebay_proxy.core.http_range import http_date
+from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
+from forebay_proxy.origins.base import Origin
+from forebay_proxy.origins.survey import origins_for
+
+__all__ = ["OriginFacts", "credentials_of", "probed"]
+
+AT_ONCE = 8  # ranges: what one reader's window asks for at its beginning
+WITHIN_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class OriginFacts:
+    """``alone_bytes_s`` over one connection, ``together_bytes_s`` over ``AT_ONCE``; 0 where the shard is too short to tell. ``skew_s``: how
+    far the origin's clock is ahead of this machine's; None: it does not say."""
+
+    version: Version
+    ranged: bool
+    first_byte_s: float
+    alone_bytes_s: float
+    together_bytes_s: float
+    skew_s: float | None
+
+
+def probed(shard: Shard, settings: Settings, environ: Mapping[str, str] = os.environ) -> OriginFacts:
+    """Fetches nine segments at most. Raises ``ForebayError``."""
+    return asyncio.run(_probed(shard, settings, environ))
+
+
+async def _probed(shard: Shard, settings: Settings, environ: Mapping[str, str]) -> OriginFacts:
+    origins = origins_for(settings, environ)
+    origin = origins.by_scheme[shard.url.scheme]
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            skew_s = await _skew(origin, shard)
+            began = time.monotonic()
+            async with origin.read(shard, ByteRange(0, SEGMENT_BYTES - 1), Pin()) as body:
+                first_s, size = time.monotonic() - began, 0
+                async for piece in body.chunks:
+                    size += len(piece)
+                    if size >= SEGMENT_BYTES:
+                        break
+            took = time.monotonic() - began - first_s
+            alone = size / took if size == SEGMENT_BYTES else 0.0
+            together = await _together(origin, shard, body.version) if alone and body.ranged else 0.0
+            return OriginFacts(body.version, body.ranged, first_s, alone, together, skew_s)
+    except TimeoutError:
+        raise ForebayError(f"{shard.origin} gave less than {AT_ONCE + 1} segments of 8 MiB within {WITHIN_S:g} s") from None
+    finally:
+        await origins.aclose()
+
+
+async def _together(origin: Origin, shard: Shard, version: Version) -> float:
+    """Bytes a second over ``AT_ONCE`` connections."""
+    last = (version.length or 0) // SEGMENT_BYTES
+    wanted = [1 + number % max(1, last - 1) for number in range(AT_ONCE)] if last > 1 else []
+    if not wanted:
+        return 0.0
+
+    async def one(index: int) -> int:
+        size, first = 0, index * SEGMENT_BYTES
+        async with origin.read(shard, ByteRange(first, first + SEGMENT_BYTES - 1), version.pin) as body:
+            async for piece in body.chunks:
+                size += len(piece)
+        return size
+
+    began = time.monotonic()
+    sizes = await asyncio.gather(*map(one, wanted))
+    return sum(sizes) / (time.monotonic() - began)
+
+
+async def _skew(origin: Any, shard: Shard) -> float | None:
+    """By the Date of a HEAD, whatever that is answered with."""
+    client = getattr(origin, "origin_client", None) or getattr(origin, "_origin_client", None)
+    if client is None or not hasattr(origin, "prepare"):
+        return None
+    began = time.time()
+    _, answer = await client.glance(shard, await origin.prepare(shard))
+    said = http_date(answer.headers.get("date", ""))
+    return None if said is None else said - (began + time.time()) / 2
+
+
+def credentials_of(shard: Shard, environ: Mapping[str, str]) -> str:
+    """Whose credentials an origin is shown, in words; no part of a secret. Raises ``ForebayError`` where they cannot be had."""
+    if shard.credential:
+        return "those of the request: " + ", ".join([name for name, _ in shard.credential.headers] or ["the URL's signature"])
+    match shard.url.scheme:
+        case "s3":
+            return _aws(shard)
+        case "hf":
+            return "the token in HF_TOKEN" if environ.get("HF_TOKEN") else "the token that 'hf auth login' wrote, if there is one"
+        case "gs":
+            named = environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+            return f"Google's, from {named}" if named else "Google's application default credentials, if there are any"
+        case "file":
+            return f"those of user {os.getuid()}"
+    return "none: the URL and its headers carry none"
+
+
+def _aws(shard: Shard) -> str:
+    import boto3  # noqa: PLC0415  (loads the SDK)
+    from botocore.exceptions import BotoCoreError  # noqa: PLC0415
+
+    if "unsigned" in shard.url.options():
+        return "none: unsigned=1"
+    try:
+        session = boto3.Session(profile_name=shard.url.options().get("profile") or None)
+        found = session.get_credentials()
+    except BotoCoreError as error:
+        raise ForebayError(f"the AWS SDK finds no credentials ({type(error).__name__})", next_step="aws sts get-caller-identity") from None
+    if found is None:
+        raise ForebayError("the AWS SDK finds no credentials", next_step="aws configure, or unsigned=1 for a public bucket")
+    until = getattr(found, "_expiry_time", None)
+    ends = f", until {until:%Y-%m-%d %H:%M} UTC" if until is not None else ""
+    return f"AWS, profile {session.profile_name}, found by {found.method}{ends}"

@@ -1,0 +1,141 @@
+"""``forebay doctor``: the shell, the sidecar, its disk, an origin; each finding with a line to type."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.cli import invoke
+from support.fake_sidecar import FakeSidecar
+from support.scripted_answers import ramp
+from support.scripted_origin import ScriptedOrigin, in_a_thread
+
+from forebay_proxy.cli.doctor.machine_checks import environment_findings
+from forebay_proxy.cli.doctor.set_rules import Level
+from forebay_proxy.core.segments import SEGMENT_BYTES
+
+SECRET = "S3CRETVALUE"
+
+
+@pytest.fixture
+def sidecar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSidecar]:
+    for name in (*os.environ,):
+        if name.startswith(("FOREBAY_", "AWS_", "WDS_")) or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    with FakeSidecar() as fake:
+        cache = tmp_path / "disk" / "cache"
+        cache.mkdir(parents=True)
+        fake.status = {**fake.status, "cache_dir": str(cache)}
+        monkeypatch.setenv("FOREBAY_URL", fake.url)
+        yield fake
+
+
+def test_nothing_to_mend(sidecar: FakeSidecar) -> None:
+    """A sidecar whose cache is as large as was asked; the disk is tried beside the cache, and nothing stays."""
+    sidecar.status["cache"] |= {"capacity_bytes": 10**9, "effective_bytes": 10**9, "stored_bytes": 0}
+    done = invoke("doctor")
+    assert done.exit_code == 0
+    assert re.search(r"ok +cache disk .*/disk \(\w+\) takes \S+ .B/s, written and synced", done.stdout), done.stdout
+    cache = Path(sidecar.status["cache_dir"])
+    assert [*cache.parent.iterdir()] == [cache]
+
+
+@pytest.mark.parametrize(
+    ("environ", "level", "said"),
+    [
+        ({"http_proxy": f"http://u:{SECRET}@p:3128"}, Level.FAULT, "export NO_PROXY=127.0.0.1,localhost no_proxy=$NO_PROXY"),
+        ({"http_proxy": "http://p:3128", "no_proxy": "localhost,127.0.0.1"}, Level.OK, "127.0.0.1 is spared"),
+        ({"WDS_CACHE": "/x"}, Level.ADVICE, "unset it"),
+        ({"WDS_SECURE": "1"}, Level.FAULT, "unset it"),
+        ({"FOREBAY_URL": "127.0.0.1:7070"}, Level.FAULT, "unset FOREBAY_URL"),
+    ],
+)
+def test_traps_of_the_shell(environ: dict[str, str], level: Level, said: str) -> None:
+    [found] = environment_findings(environ)
+    assert found.level is level
+    assert said in f"{found.text}; {found.next_step}"
+    assert SECRET not in found.text
+
+
+def test_what_the_sidecar_says(sidecar: FakeSidecar) -> None:
+    """The verdict with its line to type; a cache that is smaller than was asked for; errors and troubles. What stands still is a fault."""
+    verdict = {"severity": "act", "cause": "decode", "sentence": "training waited 62 %", "do": "more workers", "line": "num_workers=9"}
+    error = {"error": "shard https://o/a.tar: 404", "at": 1.0, "what": "404", "job": "", "count": 1}
+    sidecar.status |= {"verdict": verdict, "troubles": ["the disk is full"], "errors": 3, "recent_errors": [error]}
+    done = invoke("doctor", "--json")
+    found = {one["rule"]: one for one in json.loads(done.stdout)["findings"]}
+    assert done.exit_code == 1
+    assert (found["verdict"]["level"], found["verdict"]["next_step"]) == ("fault", "more workers; num_workers=9")
+    assert "10.0 GB were asked for, and the disk has no more" in found["cache size"]["text"]
+    assert found["trouble"]["text"] == "the disk is full"
+    assert found["errors"]["text"].endswith("the last: shard https://o/a.tar: 404")
+
+
+def test_no_sidecar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It says how to get one; what needs none is said all the same."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("FOREBAY_URL", raising=False)
+    done = invoke("doctor")
+    assert done.exit_code == 0
+    assert "no sidecar runs on this node" in done.stdout
+
+
+def test_an_origin(sidecar: FakeSidecar) -> None:
+    """First byte, bytes a second alone and together, ranges, version, whose credentials, and what becomes of the URL."""
+    with in_a_thread(ScriptedOrigin()) as origin:
+        origin.put("/a.tar", ramp(3 * SEGMENT_BYTES), etag='"v1"')
+        done = invoke("doctor", origin.url("/a.tar"), "--allow-origin", origin.base)
+        asked = len(origin.seen("/a.tar"))
+    assert re.search(rf"origin +{origin.base}: first byte after .*, \S+ .B/s over one connection, \S+ .B/s over eight", done.stdout)
+    assert "ranges" in done.stdout
+    assert "version      named by etag" in done.stdout
+    assert "credentials  none: the URL and its headers carry none" in done.stdout
+    assert 'eval "$(forebay env)"' in done.stdout
+    assert asked == 10  # a HEAD for the clock, a segment, eight together
+
+
+def test_an_origin_that_is_no_good(sidecar: FakeSidecar) -> None:
+    """No ranges, and no version: nothing of it can be kept."""
+    with in_a_thread(ScriptedOrigin()) as origin:
+        origin.put("/a.tar", ramp(1000), etag=None, ranges=False)
+        done = invoke("doctor", origin.url("/a.tar"), "--allow-origin", origin.base, "--json")
+        gone = invoke("doctor", origin.url("/gone.tar"), "--allow-origin", origin.base, "--json")
+    found = {one["rule"]: one["level"] for one in json.loads(done.stdout)["findings"]}
+    assert (found["ranges"], found["version"], done.exit_code) == ("advice", "fault", 1)
+    assert json.loads(gone.stdout)["findings"][-1]["level"] == "fault"
+    assert "404" in json.loads(gone.stdout)["findings"][-1]["text"]
+
+
+def test_ranks_and_workers_belong_together() -> None:
+    done = invoke("doctor", "s3://b/{0..9}.tar", "--ranks", "8")
+    assert done.exit_code == 2
+    assert "--ranks and --workers belong together" in done.stderr
+
+
+def test_a_report_holds_no_secret(sidecar: FakeSidecar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither of variables, nor of the log: proxies, keys and tokens are named, and no more."""
+    log = tmp_path / "sidecar.log"
+    log.write_text(f"begin\nforebay: shard https://o/a.tar?sig={SECRET}: slow\n")
+    sidecar.status |= {"log": str(log)}
+    planted = {
+        "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_SESSION_TOKEN": SECRET, "HF_TOKEN": SECRET, "FOREBAY_TOKEN": SECRET,
+        "https_proxy": f"http://u:{SECRET}@p:1", "MY_PASSWORD": SECRET, "FOREBAY_GS_ENDPOINT": f"https://u:{SECRET}@h",
+    }  # fmt: skip
+    for name, value in planted.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("FOREBAY_GS_ENDPOINT")
+    monkeypatch.setenv("FOREBAY_CACHE_SIZE", "10GB")
+    file = tmp_path / "bug.json"
+    done = invoke("doctor", "--report", str(file))
+    text = file.read_text()
+    assert SECRET not in text + done.stdout + done.stderr
+    said = json.loads(text)
+    assert said["variables"]["FOREBAY_CACHE_SIZE"] == "10GB"
+    assert said["variables"]["HF_TOKEN"] == "(set)"
+    assert "MY_PASSWORD" not in said["variables"]
+    assert [line.split()[0] for line in said["log"]] == ["forebay:"]
+    assert said["status"]["pid"] == os.getpid()
