@@ -163,6 +163,7 @@ class SharedTier:
         self._finding: WeakValueDictionary[str, _Finding] = WeakValueDictionary()
         self._unlike: dict[str, float] = {}  # origins, until when they are not asked by HEAD
         self._reading, self._writing = _Trouble(), _Trouble()
+        self._late_at = 0.0  # since when answers are late and none has come; 0: they come
         self._answer_s = self._taken_s = FIRST_S
         self._came_at = float("-inf")  # a piece of a body, by the loop's clock
         self._said: set[str] = set()  # reasons
@@ -299,7 +300,7 @@ class SharedTier:
         finally:
             self._answer_s = ANSWER_S
         if data is None:
-            self._reading.went_well()
+            self._read_well()
             return None
         try:
             return Manifest.decoded(data, shard.name, known.version, self._layout.segment_bytes)
@@ -386,7 +387,7 @@ class SharedTier:
             known.manifest, known.spoilt = None, True
             self._failed("wrong", f"segment {index} of {known.name}{BYTES} is not what its manifest says")
             return None
-        self._reading.went_well()
+        self._read_well()
         self.counts.read_bytes += size
         self._events.emit(SharedBytes(size, "read"))
         return OriginBody(known.version, first, size, ranged=True, framed=True, chunks=_each(pieces), shared=True)
@@ -490,13 +491,23 @@ class SharedTier:
 
     # Trouble
 
+    def _read_well(self) -> None:
+        self._late_at = 0.0
+        self._reading.went_well()
+
     def _read_failed(self, error: ShardError | TimeoutError) -> None:
-        """A store that is late with one answer while others come is busy, not away: it gets fewer requests, and is not left alone."""
+        """A store that is late with one answer while others come is busy, not away: it gets fewer requests, and is not left alone.
+
+        Nor after a single late answer: a node that is short of processors is late itself. With the next one, and nothing between, it is away.
+        """
         reason = "unavailable" if isinstance(error, OriginUnavailable) else "other"
         reason = "timeout" if isinstance(error, (TimeoutError, OriginTimeout)) else reason
         reason = "refused" if isinstance(error, ShardForbidden) else reason
         cause = error.cause if isinstance(error, ShardError) else f"no answer within {ANSWER_S:g} s"
-        busy = reason == "timeout" and asyncio.get_running_loop().time() - self._came_at < ANSWER_S
+        now = asyncio.get_running_loop().time()
+        busy = reason == "timeout" and (now - self._came_at < ANSWER_S or now - self._late_at < ANSWER_S / 2 or not self._late_at)
+        if reason == "timeout" and not self._late_at:
+            self._late_at = now
         self._failed(reason, cause, None if busy else self._reading)
 
     def _write_failed(self, reason: str, cause: str) -> None:

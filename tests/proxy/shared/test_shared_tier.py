@@ -267,6 +267,30 @@ async def test_a_late_answer_while_others_come_is_no_trouble(
         assert tier._limiter.slots < slots
 
 
+async def test_the_second_late_answer_in_a_row_is_trouble(
+    tmp_path: Path, store: FakeSharedStore, far: FakeOrigin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first may be this node's own lateness; an answer between them begins the count again."""
+    monkeypatch.setattr(shared_tier, "ANSWER_S", 0.1)
+    await filled(tmp_path / "a", store, far)
+    async with tier_alone(store, far) as (tier, _):
+        assert await looked(tier)
+        does, is_late = store._does, [True, False, True, True]
+
+        async def late(what: str, name: str) -> None:
+            if what == "read" and is_late.pop(0):
+                await asyncio.Event().wait()
+            await does(what, name)
+
+        monkeypatch.setattr(store, "_does", late)
+        pin = tier._known[A].version.pin
+        said = []
+        while is_late:
+            await asyncio.sleep(0.11)  # longer ago than an answer takes, or the store counts as busy
+            said.append((await looked(tier, pin=pin), bool(tier.status()["troubles"])))
+        assert said == [(False, False), (True, False), (False, False), (False, True)]
+
+
 async def test_what_was_opened_in_trouble_is_looked_for_again(store: FakeSharedStore, far: FakeOrigin) -> None:
     """The store was away when a shard was opened here. Its later segments come from the store, once that is back and has it."""
     async with tier_alone(store, far) as (tier, _):
