@@ -498,7 +498,7 @@ class SharedTier:
     def _read_failed(self, error: ShardError | TimeoutError) -> None:
         """A store that is late with one answer while others come is busy, not away: it gets fewer requests, and is not left alone.
 
-        Nor after a single late answer: a node that is short of processors is late itself. With the next one, and nothing between, it is away.
+        Nor after a single late answer: a node that is short of processors is late itself. With the next one in a row it is away.
         """
         reason = "unavailable" if isinstance(error, OriginUnavailable) else "other"
         reason = "timeout" if isinstance(error, (TimeoutError, OriginTimeout)) else reason
