@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pytest
 from support.cli import verbs as all_verbs
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKING = [*PAGES, *sorted(ROOT.glob("[!R]*.md")), *(ROOT / name / "README.md" for name in ("benchmarks", "grafana", "scripts"))]
 OF_VERBS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("slow", "recipes", "settings", "security"))]
 FOREIGN = {
     "--sort", "--dereference", "--hard-dereference",  # of GNU tar
@@ -45,9 +47,23 @@ def test_every_link_leads_somewhere() -> None:
         text = page.read_text(encoding="utf-8")
         links = re.findall(r"\]\(([^)#: ]+)(#[^)]+)?\)", text)
         assert [link for link, _ in links if not (page.parent / link).exists()] == [], page.name
-        headings = {_anchor(line) for line in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
-        within = set(re.findall(r"\]\(#([^)]+)\)", text))
-        assert within <= headings, page.name
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_anchor_is_a_heading(page: Path) -> None:
+    """Of the page itself or of another one; mentions without a link count too."""
+    text = page.read_text(encoding="utf-8")
+    named = {("", anchor) for anchor in re.findall(r"\]\(#([^)]+)\)", text)} | set(re.findall(r"([\w./-]+\.md)#([\w-]+)", text))
+    targets = [(page.parent / name if name else page, anchor) for name, anchor in sorted(named)]
+    lost = [f"{target.name}#{anchor}" for target, anchor in targets if not target.exists() or anchor not in _anchors(target)]
+    assert lost == []
+
+
+def test_headings_are_not_comments_of_programs(tmp_path: Path) -> None:
+    """``# words`` within a code block is no place to link to; of two equal headings the second has a number."""
+    page = tmp_path / "page.md"
+    page.write_text("# One `page`\n\n```sh\n# a comment\n```\n\n## What it does, and why\n\n# One page\n")
+    assert _anchors(page) == {"one-page", "what-it-does-and-why", "one-page-1"}
 
 
 def test_every_page_is_linked() -> None:
@@ -79,9 +95,14 @@ def test_every_flag_named_exists() -> None:
         assert named - known - FOREIGN == set(), page.name
 
 
-def _anchor(heading: str) -> str:
-    """As GitHub makes it of a heading."""
-    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+def _anchors(page: Path) -> set[str]:
+    """As GitHub makes them of the headings of ``page``."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    found: dict[str, int] = {}
+    for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
+        anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+        found[anchor] = found.get(anchor, -1) + 1
+    return {f"{anchor}-{again}" if again else anchor for anchor, count in found.items() for again in range(count + 1)}
 
 
 def _flags_of(command: click.Command) -> set[str]:
