@@ -18,7 +18,7 @@ from forebay_stage.task import AssembleTask, Finished, Task, run_task
 
 __all__ = [
     "Inline", "annotated", "die_once", "dies_once", "doubled", "fail", "files_of", "halves", "inputs_of", "nonsense", "put_shards",
-    "raises_on_two", "slow", "wait_for_ever",
+    "raises_on_two", "slow", "wait_for_ever", "wanders",
 ]  # fmt: skip
 
 
@@ -92,6 +92,11 @@ def dies_once(sample: dict[str, Any]) -> dict[str, Any]:
         except FileExistsError:
             return sample
         os.kill(os.getpid(), signal.SIGKILL)
+    return sample
+
+
+def wanders(sample: dict[str, Any]) -> dict[str, Any]:
+    os.chdir("/")
     return sample
 
 
