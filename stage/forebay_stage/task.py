@@ -131,14 +131,13 @@ def write_mapped(task: MapTask, writer: ShardWriter, failed: list[Failure]) -> N
     for sample in samples_of(source, task.etag, task.reader):
         try:
             made = list(applied(steps, sample))  # all of one or nothing: a step that fails later must not leave a part behind
+            for one in made:
+                writer.check(one)
         except SampleFailed as error:
             note(error)
             continue
         for one in made:
-            try:
-                writer.add(one)
-            except SampleFailed as error:
-                note(error)
+            writer.add(one)
 
 
 @cache

@@ -271,6 +271,12 @@ def test_nonsense_of_a_step_is_a_failure(tmp_path: Path, origin: ScriptedOrigin,
     assert (sums.samples, sums.failed) == (0, 10)
 
 
+def test_all_that_is_made_of_a_sample_or_nothing(tmp_path: Path, origin: ScriptedOrigin, urls: list[str]) -> None:
+    """Of two samples made of one, no reader would find the second: the first is left out too, and that is one failure."""
+    sums = stage(tmp_path, origin, urls, max_failed=10, maps=("support.stage_work:second_hidden",)).run()
+    assert (sums.samples, sums.failed) == (0, 10)
+
+
 def test_a_key_that_comes_twice_into_one_output_names_both(tmp_path: Path, origin: ScriptedOrigin) -> None:
     """Two shards of SRC with the same keys are two outputs, and cannot be one."""
     origin.put("/twin/a.tar", origin.shards["/set/00.tar"].states[0].body, etag='"a"')

@@ -18,7 +18,7 @@ from forebay_stage.task import AssembleTask, Finished, Task, run_task
 
 __all__ = [
     "Inline", "annotated", "die_once", "dies_once", "doubled", "fail", "files_of", "halves", "inputs_of", "nonsense", "put_shards",
-    "raises_on_two", "slow", "wait_for_ever", "wanders",
+    "raises_on_two", "second_hidden", "slow", "wait_for_ever", "wanders",
 ]  # fmt: skip
 
 
@@ -77,6 +77,10 @@ def raises_on_two(sample: dict[str, Any]) -> dict[str, Any]:
 
 def nonsense(sample: dict[str, Any]) -> Any:
     return [sample["__key__"]]
+
+
+def second_hidden(sample: dict[str, Any]) -> list[dict[str, Any]]:
+    return [sample, {"__key__": "__hidden", "f__": b"a name as of what is about the shard"}]
 
 
 def slow(sample: dict[str, Any]) -> dict[str, Any]:
