@@ -64,11 +64,11 @@ class FarOrigin:
         self._random = random.Random(shards.seed)
         self._numbers = {f"/set/{name}".encode(): number for number, name in enumerate(shards.names)}
 
-    async def serve(self) -> None:
+    async def serve(self, address: str) -> None:
         loop = asyncio.get_running_loop()
-        listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        listener = socket.create_server((address, 0), backlog=256)
         listener.setblocking(False)
-        print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+        print(f"http://{address}:{listener.getsockname()[1]}", flush=True)
         tasks: set[asyncio.Task[None]] = set()
         while True:
             client, _ = await loop.sock_accept(listener)
@@ -140,11 +140,16 @@ def _cut(pieces: Iterator[memoryview], most: int) -> Iterator[memoryview]:
 
 @contextmanager
 def far_origin(
-    shards: FarSet, *, latency_ms: str = "0", connection_mb: float | None = None, together_mb: float | None = None
+    shards: FarSet,
+    *,
+    latency_ms: str = "0",
+    connection_mb: float | None = None,
+    together_mb: float | None = None,
+    address: str = "127.0.0.1",
 ) -> Iterator[str]:
     """One in a process of its own for the length of the ``with``; its URL. Rates are 10^6 bytes a second."""
     command = [sys.executable, str(Path(__file__)), "--shards", str(shards.count), "--seed", str(shards.seed), "--latency-ms", latency_ms]
-    command += ["--most-segments", str(shards.most_segments)]
+    command += ["--most-segments", str(shards.most_segments), "--address", address]
     command += [] if connection_mb is None else ["--connection-mb", str(connection_mb)]
     command += [] if together_mb is None else ["--together-mb", str(together_mb)]
     with process(command, stdout=-1) as child:
@@ -160,12 +165,13 @@ def main() -> None:
     parser.add_argument("--latency-ms", default="0", help="LEAST-MOST, drawn anew for each answer")
     parser.add_argument("--connection-mb", type=float)
     parser.add_argument("--together-mb", type=float)
+    parser.add_argument("--address", default="127.0.0.1", help="where it listens")
     given = parser.parse_args()
     least, _, most = given.latency_ms.partition("-")
     rates = [rate and rate * 1e6 for rate in (given.connection_mb, given.together_mb)]
     origin = FarOrigin(FarSet(given.shards, given.seed, given.most_segments), (float(least) / 1e3, float(most or least) / 1e3), *rates)
     with suppress(KeyboardInterrupt):
-        asyncio.run(origin.serve())
+        asyncio.run(origin.serve(given.address))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 #!/bin/bash
-# Starts a Ceph RADOS gateway (one monitor, one OSD in memory, radosgw) on 127.0.0.1 and returns when it listens.
-# usage: rgw.sh DIR S3_PORT MON_PORT ACCESS_KEY SECRET_KEY
+# Starts a Ceph RADOS gateway (one monitor, one OSD in memory, radosgw) on ADDRESS (127.0.0.1) and returns when it listens.
+# usage: rgw.sh DIR S3_PORT MON_PORT ACCESS_KEY SECRET_KEY [ADDRESS]
 # Stop it by killing the pids in DIR/run/*.pid. Needs the Debian packages radosgw, ceph-mon, ceph-osd.
 set -e
-D=$1; PORT=$2; MP=$3; mkdir -p "$D"/{run,mon,osd,log}; chmod 700 "$D"
+D=$1; PORT=$2; MP=$3; HOST=${6:-127.0.0.1}; mkdir -p "$D"/{run,mon,osd,log}; chmod 700 "$D"
 FSID=$(cat /proc/sys/kernel/random/uuid)
 cat > "$D/ceph.conf" <<C
 [global]
@@ -45,7 +45,7 @@ memstore device bytes = 4294967296
 osd journal = $D/osd/journal
 osd max object name len = 256
 [client]
-rgw frontends = beast endpoint=127.0.0.1:$PORT tcp_nodelay=1
+rgw frontends = beast endpoint=$HOST:$PORT tcp_nodelay=1
 rgw data = $D/rgw
 rgw dns name =
 rgw thread pool size = 16
@@ -65,4 +65,4 @@ ceph osd crush add osd.0 1.0 host=local root=default >/dev/null 2>&1
 ceph-osd -i 0
 radosgw-admin user create --uid t --display-name t --access-key "$4" --secret "$5" >/dev/null
 radosgw -n client.admin
-for _ in $(seq 200); do (exec 3<>"/dev/tcp/127.0.0.1/$PORT") 2>/dev/null && exit 0; sleep 0.05; done; exit 1
+for _ in $(seq 200); do (exec 3<>"/dev/tcp/$HOST/$PORT") 2>/dev/null && exit 0; sleep 0.05; done; exit 1

@@ -25,7 +25,7 @@ from botocore.config import Config
 from botocore.loaders import Loader
 from support.ports import free_ports
 
-__all__ = ["S3Server", "moto", "rados_gateway"]
+__all__ = ["S3Server", "gateway", "moto", "rados_gateway"]
 
 
 # botocore's descriptions of services, read once in a process: reading them is most of making a client, and tests make hundreds.
@@ -129,23 +129,30 @@ def rados_gateway() -> Iterator[S3Server]:
     missing = [name for name in _PROGRAMS if shutil.which(name) is None]
     if missing:
         pytest.skip(f"no {', '.join(missing)}: apt-get install --no-install-recommends radosgw ceph-mon ceph-osd")
+    with gateway() as server:
+        yield server
+
+
+@contextmanager
+def gateway(address: str = "127.0.0.1") -> Iterator[S3Server]:
+    """One for the length of the ``with``, whose S3 port is at ``address``."""
     # Not under pytest's tmp_path: a unix socket path may have no more than 107 characters.
     with tempfile.TemporaryDirectory(prefix="rgw-", ignore_cleanup_errors=True) as directory:
         try:
-            yield _start_gateway(Path(directory))
+            yield _start_gateway(Path(directory), address)
         finally:
             _kill_all(Path(directory) / "run")
             for again in Path(directory).glob("*/run"):  # those of a gateway that a test killed
                 _kill_all(again)
 
 
-def _start_gateway(directory: Path) -> S3Server:
+def _start_gateway(directory: Path, address: str) -> S3Server:
     for attempt in range(3):  # the ports are free when picked, not reserved
         port, monitor_port = free_ports(2)
         home = directory / str(attempt)
-        server = S3Server(f"http://127.0.0.1:{port}", "gateway-key", "gateway-secret", home)
+        server = S3Server(f"http://{address}:{port}", "gateway-key", "gateway-secret", home)
         script = Path(__file__).with_name("rgw.sh")
-        command = ["bash", str(script), str(home), str(port), str(monitor_port), server.access_key, server.secret_key]
+        command = ["bash", str(script), str(home), str(port), str(monitor_port), server.access_key, server.secret_key, address]
         with (directory / f"{attempt}.log").open("wb") as log:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=240, check=False)
         (directory / "run").mkdir(exist_ok=True)

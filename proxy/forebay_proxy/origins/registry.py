@@ -5,7 +5,8 @@ A new kind is a class that reads as ``base.Origin`` says, created and found in `
 
 - ``core/shard.py``: which request headers travel to it, and whether a name of it is immutable
 - ``origins/net/allow_list.py``: how ``--allow-origin`` names it; ``origins/response.py``: the next step in its errors (``next_step_of``)
-- ``telemetry/prometheus/metric_labels.py``: its label; ``cli/shards/try_shards.py``: how it is read directly
+- ``telemetry/prometheus/metric_labels.py``: its label; ``cli/shards/try_shards.py``: how it is read directly;
+  ``cli/doctor/origin_probe.py``: whose credentials it is shown
 - ``wire/commands/pipe_tools.py`` and ``wire/commands/gopen_rules.py``: the commands that fetch from it, parsed, and as rules of ``env``;
   ``wire/commands/sources.py``: what of it is left alone
 - in the loader ``stream/webdataset_openers.py`` and ``files/target.py``: which URLs are taken over;

@@ -48,7 +48,7 @@ log = logging.getLogger("forebay")
 T = TypeVar("T")
 
 WARM = "forebay-1/start"  # there is none
-MANIFEST, LEASE, BYTES = ".json", ".lease", ".bytes"
+MANIFEST, LEASE, SECOND_LEASE, BYTES = ".json", ".lease", ".lease2", ".bytes"
 # Segments in memory until they are verified: 64 MiB with the usual segments, as many as a bypass may have.
 MOST_SEGMENTS = 8
 # Near, or of no use: a far origin answers within a second, too. That long an answer, and each next piece of a body, may take. A segment
@@ -63,7 +63,9 @@ RENEW_S = 2.0
 ACTIVE_S = 3.0  # who asks for nothing of a shard for so long does not fetch it any more, or fetched a part of it only
 QUEUE_S = 60.0  # a complete shard may wait for its turn to be written
 WAIT_S = 60.0  # for another sidecar, ahead of need: a shard of 3 GB at 50 MB/s
-DEMAND_WAIT_S = 10.0  # where a reader waits, too
+# Where a reader waits: so long for the holder of the lease, then for one more sidecar that fetches the shard too. If all asked the origin
+# then, copies of the same bytes would fill its line, the next shards would be late for that reason, and it would not end.
+DEMAND_WAIT_S, MOST_DEMAND_WAIT_S = 10.0, 30.0
 POLL_S, MOST_POLL_S = 0.1, 1.0
 LOOK_S = 1.0  # how often a waiting one looks whether the lease is old
 AWAY_S, MOST_AWAY_S = 5.0, 60.0  # the tier is left alone after trouble; twice as long each time that it fails again
@@ -74,9 +76,9 @@ MOST_UNLIKE = 1024  # origins
 @dataclass(slots=True)
 class _Known:
     """What is known of one version. ``name``: of its objects; "": it is none for the tier. ``manifest``: the tier has it. ``mine``: this
-    sidecar fetches it for all. ``spoilt``: what the tier has of it is wrong, and is to be written again. ``until``: then the tier is
-    asked for it once more. ``asked_at``: for its bytes, the last time. ``asking``: so many of its segments come from afar now. ``busy``:
-    the origin could not tell the version now.
+    sidecar fetches it for all, and keeps ``lease``. ``spoilt``: what the tier has of it is wrong, and is to be written again. ``until``:
+    then the tier is asked for it once more. ``asked_at``: for its bytes, the last time. ``asking``: so many of its segments come from afar
+    now. ``busy``: the origin could not tell the version now.
     """
 
     name: str
@@ -85,6 +87,7 @@ class _Known:
     busy: bool = False
     manifest: Manifest | None = None
     mine: bool = False
+    lease: str = LEASE
     spoilt: bool = False
     until: float = float("inf")
     asked_at: float = 0.0
@@ -162,7 +165,9 @@ class SharedTier:
         self._finding: WeakValueDictionary[str, _Finding] = WeakValueDictionary()
         self._unlike: dict[str, float] = {}  # origins, until when they are not asked by HEAD
         self._reading, self._writing = _Trouble(), _Trouble()
+        self._late_at = 0.0  # since when answers are late and none has come; 0: they come
         self._answer_s = self._taken_s = FIRST_S
+        self._came_at = float("-inf")  # a piece of a body, by the loop's clock
         self._said: set[str] = set()  # reasons
 
     def __repr__(self) -> str:
@@ -185,7 +190,7 @@ class SharedTier:
                 except TimeoutError:
                     body = None
                 else:
-                    body = await self._body(shard, known, known.manifest, want)
+                    body = await self._body(shard, known, known.manifest, want, slot)
                 if body is not None:
                     yield body, slot
                     return
@@ -279,16 +284,17 @@ class SharedTier:
             elif known.mine:
                 self._told("fetched")
             else:
-                known.until = self._clock() + LEASE_S
                 self._told("given-up")
         except StoreRefused as error:
             self._write_failed(error.reason, str(error))
         except (ShardError, TimeoutError) as error:
             self._read_failed(error)
+        if not known.mine:
+            known.until = self._clock() + LEASE_S
         return known
 
     async def _look_again(self, shard: Shard, known: _Known) -> None:
-        """For a version that was fetched without a lease, as another sidecar was too slow: perhaps the tier has it by now."""
+        """For a version that is fetched without a lease, as others were too slow or the tier in trouble: perhaps it has it by now."""
         known.until = self._clock() + LEASE_S
         try:
             known.manifest = known.manifest or await self._manifest(shard, known)
@@ -303,7 +309,7 @@ class SharedTier:
         finally:
             self._answer_s = ANSWER_S
         if data is None:
-            self._reading.went_well()
+            self._read_well()
             return None
         try:
             return Manifest.decoded(data, shard.name, known.version, self._layout.segment_bytes)
@@ -320,11 +326,14 @@ class SharedTier:
         while not await self._leased(known, old):
             while True:
                 now = self._clock()
-                if now - came > (DEMAND_WAIT_S if need.need < AHEAD else WAIT_S):
+                if now - came > (MOST_DEMAND_WAIT_S if need.need < AHEAD else WAIT_S):
                     return False
+                if need.need < AHEAD and known.lease == LEASE and now - came > DEMAND_WAIT_S:
+                    known.lease, old = SECOND_LEASE, ""
+                    break
                 if now - looked > LOOK_S:
                     looked = now
-                    lease = await self._soon(self.store.age(known.name + LEASE))
+                    lease = await self._soon(self.store.age(known.name + known.lease))
                     if lease is None or lease[0] > LEASE_S:
                         old = "" if lease is None else lease[1]
                         break
@@ -341,7 +350,7 @@ class SharedTier:
 
     async def _leased(self, known: _Known, old: str) -> bool:
         """Take the lease, or that of a sidecar that died: the one with this ETag, of which only one can take it."""
-        known.mine = await self._soon(self.store.take(known.name + LEASE, _lease_text(), old))
+        known.mine = await self._soon(self.store.take(known.name + known.lease, _lease_text(), old))
         if known.mine:
             known.asked_at = self._clock()
             self._mine[known.name] = known
@@ -357,7 +366,7 @@ class SharedTier:
         finally:
             self._taken_s = ANSWER_S
 
-    async def _body(self, shard: Shard, known: _Known, manifest: Manifest, want: ByteRange) -> OriginBody | None:
+    async def _body(self, shard: Shard, known: _Known, manifest: Manifest, want: ByteRange, slot: Slot) -> OriginBody | None:
         """A segment, verified; None where that was not to be had."""
         index = self._layout.index_of(want.first)
         if index >= len(manifest.sums):
@@ -373,19 +382,22 @@ class SharedTier:
                     async for piece in body.chunks:
                         pieces.append(piece)
                         hasher.update(piece)
-                        still.reschedule(asyncio.get_running_loop().time() + ANSWER_S)
+                        self._came_at = asyncio.get_running_loop().time()
+                        still.reschedule(self._came_at + ANSWER_S)
         except (ShardNotFound, ShardChanged):  # a lifecycle rule took it, or somebody wrote something else there
             known.manifest = await self._other_manifest(shard.name, known, manifest)
             known.spoilt = known.manifest is None
             return None
         except (ShardError, TimeoutError) as error:
+            slot.pushed_back()
             self._read_failed(error)
             return None
+        slot.went_well()
         if sum(map(len, pieces)) != size or (hasher.intdigest() or 1) != manifest.sums[index]:
             known.manifest, known.spoilt = None, True
             self._failed("wrong", f"segment {index} of {known.name}{BYTES} is not what its manifest says")
             return None
-        self._reading.went_well()
+        self._read_well()
         self.counts.read_bytes += size
         self._events.emit(SharedBytes(size, "read"))
         return OriginBody(known.version, first, size, ranged=True, framed=True, chunks=_each(pieces), shared=True)
@@ -453,13 +465,13 @@ class SharedTier:
             for known in list(self._mine.values()):
                 try:
                     if known.asking or self._clock() - known.asked_at < ACTIVE_S:
-                        await self.store.put(known.name + LEASE, _lease_text())
+                        await self.store.put(known.name + known.lease, _lease_text())
                     else:
                         known.until = self._clock()  # another may bring it now
                         await self._give_back(known)
                 except StoreRefused as error:
                     self._mine.pop(known.name, None)
-                    known.mine = False
+                    known.mine, known.until = False, self._clock() + LEASE_S
                     self._write_failed(error.reason, str(error))
 
     async def _warm(self) -> None:
@@ -487,7 +499,7 @@ class SharedTier:
         if known.name not in self._mine:
             return
         try:
-            await self.store.delete(known.name + LEASE)
+            await self.store.delete(known.name + known.lease)
         except StoreRefused:
             self._mine.pop(known.name, None)
             raise
@@ -495,12 +507,24 @@ class SharedTier:
 
     # Trouble
 
+    def _read_well(self) -> None:
+        self._late_at = 0.0
+        self._reading.went_well()
+
     def _read_failed(self, error: ShardError | TimeoutError) -> None:
+        """A store that is late with one answer while others come is busy, not away: it gets fewer requests, and is not left alone.
+
+        Nor after a single late answer: a node that is short of processors is late itself. With the next one in a row it is away.
+        """
         reason = "unavailable" if isinstance(error, OriginUnavailable) else "other"
         reason = "timeout" if isinstance(error, (TimeoutError, OriginTimeout)) else reason
         reason = "refused" if isinstance(error, ShardForbidden) else reason
         cause = error.cause if isinstance(error, ShardError) else f"no answer within {ANSWER_S:g} s"
-        self._failed(reason, cause, self._reading)
+        now = asyncio.get_running_loop().time()
+        busy = reason == "timeout" and (now - self._came_at < ANSWER_S or now - self._late_at < ANSWER_S / 2 or not self._late_at)
+        if reason == "timeout" and not self._late_at:
+            self._late_at = now
+        self._failed(reason, cause, None if busy else self._reading)
 
     def _write_failed(self, reason: str, cause: str) -> None:
         self._failed(reason, cause, None if reason == "file" else self._writing)

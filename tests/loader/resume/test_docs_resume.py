@@ -23,7 +23,7 @@ def test_the_stages_that_are_known() -> None:
     """Those that give one for one by name, and all of them in the paragraph."""
     told = PAGE.partition("<!-- one for one -->")[2].partition("<!-- end -->")[0]
     assert sorted(re.findall(r"`(\w+)`", told)) == sorted(known_stages._ONE_FOR_ONE)
-    paragraph = PAGE.partition("Known by name are")[2].partition("\n\n")[0]
+    paragraph = PAGE.partition("Known stages are")[2].partition("\n\n")[0]
     assert {name.lstrip("_") for name in known_stages._KINDS} - set(re.findall(r"`([\w.]+)`", paragraph)) == set()
 
 

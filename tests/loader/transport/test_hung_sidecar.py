@@ -118,7 +118,7 @@ def test_it_is_waited_for(sidecar: FakeServer, caplog: pytest.LogCaptureFixture)
     assert counters()["fallback_total"] == 0
     (told,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert "runs but does not answer" in told
-    assert "no other way leads to it: waiting, for up to 330 s" in told
+    assert re.search(r"no other way leads to it: waiting, for up to 3[0-3]\d s", told)  # 330 less what a busy machine took until then
 
 
 def test_inside_a_shard(inside: FakeServer) -> None:

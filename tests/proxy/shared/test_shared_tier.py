@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,17 @@ from forebay_proxy.core.facts.origins import SharedFailed
 from forebay_proxy.core.shard import ByteRange, Pin, SparseRange
 from forebay_proxy.shared import shared_tier
 from forebay_proxy.shared.manifest import Manifest, object_name
-from forebay_proxy.shared.shared_tier import ACTIVE_S, DEMAND_WAIT_S, LEASE_S, MOST_AWAY_S, QUEUE_S, RENEW_S, WAIT_S, SharedTier
+from forebay_proxy.shared.shared_tier import (
+    ACTIVE_S,
+    DEMAND_WAIT_S,
+    LEASE_S,
+    MOST_AWAY_S,
+    MOST_DEMAND_WAIT_S,
+    QUEUE_S,
+    RENEW_S,
+    WAIT_S,
+    SharedTier,
+)  # fmt: skip
 from forebay_proxy.transfer.limiter import AHEAD
 from forebay_proxy.transfer.single_flight import Urgency
 
@@ -184,27 +194,127 @@ async def lease_of(store: FakeSharedStore) -> str:
     return name
 
 
-@pytest.mark.parametrize(("need", "waits_s"), [(0.0, DEMAND_WAIT_S), (AHEAD, WAIT_S)])
+@pytest.mark.parametrize(("need", "waits_s"), [(0.0, MOST_DEMAND_WAIT_S), (AHEAD, WAIT_S)])
 async def test_a_lease_of_another_is_waited_for_so_long(store: FakeSharedStore, need: float, waits_s: float) -> None:
-    """Its holder keeps it, and never ends. A reader waits 10 s, a prefetch 60 s; then the origin is asked, and the lease is left."""
+    """Its holders keep it, and never end. A reader waits 30 s, a prefetch 60 s; then the origin is asked, and the leases are left."""
     name = await lease_of(store)
     async with tier_alone(store) as (tier, _):
         began, sleep = tier._clock(), tier._sleep
 
         async def kept(seconds: float) -> None:
             store.store(name, b"another")
+            store.store(f"{name}2", b"a third")
             await sleep(seconds)
 
         tier._sleep = kept
         store.store(name, b"another")
+        store.store(f"{name}2", b"a third")
         assert not await looked(tier, need)
         assert waits_s < tier._clock() - began < waits_s + 2
-        assert (tier.counts.given_up, store.objects[name][0]) == (1, b"another")
+        assert (tier.counts.given_up, store.objects[name][0], store.objects[f"{name}2"][0]) == (1, b"another", b"a third")
         # Its next segments wait no more, nor do they ask the origin again.
         tier._clock.advance(LEASE_S + 1)  # type: ignore[attr-defined]
         before, pin = tier._clock(), tier._known[A].version.pin
         assert not await looked(tier, pin=pin)
         assert tier._clock() == before
+
+
+async def test_one_more_fetches_what_is_waited_for_too_long(store: FakeSharedStore) -> None:
+    """The holder of a lease is alive and slow. After 10 s one of those with a reader fetches the shard too; the others wait on."""
+    name = await lease_of(store)
+    async with tier_alone(store) as (tier, _), tier_alone(store) as (later, _):
+        sleeps = {each: each._sleep for each in (tier, later)}
+
+        def kept(each: SharedTier) -> Callable[[float], Awaitable[None]]:
+            async def sleep(seconds: float) -> None:
+                store.store(name, b"another")
+                if f"{name}2" in store.objects:
+                    store.store(f"{name}2", b"the second")
+                await sleeps[each](seconds)
+
+            return sleep
+
+        for each in (tier, later):
+            each._sleep = kept(each)
+        store.store(name, b"another")
+        began = tier._clock()
+        assert not await looked(tier)
+        assert DEMAND_WAIT_S < tier._clock() - began < DEMAND_WAIT_S + 2
+        assert (tier.counts.fetched, tier.counts.given_up) == (1, 0)
+        assert not await looked(later)
+        assert (later.counts.fetched, later.counts.given_up) == (0, 1)
+        await tier.aclose()
+        assert store.of(".lease") == [name]
+        assert not store.of(".lease2")
+
+
+async def test_a_late_answer_while_others_come_is_no_trouble(
+    tmp_path: Path, store: FakeSharedStore, far: FakeOrigin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is busy, not away: what is late comes from afar, fewer requests are made at once, and the store is asked on."""
+    monkeypatch.setattr(shared_tier, "ANSWER_S", 0.2)
+    await filled(tmp_path / "a", store, far)
+    async with tier_alone(store, far) as (tier, _):
+        assert await looked(tier)
+        does, late, slots = store._does, list[str](), tier._limiter.slots
+
+        async def busy(what: str, name: str) -> None:
+            if what == "read" and not late:
+                late.append(name)
+                await asyncio.Event().wait()
+            await asyncio.sleep(0.01)
+            await does(what, name)
+
+        monkeypatch.setattr(store, "_does", busy)
+        pin = tier._known[A].version.pin
+        async with asyncio.TaskGroup() as group:
+            lost = group.create_task(looked(tier, pin=pin))
+            await until(lambda: late)
+            while not lost.done():
+                assert await looked(tier, pin=pin)
+        assert not lost.result()
+        assert (tier.counts.failures, tier.status()["troubles"]) == (1, [])
+        assert tier._limiter.slots < slots
+
+
+async def test_the_second_late_answer_in_a_row_is_trouble(
+    tmp_path: Path, store: FakeSharedStore, far: FakeOrigin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first may be this node's own lateness; an answer between them begins the count again."""
+    monkeypatch.setattr(shared_tier, "ANSWER_S", 0.1)
+    await filled(tmp_path / "a", store, far)
+    async with tier_alone(store, far) as (tier, _):
+        assert await looked(tier)
+        does, is_late = store._does, [True, False, True, True]
+
+        async def late(what: str, name: str) -> None:
+            if what == "read" and is_late.pop(0):
+                await asyncio.Event().wait()
+            await does(what, name)
+
+        monkeypatch.setattr(store, "_does", late)
+        pin = tier._known[A].version.pin
+        said = []
+        while is_late:
+            await asyncio.sleep(0.11)  # longer ago than an answer takes, or the store counts as busy
+            said.append((await looked(tier, pin=pin), bool(tier.status()["troubles"])))
+        assert said == [(False, False), (True, False), (False, False), (False, True)]
+
+
+async def test_what_was_opened_in_trouble_is_looked_for_again(store: FakeSharedStore, far: FakeOrigin) -> None:
+    """The store was away when a shard was opened here. Its later segments come from the store, once that is back and has it."""
+    async with tier_alone(store, far) as (tier, _):
+        store.refused = {"take": "unavailable"}
+        assert not await looked(tier)
+        store.refused = {}
+        pin = tier._known[A].version.pin
+        version, name = tier._known[A].version, tier._known[A].name
+        etag = store.store(f"{name}.bytes", data_of(LENGTH))
+        sums = tuple(xxh3_64_intdigest(data_of(LENGTH)[at : at + SEGMENT]) for at in range(0, LENGTH, SEGMENT))
+        store.store(f"{name}.json", Manifest(A, version.identity, LENGTH, SEGMENT, sums, etag).encoded())
+        assert not await looked(tier, pin=pin)
+        tier._clock.advance(LEASE_S + 1)  # type: ignore[attr-defined]
+        assert await looked(tier, pin=pin)
 
 
 async def test_an_urgent_reader_ends_a_long_wait(store: FakeSharedStore) -> None:
