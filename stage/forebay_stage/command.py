@@ -215,8 +215,9 @@ def _run(
     from forebay_stage.source import noted  # noqa: PLC0415
 
     inputs = noted(sources, lambda known: view.tasks(known, len(sources), 0, f"asked the origin about {known} of {len(sources)} shards"))
+    where = dst if "://" in dst else os.path.abspath(dst)  # a step may change its process's folder
     return Stage(
-        spec, sources, inputs, destination_of(dst), dst, engine, max_failed=max_failed, reader=reader,
+        spec, sources, inputs, destination_of(where), where, engine, max_failed=max_failed, reader=reader,
         progress=_progress(view), ahead=(lambda coming: _announce(joined.sidecar, reader, coming)) if announces else lambda _: None,
     ).run()  # fmt: skip
 

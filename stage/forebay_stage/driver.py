@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from forebay_proxy.cli.output import many
 from forebay_proxy.wire.commands.sources import Source
 from forebay_proxy.wire.tar.sample_index import decode
 from forebay_stage.destination import Destination
@@ -265,6 +266,14 @@ class Stage:
     def _publish(self, finals: Sequence[Finished]) -> None:
         if self._lost is not None:
             raise self._lost
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            sizes = pool.map(self._destination.size, (one.name for one in finals))
+            lost = [one.name for one, size in zip(finals, sizes, strict=True) if size != one.bytes]
+        if lost:
+            raise StageError(
+                f"{many(len(lost), 'finished shard')} of {len(finals)}, as {lost[0]}, cannot be found at {self._where}, or changed there",
+                next_step="see what else writes there, and run the same command again: it makes them once more",
+            )
         ours = {name for one in finals for name in (one.name, index_name(one.name))}
         self._check_names(ours.__contains__)
         sums = {one.name: {"bytes": one.bytes, "xxh3_128": one.xxh128} for one in finals}

@@ -127,7 +127,8 @@ def _serve(connection: Connection, work: Callable[[Any], Any], scratch: str) -> 
                 answer: Any = work(task)
             except ForebayError as error:
                 answer = error
-            connection.send(answer)
+            with contextlib.suppress(BrokenPipeError):  # a driver that was killed wants no answer, and nobody a traceback of that
+                connection.send(answer)
 
 
 def _end_with_parent(scratch: str) -> None:

@@ -75,6 +75,11 @@ class ShardWriter:
         except OSError as failed:
             raise self._failed(failed) from failed
 
+    @staticmethod
+    def check(sample: Mapping[str, Any]) -> None:
+        """Raises ``SampleFailed`` as ``add`` would."""
+        _files_of(sample)
+
     def add(self, sample: Mapping[str, Any]) -> None:
         """Write a sample, its fields in their own order.
 

@@ -57,6 +57,8 @@ def samples_of(source: Source, etag: str, reader: str) -> Iterator[Sample]:
             yield from Samples().read([{"url": name, "stream": stream}])
     except (LoaderError, tarfile.ReadError) as error:
         raise _failed(error) from None
+    except ValueError as error:  # a name twice in one sample, as webdataset says it
+        raise StageError(f"shard {name}: {error.args[0]}", next_step="write the shard anew, and stage it to another DST") from None
 
 
 def samples_of_piece(name: str, content: bytes) -> Iterator[Sample]:

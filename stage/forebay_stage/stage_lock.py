@@ -120,9 +120,13 @@ def _is_widowed(noted: Noted) -> bool:
     try:
         holder = json.loads(noted.data)
         here = (holder["host"], holder["pids"]) == (socket.gethostname(), _pid_namespace())
-        return here and not os.path.exists(f"/proc/{int(holder['pid'])}")
-    except (ValueError, KeyError, TypeError):
-        return False
+        if here:
+            os.kill(int(holder["pid"]), 0)  # /proc may hide another user's process
+    except ProcessLookupError:
+        return True
+    except (ValueError, KeyError, TypeError, OSError, OverflowError):
+        pass
+    return False
 
 
 def _pid_namespace() -> str:

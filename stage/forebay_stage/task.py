@@ -19,7 +19,7 @@ from forebay_proxy.cli.output import many
 from forebay_proxy.wire.commands.sources import parse_source
 from forebay_stage.destination import Destination, destination_of
 from forebay_stage.errors import SampleFailed, StageError
-from forebay_stage.plan import Piece
+from forebay_stage.plan import PIECE_BYTES, Piece
 from forebay_stage.shard_writer import ShardWriter
 from forebay_stage.source import samples_of, samples_of_piece
 from forebay_stage.steps import Sample, Step, applied, step_of
@@ -27,6 +27,7 @@ from forebay_stage.steps import Sample, Step, applied, step_of
 __all__ = ["AssembleTask", "Failure", "Finished", "MapTask", "Task", "index_name", "run_task", "write_mapped"]
 
 _PIECES_AT_ONCE = 16  # a shuffled shard has a piece for each sample: they are asked for together, or each would cost a round trip
+_AHEAD_BYTES = _PIECES_AT_ONCE * PIECE_BYTES  # of them at once: a sample may be larger than a piece is else
 _MOST_CAUSE = 500  # characters that are kept of what a step raised
 
 
@@ -130,14 +131,13 @@ def write_mapped(task: MapTask, writer: ShardWriter, failed: list[Failure]) -> N
     for sample in samples_of(source, task.etag, task.reader):
         try:
             made = list(applied(steps, sample))  # all of one or nothing: a step that fails later must not leave a part behind
+            for one in made:
+                writer.check(one)
         except SampleFailed as error:
             note(error)
             continue
         for one in made:
-            try:
-                writer.add(one)
-            except SampleFailed as error:
-                note(error)
+            writer.add(one)
 
 
 @cache
@@ -148,11 +148,15 @@ def _steps(maps: tuple[str, ...]) -> Sequence[Step]:
 def _assembled(destination: Destination, pieces: Sequence[Piece]) -> Iterator[Sample]:
     waiting: deque[tuple[Piece, Future[bytes]]] = deque()
     coming = iter(pieces)
+    upcoming, ahead = next(coming, None), 0
     with ThreadPoolExecutor(_PIECES_AT_ONCE) as pool:
         while True:
-            while len(waiting) < _PIECES_AT_ONCE and (piece := next(coming, None)):
-                waiting.append((piece, pool.submit(destination.read, *piece)))
+            while upcoming and len(waiting) < _PIECES_AT_ONCE and (not waiting or ahead + upcoming.size <= _AHEAD_BYTES):
+                waiting.append((upcoming, pool.submit(destination.read, *upcoming)))
+                ahead, upcoming = ahead + upcoming.size, next(coming, None)
             if not waiting:
                 return
             piece, content = waiting.popleft()
             yield from samples_of_piece(piece.name, content.result())
+            ahead -= piece.size
+            del content  # before the next are asked for

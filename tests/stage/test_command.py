@@ -74,6 +74,18 @@ def test_a_sidecar_that_is_killed_is_started_again(tmp_path: Path, origin: Scrip
     wait_until(lambda: read_run_file(environ) is None)
 
 
+@pytest.mark.usefixtures("through_sidecar")
+def test_a_step_that_changes_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: ScriptedOrigin, sidecar: Sidecar) -> None:
+    """Of its process moves no shard of a DST that was named from there."""
+    put_shards(origin, "wander", (2, 2))
+    monkeypatch.chdir(tmp_path)
+    code, _, err = staged(
+        sidecar, origin.url("/wander/{00..01}.tar"), "out", "--map", "support.stage_work:wanders", "--processes", "1"
+    )  # fmt: skip
+    assert code == 0, err
+    assert set(files_of(tmp_path / "out")) >= {"00000.tar", "00001.tar"}
+
+
 def staged(sidecar: Sidecar, *arguments: str) -> tuple[int, str, str]:
     """In this process."""
     done = invoke("stage", *arguments, "--url", sidecar.url, "--quiet", seams=Seams())

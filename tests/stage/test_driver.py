@@ -233,6 +233,23 @@ def test_a_shard_of_somebody_else_among_ours(tmp_path: Path, origin: ScriptedOri
     assert not (tmp_path / "sizes.json").exists()
 
 
+def test_a_shard_that_is_lost_meanwhile(tmp_path: Path, origin: ScriptedOrigin, urls: list[str]) -> None:
+    """No sizes.json names a shard that is not there; the same command makes it again."""
+
+    def lose(_phase: str, done: Sums, _before: Sums, _shards: int) -> None:
+        if done.shards == len(urls):
+            (tmp_path / "00002.tar").unlink()
+
+    begun = stage(tmp_path, origin, urls)
+    begun._progress = lose
+    with pytest.raises(StageError, match=r"1 finished shard of 4, as 00002\.tar, cannot be found"):
+        begun.run()
+    assert not (tmp_path / "sizes.json").exists()
+    engine = Inline()
+    stage(tmp_path, origin, urls, engine).run()
+    assert engine.done == ["00002.tar"]
+
+
 def test_failures_are_counted_and_listed(tmp_path: Path, origin: ScriptedOrigin, urls: list[str]) -> None:
     """Two of ten fail: one allowed is too few, and the same command with two goes on."""
     failing = {"maps": ("support.stage_work:raises_on_two",)}
@@ -251,6 +268,12 @@ def test_failures_are_counted_and_listed(tmp_path: Path, origin: ScriptedOrigin,
 def test_nonsense_of_a_step_is_a_failure(tmp_path: Path, origin: ScriptedOrigin, urls: list[str]) -> None:
     """Of each of its samples."""
     sums = stage(tmp_path, origin, urls, max_failed=10, maps=("support.stage_work:nonsense",)).run()
+    assert (sums.samples, sums.failed) == (0, 10)
+
+
+def test_all_that_is_made_of_a_sample_or_nothing(tmp_path: Path, origin: ScriptedOrigin, urls: list[str]) -> None:
+    """Of two samples made of one, no reader would find the second: the first is left out too, and that is one failure."""
+    sums = stage(tmp_path, origin, urls, max_failed=10, maps=("support.stage_work:second_hidden",)).run()
     assert (sums.samples, sums.failed) == (0, 10)
 
 

@@ -69,6 +69,14 @@ def test_no_whole_tar_is_an_error(origin: ScriptedOrigin, body: bytes) -> None:
         list(samples_of(source_of(origin.url(path)), '"bad"', "stage/0/0/1.1"))
 
 
+def test_a_file_that_comes_twice_in_a_sample_is_an_error(origin: ScriptedOrigin) -> None:
+    """That names the shard, not a process that dies of it."""
+    first = tar_shard(0, 1, 300)[: 2 * (512 + 512)]
+    origin.put("/twice/0.tar", first + first + bytes(1024), etag='"twice"')
+    with pytest.raises(StageError, match=r"shard .*/twice/0\.tar: .*duplicate file name"):
+        list(samples_of(source_of(origin.url("/twice/0.tar")), '"twice"', "stage/0/0/1.1"))
+
+
 def test_a_piece_of_a_tar() -> None:
     """Has the samples whose blocks it holds."""
     data = tar_shard(4, 3, 300)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ReadTimeoutError
+from support.seams import refuses, swapped
 
 from forebay_stage import stage_lock
 from forebay_stage.destination import Destination, destination_of
@@ -152,3 +153,13 @@ def test_an_answer_that_was_lost(on_moto: S3Destination) -> None:
     client.meta.events.unregister("after-call.s3.PutObject", lose)
     lock.renew()
     lock.renew()
+
+
+def test_a_holder_that_proc_hides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of another user lives, though this one may not see it (mount option hidepid)."""
+    destination = destination_of(str(tmp_path))
+    destination.lock().take()
+    refuses(monkeypatch, os, PermissionError(1, "not yours"), "kill")
+    swapped(monkeypatch, os.path, exists=lambda _: False)
+    with pytest.raises(StageBusy):
+        destination.lock().take()

@@ -18,7 +18,7 @@ from forebay_stage.task import AssembleTask, Finished, Task, run_task
 
 __all__ = [
     "Inline", "annotated", "die_once", "dies_once", "doubled", "fail", "files_of", "halves", "inputs_of", "nonsense", "put_shards",
-    "raises_on_two", "slow", "wait_for_ever",
+    "raises_on_two", "second_hidden", "slow", "wait_for_ever", "wanders",
 ]  # fmt: skip
 
 
@@ -79,6 +79,10 @@ def nonsense(sample: dict[str, Any]) -> Any:
     return [sample["__key__"]]
 
 
+def second_hidden(sample: dict[str, Any]) -> list[dict[str, Any]]:
+    return [sample, {"__key__": "__hidden", "f__": b"a name as of what is about the shard"}]
+
+
 def slow(sample: dict[str, Any]) -> dict[str, Any]:
     time.sleep(0.02)
     return sample
@@ -92,6 +96,11 @@ def dies_once(sample: dict[str, Any]) -> dict[str, Any]:
         except FileExistsError:
             return sample
         os.kill(os.getpid(), signal.SIGKILL)
+    return sample
+
+
+def wanders(sample: dict[str, Any]) -> dict[str, Any]:
+    os.chdir("/")
     return sample
 
 

@@ -41,6 +41,7 @@ class SharedWriter:
         entry = fact.entry
         if self._tier.to_write(entry.name, entry.version):
             self._waiting[entry.key] = entry.name
+            self._tier.queued(entry.name)
             if len(self._waiting) > MOST_WAITING:
                 self._tier.let_go(self._waiting.popitem(last=False)[1])
             self._come.set()

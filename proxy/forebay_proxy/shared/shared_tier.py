@@ -60,7 +60,8 @@ HEAD_S = 5.0  # of the far origin, once it is its turn
 UNLIKE_S = 60.0  # an origin whose HEAD says other things than its GET is not asked by HEAD for so long
 LEASE_S = 7.0  # an older one is nobody's: its sidecar died. Those that wait see that before a reader has waited too long
 RENEW_S = 2.0
-ACTIVE_S = 60.0  # who has asked for nothing of a shard for so long does not fetch it any more
+ACTIVE_S = 3.0  # who asks for nothing of a shard for so long does not fetch it any more, or fetched a part of it only
+QUEUE_S = 60.0  # a complete shard may wait for its turn to be written
 WAIT_S = 60.0  # for another sidecar, ahead of need: a shard of 3 GB at 50 MB/s
 # Where a reader waits: so long for the holder of the lease, then for one more sidecar that fetches the shard too. If all asked the origin
 # then, copies of the same bytes would fill its line, the next shards would be late for that reason, and it would not end.
@@ -76,8 +77,8 @@ MOST_UNLIKE = 1024  # origins
 class _Known:
     """What is known of one version. ``name``: of its objects; "": it is none for the tier. ``manifest``: the tier has it. ``mine``: this
     sidecar fetches it for all, and keeps ``lease``. ``spoilt``: what the tier has of it is wrong, and is to be written again. ``until``:
-    then the tier is asked for it once more. ``asked_at``: for its bytes, the last time. ``busy``: the origin could not tell the version
-    now.
+    then the tier is asked for it once more. ``asked_at``: for its bytes, the last time. ``asking``: so many of its segments come from afar
+    now. ``busy``: the origin could not tell the version now.
     """
 
     name: str
@@ -90,6 +91,7 @@ class _Known:
     spoilt: bool = False
     until: float = float("inf")
     asked_at: float = 0.0
+    asking: int = 0
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -175,23 +177,30 @@ class SharedTier:
 
     @asynccontextmanager
     async def asked(self, shard: Shard, want: ByteRange | None, pin: Pin, need: SlotNeed) -> AsyncIterator[tuple[OriginBody, Slot] | None]:
-        """As ``Fetcher.ask``; None where the far origin is to be asked. Of the tier's troubles it raises none."""
+        """As ``Fetcher.ask``; None where the far origin is to be asked, inside. Of the tier's troubles it raises none."""
         known = await self._found(shard, pin, need) if self._may_ask(shard, want) else None
-        if known is None or known.manifest is None or want is None:
+        if known is None or want is None:
             yield None
             return
-        async with AsyncExitStack() as held:
-            try:
-                async with asyncio.timeout(SEGMENT_S if need.need < AHEAD else None):
-                    slot = await held.enter_async_context(self._limiter.slot(need))
-            except TimeoutError:
-                body = None
-            else:
-                body = await self._body(shard, known, known.manifest, want, slot)
-            if body is not None:
-                yield body, slot
-                return
-        yield None
+        if known.manifest is not None:
+            async with AsyncExitStack() as held:
+                try:
+                    async with asyncio.timeout(SEGMENT_S if need.need < AHEAD else None):
+                        slot = await held.enter_async_context(self._limiter.slot(need))
+                except TimeoutError:
+                    body = None
+                else:
+                    body = await self._body(shard, known, known.manifest, want, slot)
+                if body is not None:
+                    yield body, slot
+                    return
+        known.asking += 1
+        try:
+            yield None
+        finally:
+            known.asking -= 1
+            if known.asked_at > float("-inf"):  # nobody has let it go
+                known.asked_at = max(known.asked_at, self._clock())
 
     def answered(self, shard: Shard, pin: Pin, version: Version) -> None:
         """The far origin's answer to an opening: what its HEAD said before is to be the same."""
@@ -240,7 +249,7 @@ class SharedTier:
             finding.needs.remove(need)
         if not known.name or (pin and known.version.pin != pin):
             return None
-        known.asked_at = self._clock()
+        known.asked_at = max(known.asked_at, self._clock())
         return known
 
     def _remember(self, shard: Shard, known: _Known) -> None:
@@ -343,6 +352,7 @@ class SharedTier:
         """Take the lease, or that of a sidecar that died: the one with this ETag, of which only one can take it."""
         known.mine = await self._soon(self.store.take(known.name + known.lease, _lease_text(), old))
         if known.mine:
+            known.asked_at = self._clock()
             self._mine[known.name] = known
         return known.mine
 
@@ -406,6 +416,11 @@ class SharedTier:
         same = (mine.identity, mine.length, mine.encoding) == (theirs.identity, theirs.length, theirs.encoding)
         return known if same and not theirs.is_weak else None
 
+    def queued(self, name: str) -> None:
+        """The shard is complete, and will be written when it is its turn."""
+        if (known := self._known.get(name)) is not None:
+            known.asked_at = self._clock() + QUEUE_S
+
     async def wrote(self, name: str, version: Version, descriptor: int, sums: tuple[int, ...]) -> None:
         """Write the shard's bytes, then its manifest; the lease is over. Trouble is counted, and said once."""
         known = self._unwritten(name, version)
@@ -449,9 +464,10 @@ class SharedTier:
             await self._sleep(RENEW_S)
             for known in list(self._mine.values()):
                 try:
-                    if self._clock() - known.asked_at < ACTIVE_S:
+                    if known.asking or self._clock() - known.asked_at < ACTIVE_S:
                         await self.store.put(known.name + known.lease, _lease_text())
                     else:
+                        known.until = self._clock()  # another may bring it now
                         await self._give_back(known)
                 except StoreRefused as error:
                     self._mine.pop(known.name, None)

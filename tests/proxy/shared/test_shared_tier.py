@@ -26,7 +26,17 @@ from forebay_proxy.core.facts.origins import SharedFailed
 from forebay_proxy.core.shard import ByteRange, Pin, SparseRange
 from forebay_proxy.shared import shared_tier
 from forebay_proxy.shared.manifest import Manifest, object_name
-from forebay_proxy.shared.shared_tier import ACTIVE_S, DEMAND_WAIT_S, LEASE_S, MOST_AWAY_S, MOST_DEMAND_WAIT_S, RENEW_S, WAIT_S, SharedTier
+from forebay_proxy.shared.shared_tier import (
+    ACTIVE_S,
+    DEMAND_WAIT_S,
+    LEASE_S,
+    MOST_AWAY_S,
+    MOST_DEMAND_WAIT_S,
+    QUEUE_S,
+    RENEW_S,
+    WAIT_S,
+    SharedTier,
+)  # fmt: skip
 from forebay_proxy.transfer.limiter import AHEAD
 from forebay_proxy.transfer.single_flight import Urgency
 
@@ -424,6 +434,37 @@ async def test_a_lease_is_kept_while_its_shard_is_asked_for(store: FakeSharedSto
         running.cancel()
         assert max(ages) <= RENEW_S
         assert ACTIVE_S <= sum(ages) < ACTIVE_S + 3 * RENEW_S
+
+
+async def test_a_lease_is_kept_while_a_segment_comes_from_afar(store: FakeSharedStore) -> None:
+    """However slowly, and while the shard waits to be written; who fetched a part of it only gives the lease back after that."""
+    async with tier_alone(store) as (tier, _):
+        held = asyncio.Event()
+        coming, far_reading = asyncio.Event(), asyncio.Event()
+
+        async def read() -> None:
+            async with tier.asked(shard_of(A), FIRST, Pin(), Urgency(0.0)) as found:
+                assert found is None
+                far_reading.set()
+                await coming.wait()
+            held.set()
+
+        reading = asyncio.ensure_future(read())
+        await far_reading.wait()
+        running = asyncio.ensure_future(tier.run())
+        began = tier._clock()
+        await until(lambda: tier._clock() > began + 4 * ACTIVE_S)
+        assert store.of(".lease")
+        coming.set()
+        await held.wait()
+        await reading
+        tier.queued(A)
+        began = tier._clock()
+        await until(lambda: tier._clock() > began + 4 * ACTIVE_S)
+        assert store.of(".lease")
+        await until(lambda: not store.of(".lease"))
+        assert tier._clock() - began >= QUEUE_S
+        running.cancel()
 
 
 async def test_whoever_ends_gives_its_leases_back(store: FakeSharedStore) -> None:

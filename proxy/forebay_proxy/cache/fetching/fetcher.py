@@ -12,7 +12,7 @@ import logging
 import random
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 from forebay_proxy.cache.resident.entry import Entry
 from forebay_proxy.cache.resident.facts import DigestsOffered
@@ -113,12 +113,13 @@ class Fetcher:
     ) -> AsyncIterator[tuple[OriginBody, Slot]]:
         """One request, in its turn; the origin's limiter learns how it went. The shared tier is asked first, where there is one, but not
         for one reader ``alone``: a whole segment would wait in memory for it."""
-        if self.shared is not None and not alone:
-            async with self.shared.asked(shard, want, pin, need) as found:
+        async with AsyncExitStack() as held:
+            if self.shared is not None and not alone:
+                found = await held.enter_async_context(self.shared.asked(shard, want, pin, need))
                 if found is not None:
                     yield found
                     return
-        async with self._turn(shard, need, retry_budget) as slot:
+            slot = await held.enter_async_context(self._turn(shard, need, retry_budget))
             slot.brings_bytes()
             async with self._origins[shard.url.scheme].read(shard, want, pin) as body:
                 self._answers(shard, slot)
