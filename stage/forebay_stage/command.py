@@ -24,6 +24,7 @@ from forebay_proxy.cli.sources import named_texts, understood
 from forebay_proxy.core.errors import ConfigError, ForebayError
 from forebay_proxy.core.exit_codes import ExitCode
 from forebay_proxy.core.quantities import format_duration, format_size, parse_size
+from forebay_proxy.core.shard import Shard, shown
 from forebay_proxy.wire.commands.sources import Source
 from forebay_proxy.wire.protocol.plan import ReaderName, encode
 from forebay_stage.errors import StageBusy, StageError, StageRefused
@@ -132,9 +133,9 @@ def _named(src: Sequence[str], lists: Sequence[str]) -> list[Source]:
         raise click.UsageError("SRC names no shard")
     seen: set[str] = set()
     for source in sources:
-        if (text := source.url.text()) in seen:
-            raise ConfigError(f"SRC names {text.partition('?')[0]} twice", next_step="name each shard once: its samples would come twice")
-        seen.add(text)
+        if (name := Shard.of(source.url, source.headers).name) in seen:  # two signatures of one object are one shard
+            raise ConfigError(f"SRC names {shown(name)} twice", next_step="name each shard once: its samples would come twice")
+        seen.add(name)
     return sources
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import tempfile
@@ -98,7 +97,7 @@ def trained(origin: Nginx) -> Iterator[Mapping[str, Future[Trained]]]:
     with tempfile.TemporaryDirectory(prefix="forebay-e2e-") as directory, ThreadPoolExecutor(AT_A_TIME) as pool:
 
         def begin(name: str, url: str, stopped_s: float | None) -> Trained:
-            (place := Path(directory, str(len(os.listdir(directory))))).mkdir()
+            place = Path(tempfile.mkdtemp(dir=directory))
             stop_at, door, workers = (MOMENTS | WAITED)[name]
             return train(place, origin, url, stop_at, workers, door=door, stopped_s=stopped_s)
 
