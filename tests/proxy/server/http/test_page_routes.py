@@ -144,7 +144,7 @@ async def test_a_real_browser_shows_the_status(tmp_path: Path) -> None:
         await page.value("byId('history').open = true")
         assert "3.00 MB/s 4.00 MB/s" in await page.until("byId('history-rows').innerText.replace(/\\s+/g, ' ')")
         await page.size(390, 844, phone=True)
-        assert await page.value(
+        await page.until(
             "document.documentElement.scrollWidth <= 390 && document.querySelector('#readers td').getBoundingClientRect().right < 390"
         )
         await page.scheme("dark")
