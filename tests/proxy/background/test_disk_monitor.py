@@ -80,7 +80,10 @@ async def test_what_comes_and_goes_while_the_disk_is_counted_is_no_room(tmp_path
 
 
 async def test_a_quota_is_learned_from_its_first_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It shows in no free-space figure: afterwards segments replace one another, instead of each of them failing."""
+    """It shows in no free-space figure: afterwards segments replace one another, instead of each of them failing.
+
+    What was learned is tried again after five minutes, of which this takes twenty: so not each look finds it.
+    """
     monkeypatch.setattr(headroom, "MARGIN_BYTES", SEGMENT)
     real, quota, held = file_io.allocate, 6 * SEGMENT, [0]
 
@@ -96,6 +99,7 @@ async def test_a_quota_is_learned_from_its_first_refusal(tmp_path: Path, monkeyp
     disk_does(monkeypatch, allocate=allocate)
     async with building(tmp_path / "c", segments=64) as world:
         seeing(world, monkeypatch, WELL)
+        learned = 0
         for number in range(20):
             name, data = f"https://o/set/{number}.tar", data_of(2 * SEGMENT, number)
             world.origin.put(name, data)
@@ -103,8 +107,9 @@ async def test_a_quota_is_learned_from_its_first_refusal(tmp_path: Path, monkeyp
             await world.quiet()
             await world.disk_monitor.look()
             await world.quiet()
+            learned += world.ledger.capacity_bytes <= quota
             world.clock.advance(PAUSE_S)
-        assert world.ledger.capacity_bytes <= quota
+        assert learned >= 10
         assert len(world.of(DiskOperationFailed)) <= 4, "of 34 that find no room: those that were under way when the first was refused"
         assert world.entry("https://o/set/19.tar").segments.complete
         assert world.ledger.stored_bytes >= quota // 2
