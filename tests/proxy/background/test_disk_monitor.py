@@ -110,7 +110,7 @@ async def test_a_quota_is_learned_from_its_first_refusal(tmp_path: Path, monkeyp
             learned += world.ledger.capacity_bytes <= quota
             world.clock.advance(PAUSE_S)
         assert learned >= 10
-        assert len(world.of(DiskOperationFailed)) <= 4, "of 34 that find no room: those that were under way when the first was refused"
+        assert len(world.of(DiskOperationFailed)) <= 8, "of 34 that find no room: at each of four tries two, which were under way together"
         assert world.entry("https://o/set/19.tar").segments.complete
         assert world.ledger.stored_bytes >= quota // 2
 
