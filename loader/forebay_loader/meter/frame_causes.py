@@ -6,12 +6,16 @@ is asked only where one file holds several stages.
 
 from __future__ import annotations
 
+import gc
+import sys
+from functools import partial
+from operator import methodcaller
 from types import FrameType
-from typing import Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from forebay_proxy.wire.protocol.meter import CAUSE_INDEX
 
-__all__ = ["ASKING", "STREAMING", "cause_of", "stack_of"]
+__all__ = ["ASKING", "STREAMING", "back_of", "cause_of", "stack_of", "uncollected"]
 
 # Not causes: the thread is in the code that reads a shard, or asks the sidecar; its ``Activity`` knows more.
 STREAMING, ASKING = -10, -11
@@ -90,8 +94,33 @@ def cause_of(frame: Optional[FrameType]) -> Optional[int]:
         if rule:
             found = rule.get(code.co_name)
             return rule[_ANY] if found is None else found
-        frame = frame.f_back
+        frame = back_of(frame)
     return None
+
+
+# Of CPython 3.11 alone: before it frames were objects anyway, since 3.12 the collector runs between two steps of the interpreter only.
+_MAKES_FRAMES = (3, 11) <= sys.version_info < (3, 12)
+_CALLED = methodcaller("__call__")
+
+
+def back_of(frame: FrameType) -> Optional[FrameType]:
+    """Its caller's frame, of another thread too.
+
+    CPython 3.11 makes that object now, and the garbage collector may run within. Its finalisers let the other thread go on, whose frame may
+    be gone by the time the object points to it, and using that one ends the process (seen once, in ``f_code``). So nothing is collected
+    meanwhile.
+    """
+    if not _MAKES_FRAMES or not gc.isenabled():
+        return frame.f_back
+    found: Optional[FrameType] = uncollected(partial(getattr, frame, "f_back"))
+    return found
+
+
+def uncollected(call: Callable[[], Any]) -> Any:
+    """``call()`` while nothing is collected. All is called from C, where no other thread gets a turn: a fork amid it would leave the child
+    without a collector."""
+    _, found, _ = map(_CALLED, (gc.disable, call, gc.enable))
+    return found
 
 
 def stack_of(frame: Optional[FrameType], most: int = 40) -> str:
@@ -99,7 +128,7 @@ def stack_of(frame: Optional[FrameType], most: int = 40) -> str:
     lines: List[str] = []
     while frame is not None and len(lines) < most:
         lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")
-        frame = frame.f_back
+        frame = back_of(frame)
     return "\n".join(reversed(lines))
 
 

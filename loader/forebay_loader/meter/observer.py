@@ -19,13 +19,12 @@ import threading
 import time
 from collections import deque
 from itertools import count
-from operator import methodcaller
 from types import FrameType
 from typing import Callable, Deque, Dict, Optional, Tuple
 
 from forebay_loader.base.activity import LEAST_WAIT_NS, NOTHING, ORIGIN, PROXY, UNTOLD, Activity, activities, waited_ns
 from forebay_loader.base.counters import COUNTS, SKIPPED
-from forebay_loader.meter.frame_causes import ASKING, cause_of, stack_of
+from forebay_loader.meter.frame_causes import ASKING, cause_of, stack_of, uncollected
 from forebay_loader.meter.page import PageWriter
 from forebay_loader.transport.hung_sidecar import HUNG
 from forebay_proxy.wire.protocol.meter import CAUSE_INDEX
@@ -194,7 +193,6 @@ class Observer:
 
 
 _COLLECTS_WITHIN = sys.version_info < (3, 11, 9)
-_CALLED = methodcaller("__call__")
 
 
 def frame_of(thread: int) -> Optional[FrameType]:
@@ -202,11 +200,9 @@ def frame_of(thread: int) -> Optional[FrameType]:
 
     Before Python 3.11.9 the list of frames is made while the interpreter's list of threads is locked, and the garbage collector may run
     within: a finaliser that starts a thread, as that of torchdata's loader does, then waits for that lock for ever, and the whole process
-    with it (python/cpython#106883). So nothing is collected meanwhile. All is called from C, where no other thread gets a turn: a fork
-    amid it would leave the child without a collector.
+    with it (python/cpython#106883). So nothing is collected meanwhile.
     """
     if not _COLLECTS_WITHIN or not gc.isenabled():
         return sys._current_frames().get(thread)
-    frames: Dict[int, FrameType]
-    _, frames, _ = map(_CALLED, (gc.disable, sys._current_frames, gc.enable))
+    frames: Dict[int, FrameType] = uncollected(sys._current_frames)
     return frames.get(thread)

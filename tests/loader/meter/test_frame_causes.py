@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from forebay_loader.meter.frame_causes import _RULES, cause_of
+from forebay_loader.meter.frame_causes import _RULES, back_of, cause_of
 from forebay_proxy.wire.protocol.meter import CAUSES
 
 PACKAGES = Path(sysconfig.get_paths()["purelib"])
@@ -68,3 +69,16 @@ def test_the_files_of_the_rules_are_there() -> None:
         if root is not None and (root / package).exists() and not place.endswith(older):
             missing += [] if (root / place.lstrip("/")).exists() else [place]
     assert missing == []
+
+
+def test_a_caller_is_found_and_the_collector_stays_on() -> None:
+    """Also where the program has turned it off: then that stays."""
+    frame = sys._getframe()
+    for turn in (gc.enable, gc.disable):
+        turn()
+        try:
+            before = gc.isenabled()
+            assert back_of(frame) is frame.f_back
+            assert gc.isenabled() is before
+        finally:
+            gc.enable()
