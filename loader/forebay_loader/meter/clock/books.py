@@ -35,7 +35,8 @@ class StallBooks:
     def __init__(self) -> None:
         self._wall_ns = 0
         self._open: Set[object] = set()  # the passes that are on
-        self._open_ns = 0  # since when there is one
+        self._open_ns = 0  # since when there is one, of what is not counted yet
+        self._counted_ns = 0  # until when time was counted, or there was none
         self._stall_ns: Dict[str, int] = {}
         self._steps = self._samples = self._bytes = self._skipped = 0
         self._batch_size: Optional[int] = None
@@ -49,9 +50,9 @@ class StallBooks:
         return self._steps
 
     def opened(self, one: object, now_ns: int) -> None:
-        """A pass over a loader is on."""
-        if not self._open:
-            self._open_ns = now_ns
+        """A pass over a loader is on since ``now_ns``: that may be before another one that was told of already."""
+        since_ns = max(now_ns, self._counted_ns)
+        self._open_ns = min(self._open_ns, since_ns) if self._open else since_ns
         self._open.add(one)
 
     def closed(self, one: object, now_ns: int) -> None:
@@ -63,7 +64,7 @@ class StallBooks:
     def _walled(self, now_ns: int) -> None:
         if self._open and now_ns > self._open_ns:
             self._wall_ns += now_ns - self._open_ns
-            self._open_ns = now_ns
+            self._open_ns = self._counted_ns = now_ns
 
     def given(self, steps: int, samples: int, batch_size: int) -> None:
         """Batches were given, the last one of that size."""

@@ -76,10 +76,9 @@ class StallClock:
     def begun(self, iterator: Any, start_ns: int) -> None:
         """``iter(loader)``, called at ``start_ns``, has returned ``iterator``: a new one, or one that begins again."""
         now_ns = time.monotonic_ns()
-        with self._lock:
+        with self._lock:  # at once: another thread's start may not be booked before the time of this one counts
             self._leave_off(iterator)
-        one = self._opened(iterator, start_ns)
-        with self._lock:
+            one = self._opened(iterator, start_ns)
             since_ns = self._unbooked_since(start_ns, start_ns, now_ns)
             self._books.stall({"start": now_ns - since_ns})
             for book in one.books[1:]:
@@ -87,6 +86,7 @@ class StallClock:
             around = self._around.get(threading.get_ident())
             if around is not None and around.start_ns:
                 around.inner_ns += now_ns - start_ns
+        self._observe(one)
 
     def enter(self, iterator: Any) -> bool:
         """``next(iterator)`` is called in this thread; False: within another such call, which is timed already."""
@@ -96,7 +96,9 @@ class StallClock:
         now_ns = time.monotonic_ns()
         one = getattr(iterator, _KNOWN, None)
         if one is None or not one.is_open or one.books[0] is not self._books:
-            one = self._opened(iterator, now_ns)
+            with self._lock:
+                one = self._opened(iterator, now_ns)
+            self._observe(one)
         if one.workers:
             one.find_due(iterator)
         one.called_ns = one.start_ns = now_ns
@@ -223,24 +225,25 @@ class StallClock:
         return next((thread for thread, one in tuple(self._now_in.items()) if not one.workers), None)
 
     def _opened(self, iterator: Any, now_ns: int) -> LoaderPass:
-        """What is known of it from now on: it is read."""
-        with self._lock:
-            one: Optional[LoaderPass] = getattr(iterator, _KNOWN, None)
-            if one is None or one.books[0] is not self._books:
-                known = self._loaders.get(iterator)
-                one = LoaderPass(iterator, self._books_of(known() if known is not None else None))
-                setattr(iterator, _KNOWN, one)
-                self._passes.add(one)
-                weakref.finalize(iterator, _gone, one, self._left, os.getpid()).atexit = False
-            self._forget_left()
-            one.is_open = True
-            one.books[-1].passes += 1
-            for book in one.books:
-                book.retire()
-                book.opened(one, now_ns)
+        """What is known of it from now on: it is read. Callers hold the lock."""
+        one: Optional[LoaderPass] = getattr(iterator, _KNOWN, None)
+        if one is None or one.books[0] is not self._books:
+            known = self._loaders.get(iterator)
+            one = LoaderPass(iterator, self._books_of(known() if known is not None else None))
+            setattr(iterator, _KNOWN, one)
+            self._passes.add(one)
+            weakref.finalize(iterator, _gone, one, self._left, os.getpid()).atexit = False
+        self._forget_left()
+        one.is_open = True
+        one.books[-1].passes += 1
+        for book in one.books:
+            book.retire()
+            book.opened(one, now_ns)
+        return one
+
+    def _observe(self, one: LoaderPass) -> None:
         if not one.workers:
             process_page.begin(self.thread)
-        return one
 
     def _books_of(self, loader: Any) -> Tuple[StallBooks, ...]:
         if loader is None:
