@@ -340,7 +340,7 @@ class _Exposition:
                 if not sample.name.endswith("_created"):
                     key = (sample.name, *sample.labels.values())
                     series = self._series.get(key) or self._series.setdefault(key, _series(sample.name, sample.labels))
-                    lines.append(f"{series} {floatToGoString(sample.value)}")
+                    lines.append(f"{series} {floatToGoString(sample.value)}")  # type: ignore[no-untyped-call]
         return "\n".join((*lines, ""))
 
 
