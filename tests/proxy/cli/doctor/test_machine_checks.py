@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from support.fake_sidecar import FakeSidecar
 from support.scripted_answers import ramp
 from support.scripted_origin import ScriptedOrigin, in_a_thread
 
+from forebay_proxy.cli.doctor import machine_checks
 from forebay_proxy.cli.doctor.machine_checks import environment_findings
 from forebay_proxy.cli.doctor.set_rules import Level
 from forebay_proxy.core.segments import SEGMENT_BYTES
@@ -73,6 +75,19 @@ def test_what_the_sidecar_says(sidecar: FakeSidecar) -> None:
     assert "10.0 GB were asked for, and the disk has no more" in found["cache size"]["text"]
     assert found["trouble"]["text"] == "the disk is full"
     assert found["errors"]["text"].endswith("the last: shard https://o/a.tar: 404")
+
+
+@pytest.mark.parametrize(("code", "step"), [(errno.ENOSPC, "make room there"), (errno.EACCES, "as its user")])
+def test_a_disk_that_cannot_be_tried(sidecar: FakeSidecar, code: int, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full, or not ours: it is said, and nothing else is left out."""
+
+    def failing(dir: Path) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(machine_checks.tempfile, "TemporaryFile", failing)
+    found = {one["rule"]: one for one in json.loads(invoke("doctor", "--json").stdout)["findings"]}
+    assert (found["cache disk"]["level"], os.strerror(code) in found["cache disk"]["text"]) == ("not known", True)
+    assert step in found["cache disk"]["next_step"]
 
 
 def test_no_sidecar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
