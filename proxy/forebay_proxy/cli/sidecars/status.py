@@ -242,7 +242,9 @@ def status(as_json: bool, watch: bool, interval: float, url: str | None) -> int:
 def _drawn(found: Table, width: int, height: int, order: int) -> list[Text]:
     up = format_duration(found["uptime_s"])
     head = f"{found['state']}, up {up}, {found['url']}   q: quit, s: readers {_ORDERS[order % len(_ORDERS)][0]}"
-    totals = [f"{name:<8}  {text}" for name, text in status_rows(found) if name in ("cache", "read", "errors", "trouble", "disk", "shared")]
+    totals = [
+        f"{name:<8}  {text}" for name, text in status_rows(found) if name in ("cache", "read", "errors", "trouble", "disk", "shared tier")
+    ]
     tables = list(zip(_TABLES, _tables(found, order), strict=True))
     return watching.screen(found.get("verdict"), head, tables, totals, width, height)
 
