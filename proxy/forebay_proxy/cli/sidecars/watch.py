@@ -101,7 +101,7 @@ def _shares(sizes: Sequence[int], height: int) -> list[int]:
     for wanted in range(1, max(sizes, default=0) + 1):
         for at, size in enumerate(sizes):
             tried = [*shown[:at], min(size, wanted), *shown[at + 1 :]]
-            if wanted <= size and (wanted == 1 or shown[at] == wanted - 1) and cost(tried) <= height:
+            if wanted <= size and cost(tried) <= height:
                 shown = tried
     return shown
 
