@@ -99,7 +99,7 @@ def test_no_other_thread_runs_while_nothing_is_collected() -> None:
     sys.setswitchinterval(1e-6)
     try:
         other.start()
-        for _ in range(5000):
+        for _ in range(50_000):
             uncollected(sys._getframe)
     finally:
         sys.setswitchinterval(interval)
