@@ -96,11 +96,13 @@ class SegmentFetches:
         grant = self._ahead(entry, index, need_at, reader)
         return self._begin(entry, index, shard, need, grant)
 
-    def launch(self, entry: Entry, index: int, shard: Shard, *, in_part: bool) -> Fetch:
+    def launch(self, entry: Entry, index: int, shard: Shard, *, in_part: bool = False) -> Fetch:
         """A fetch for a missing segment that a reader needs now; into memory when no room can be granted."""
         return self._begin(entry, index, shard, 0.0, self._demand(entry, index), in_part=in_part)
 
-    def launch_ahead(self, entry: Entry, index: int, shard: Shard, need: float, reader: ReaderName | None, *, in_part: bool) -> bool:
+    def launch_ahead(
+        self, entry: Entry, index: int, shard: Shard, need: float, reader: ReaderName | None, *, in_part: bool = False
+    ) -> bool:
         """The same for a segment beyond the reader's position; False where there is no room for it.
 
         For a ``reader`` whose future is known what is still needed leaves for two segments of it, and for no more.
