@@ -129,7 +129,7 @@ METRICS: tuple[Metric, ...] = (
              result=("same", "changed", "unreachable", OTHER)),
 
     # The shared tier
-    _counter("shared_lookups_total", "Shards looked for in the shared tier. waited: another sidecar brought it; fetched: this one fetches it.",
+    _counter("shared_lookups_total", "Shards looked for in the shared tier. waited: another sidecar brought it; fetched: this one does.",
              _NEW, result=("hit", "waited", "fetched", "given-up")),
     _counter("shared_bytes_total", "Verified bytes read from the shared tier, and bytes written to it.", _NEW,
              way=("read", "written")),
