@@ -94,6 +94,7 @@ _SHOWN = {script.name: script.shown for script in SOURCES}
 _HIDDEN = {
     "seconds", "segments kept, most", "disk looked at", "its least-squares value", "its standard error", "most threads",
     "/healthz, 99 of 100", "a sleeping thread's lag beside it, 99 of 100", "exit code", "of them during a start", "most descriptors",
+    "minutes", "segments kept, median", "start, median", "origin bytes", "/healthz, slowest",
 }  # fmt: skip
 # The scripts' words where the page has plainer ones.
 _WORDS = {
