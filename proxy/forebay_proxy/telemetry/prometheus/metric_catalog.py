@@ -98,7 +98,7 @@ METRICS: tuple[Metric, ...] = (
              most=80, method=_METHODS, result=(*_RESULTS, "none"), code=("200", "206", OPEN)),
     _counter("request_bytes_total", "Shard bytes sent to clients, counted when the request ends.",
              result=_RESULTS),
-    _counter("hit_bytes_total", "Of them: bytes that were cached when asked for."),
+    _counter("hit_bytes_total", "Shard bytes sent that were cached when asked for."),
     _histogram("time_to_first_byte_seconds", _FIRST_BYTE_S, "From a shard request to its first body byte.", result=_RESULTS),
     _histogram("response_duration_seconds", _DURATION_S, "From a shard request to its last body byte, slow readers included."),
     _counter(
@@ -118,7 +118,7 @@ METRICS: tuple[Metric, ...] = (
     _counter("origin_bytes_total", "Body bytes received.", origin=(), kind=("demand", "prefetch", "refetch")),
     _counter("origin_failures_total", "Requests that failed, retried or not.", origin=(), reason=_FAILURES),
     _counter("origin_retries_total", "Requests repeated after a failure.", origin=()),
-    _counter("origin_resumes_total", "Of them: continued from the next missing byte of a broken body.", origin=()),
+    _counter("origin_resumes_total", "Retries from the next missing byte of a broken body.", origin=()),
     _counter("origin_throttled_total", "Requests answered with 429 or 503.", origin=()),
     _counter("origin_oddities_total", "Odd answers that were used. version-returned: a denied version came back.",
              _NEW, origin=(), kind=("range-as-200", "whole-for-range", "version-returned", OTHER)),
@@ -158,7 +158,7 @@ METRICS: tuple[Metric, ...] = (
              _NEW, answer=_DOOR_ANSWERS),
     _histogram("descriptor_lease_seconds", _DURATION_S, "From passing a descriptor to the end of its lease.", _NEW),
     _gauge("descriptor_leases", "Descriptors that readers hold, and files still locked after their lease.", _NEW),
-    _gauge("descriptor_lease_bytes", "Of forebay_lease_bytes: held by descriptors, at most half of the capacity.", _NEW),
+    _gauge("descriptor_lease_bytes", "Stored bytes held by descriptors, at most half of the capacity.", _NEW),
     _counter("sample_indexes_total", "Sample indexes of complete shards. refused: the shard can have none.",
              _NEW, result=_INDEX_RESULTS),
     _counter("cache_reservation_failures_total", "Segments that got no space.",
@@ -193,17 +193,17 @@ METRICS: tuple[Metric, ...] = (
     _counter("rank_reader_wait_seconds_total", "Time the workers of a rank waited for bytes. Not stall.", _NEW,
              job=(), rank=(), cause=_WAITED_FOR),
     _counter("rank_steps_total", "Batches given to a rank's trainer.", _NEW, job=(), rank=()),
-    _counter("rank_samples_total", "Samples in them.", _NEW, job=(), rank=()),
+    _counter("rank_samples_total", "Samples given to a rank's trainer.", _NEW, job=(), rank=()),
     _counter("rank_skipped_total", "Samples and shards skipped after errors.", _NEW, job=(), rank=()),
 
     # Plans
     _gauge("plan_active", "Readers with a plan."),
     _counter("plan_openings_total", "Shards opened by readers with a plan.", _NEW, job=()),
-    _counter("plan_deviation_total", "Of them: after skipping announced ones, a second time, or unannounced.",
+    _counter("plan_deviation_total", "Openings that skip announced shards, repeat one, or are unannounced.",
              job=(), kind=_DEVIATIONS),
     _gauge("prefetch_unread_bytes", "Prefetched bytes, arriving ones included, that no reader has read.", _NEW),
     _gauge("prefetch_lead_bytes", "Bytes stored without a gap ahead of the job's worst-served reader.", _NEW, job=()),
-    _gauge("prefetch_lead_seconds", "Until that reader needs its first missing segment.", _NEW, job=()),
+    _gauge("prefetch_lead_seconds", "Until the job's worst-served reader needs its first missing segment.", _NEW, job=()),
 
     # The access log
     _counter("access_log_lines_total", "Lines of the access log. dropped: its disk was too slow or failed.", _NEW,
