@@ -61,7 +61,9 @@ HEAD_S = 5.0  # of the far origin, once it is its turn
 UNLIKE_S = 60.0  # an origin whose HEAD says other things than its GET is not asked by HEAD for so long
 LEASE_S = 7.0  # an older one is nobody's: its sidecar died. Those that wait see that before a reader has waited too long
 RENEW_S = 2.0
-ACTIVE_S = 3.0  # who asks for nothing of a shard for so long does not fetch it any more, or fetched a part of it only
+# Who asks for nothing of a shard for so long does not fetch it any more. Where the origin is ten times too slow, the next shards of a node
+# wait longer than 3 s for their turn: given back then, their leases let nine nodes fetch one shard (benchmarks/cluster_simulation.py).
+ACTIVE_S = 10.0
 QUEUE_S = 60.0  # a complete shard may wait for its turn to be written
 WAIT_S = 60.0  # for another sidecar, ahead of need: a shard of 3 GB at 50 MB/s
 # Where a reader waits: so long for the holder of the lease, then for one more sidecar that fetches the shard too. If all asked the origin
