@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import os
 import re
 import subprocess
-from contextlib import suppress
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
-from support.browser import Page, browsing, needs_chromium
+from support.browser import browsing, needs_chromium
 from support.lengths import LEFT, LONG
 
 import forebay_loader as fb
@@ -112,17 +110,6 @@ def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
     assert lost == []
 
 
-async def shown(page: Page, url: str, expression: str) -> None:
-    """Open ``url`` and wait for the expression. A question that is asked while files are exchanged is never answered, so it is repeated."""
-    await page.go(url)
-    async with asyncio.timeout(60):
-        while True:
-            with suppress(TimeoutError, AssertionError):
-                if await asyncio.wait_for(page.value(expression), 2):
-                    return
-            await asyncio.sleep(0.1)
-
-
 @needs_chromium
 @pytest.mark.timeout(BUILD_S)
 async def test_a_phone_shows_it_at_its_width_and_the_search_finds(site: Path, tmp_path: Path) -> None:
@@ -131,7 +118,9 @@ async def test_a_phone_shows_it_at_its_width_and_the_search_finds(site: Path, tm
         for width in (PHONE, DESK):
             await page.size(width, 900, phone=width == PHONE)
             for name in sorted(path.name for path in site.glob("*.html") if path.name != "404.html"):
-                await shown(page, (site / name).as_uri(), f"location.pathname.endswith('/{name}') && document.readyState === 'complete'")
+                await page.go((site / name).as_uri())
+                await page.until(f"location.pathname.endsWith('/{name}') && document.readyState === 'complete'")
                 assert await page.value("document.documentElement.scrollWidth") <= width, (name, width)
-        await shown(page, (site / "index.html").as_uri() + "?q=tarfile_to_samples", "!!document.querySelector('.md-search-result__link')")
+        await page.go((site / "index.html").as_uri() + "?q=tarfile_to_samples")
+        await page.until("!!document.querySelector('.md-search-result__link')")
         assert page.complaints == []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,9 +107,8 @@ def page_of(path: str) -> str:
 
 def links_of(path: str) -> set[str]:
     """The files of the repository that a page links to."""
-    found: set[str] = set()
-    outside_code((ROOT / path).read_text("utf-8"), lambda text: [found.add(link[2]) for link in LINK.finditer(text)] and text or text)
-    return {posixpath.normpath(posixpath.join(posixpath.dirname(path), link)) for link in found}
+    prose = CODE.sub("", (ROOT / path).read_text("utf-8"))
+    return {posixpath.normpath(posixpath.join(posixpath.dirname(path), link[2])) for link in LINK.finditer(prose)}
 
 
 def text_of(path: str) -> str:
@@ -119,7 +119,7 @@ def text_of(path: str) -> str:
     return f"---\nsearch:\n  exclude: true\n---\n{text}"
 
 
-def outside_code(text: str, change: Any) -> str:
+def outside_code(text: str, change: Callable[[str], str]) -> str:
     """``text`` with ``change`` applied to what is neither a program nor between backticks."""
     kept: list[str] = []
 
@@ -137,7 +137,7 @@ def spaced_lists(text: str) -> str:
 
 def api_page() -> str:
     """Each public name of the loader, from its docstring."""
-    lines = ["# The loader, name by name", "", "`import forebay_loader as fb`; each name below is one of `fb`'s.", ""]
+    lines = ["# The loader, name by name", "", "After `import forebay_loader as fb`, each name below is `fb.NAME`.", ""]
     for heading, names in NAMES.items():
         lines += [f"## {heading}", ""]
         for name in names:

@@ -37,8 +37,7 @@ class Page:
             told = json.loads(message.data)
             method = told.get("method", "")
             if (future := self._asked.pop(told.get("id", 0), None)) is not None:
-                if not future.done():  # nobody waits any more
-                    future.set_result(told)
+                future.set_result(told)
             elif method in ("Log.entryAdded", "Runtime.exceptionThrown") or (
                 method == "Runtime.consoleAPICalled" and told["params"]["type"] in ("error", "warning")
             ):
