@@ -62,6 +62,13 @@ def test_nothing_is_asked_of_the_network() -> None:
     assert all("//" not in name for name in CONFIG["extra"]["polyfills"] + CONFIG["extra_css"])
 
 
+def test_a_warning_fails() -> None:
+    """mkdocs counts for ``--strict`` only the warnings that it prints."""
+    (command,) = [line for line in (ROOT / "scripts" / "docs").read_text("utf-8").splitlines() if "mkdocs build" in line]
+    assert "--strict" in command
+    assert "--quiet" not in command
+
+
 class References(HTMLParser):
     """What a page links to, what it loads, and the places in it that others can link to."""
 

@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.utils.data import IterableDataset
 
-    # A pattern or a yaml file, a list of URLs or commands, or a data set of them.
-    Shards = Union[str, Sequence[str], IterableDataset[Any]]
     Splitter = Callable[[Iterator[Any]], Iterator[Any]]  # of all shards those that this rank or worker reads
 
 __all__ = ["WebDataset"]
@@ -116,7 +114,7 @@ class WebDataset(compat.WebDataset):
 
     def __init__(
         self,
-        urls: Shards,
+        urls: Union[str, Sequence[str], IterableDataset[Any]],
         handler: Optional[Handler] = reraise_exception,
         *positional: Any,  # what follows in the installed version
         mode: Optional[str] = None,
