@@ -116,9 +116,9 @@ class WebLoader(RangedStages, ResumableLoader):
         fb.StepsError: While it is read: ranks do not agree in time, or read different data.
 
     Examples:
-        >>> dataset = fb.WebDataset("s3://bucket/train-{000000..000002}.tar").batched(4)
+        >>> dataset = fb.WebDataset("s3://bucket/train-{000000..000002}.tar").to_tuple("txt").batched(4)
         >>> loader = fb.WebLoader(dataset, batch_size=None, num_workers=0)
-        >>> sum(len(batch["txt"]) for batch in loader)
+        >>> sum(len(texts) for (texts,) in loader)
         15
     """
 
