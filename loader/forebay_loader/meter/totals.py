@@ -33,7 +33,7 @@ class StallTotals:
     - ``wall_s``: while a loader was being read; nothing between a loader's end and its next beginning.
     - ``stall_s``: of it, inside ``next(loader)`` and the making of its iterator, by cause (those of ``forebay_proxy.wire``'s ``CAUSES``
       that there were).
-    - ``pending_s``: stall whose cause is not known yet; it moves to ``stall_s`` within moments.
+    - ``pending_s``: stall whose cause is not known yet; it moves to ``stall_s`` within moments. ``pending_cause``: what it looks like.
     - ``reader_wait_s``: workers waited for bytes, by cause, summed over workers: hidden by prefetch, no stall.
     - ``steps``: batches that were given; ``samples`` in them; ``batch_size``: samples of the last one, None before.
     - ``bytes``: read by the workers; ``skipped``: shards, files and samples that handlers passed over there.
@@ -45,6 +45,7 @@ class StallTotals:
     wall_s: float = 0.0
     stall_s: Mapping[str, float] = field(default_factory=dict)
     pending_s: float = 0.0
+    pending_cause: str = ""
     reader_wait_s: Mapping[str, float] = field(default_factory=dict)
     steps: int = 0
     samples: int = 0
@@ -94,7 +95,8 @@ class StallTotals:
     @property
     def verdict(self) -> Verdict:
         """How bad it is, and what to do; as far as this process sees it (the sidecar's page knows more of origins)."""
-        stalls = {**self.stall_s, "other": self.stall_s.get("other", 0.0) + self.pending_s}
+        pending = self.pending_cause or self.cause or "other"
+        stalls = {**self.stall_s, pending: max(0.0, self.stall_s.get(pending, 0.0) + self.pending_s)}
         where = self._where().strip(" ()")
         return verdict(Levels(stall_s=stalls, wall_s=self.wall_s, who=where, workers=len(self.workers) or None, span="of the time"))
 

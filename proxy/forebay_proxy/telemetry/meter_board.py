@@ -185,6 +185,8 @@ class MeterBoard:
             "ended": meter.ended,
             "batch_size": body.batch_size,
             "workers": body.workers,
+            "pending_s": body.pending_s or 0.0,
+            "pending": body.pending,
             "slowest_worker": body.slowest_worker,
             "slowest_shard": None if body.slowest_shard is None else shown_set(body.slowest_shard),
             **_sums(body),
