@@ -32,6 +32,8 @@ def test_the_cause_is_named(place: Path, name: str) -> None:
         lines = scene.lines()[-2:]
         assert (said["cause"], own["verdict"]["cause"]) == (trouble.cause, trouble.own), (said, own, lines)
         assert (said["severity"] == "fine") == (own["verdict"]["severity"] == "fine") == (trouble.cause == "trainer"), (said, own)
+        if trouble.cause == "cache too small":
+            assert said["line"] == "forebay serve --cache-size 19MB"  # of 110 shards of 154 kB, and a tenth more
         if trouble.cause == "trainer":
             assert lines[-1].split(" | ")[-1].startswith("batch "), lines  # nothing is advised
         else:

@@ -6,8 +6,7 @@ import asyncio
 import os
 import socket
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from itertools import islice
 from pathlib import Path
@@ -183,6 +182,7 @@ def _place(reader: ReaderName) -> tuple[object, ...]:
 
 
 SAMPLED = 256  # shards' lengths: those of a set are alike
+LATELY_S = 60.0
 
 _CACHE_LEVELS = (
     "effective_bytes", "stored_bytes", "reserved_bytes", "doomed_bytes", "overhead_bytes", "leased_bytes", "descriptors",
@@ -298,19 +298,17 @@ class StatusReport:
             disk="" if usage.disk_state == "normal" else self._cache.disk.reason, in_flight=usage.origins, plans=len(self._parts.plans),
             passes=any((each["epoch"] or 0) > 0 for each in progress), refused=self._telemetry.recent_errors.lately(),
             meters=self._telemetry.meters.rows(), shared=next(iter(shared["troubles"]), "") if shared else "",
-            needed_bytes=self._pass_bytes(progress),
+            needed_bytes=self._read_bytes(),
         )  # fmt: skip
         return verdict(levels)
 
-    def _pass_bytes(self, progress: Sequence[Mapping[str, Any]]) -> int | None:
-        """Of all that the job with the most shards reads in a pass, if its other shards are as long as those that are known; None where
-        that would fit into the cache."""
+    def _read_bytes(self) -> int | None:
+        """Of all shards of the sets that are read now, if they are as long as those that are known: a job in its second pass has opened
+        each. None where they would fit."""
         known = islice(self._parts.resolver.versions.current.values(), SAMPLED)
         lengths = [length for each in known if (length := each.version.length)]
-        shards = Counter[str]()
-        for each in progress:
-            shards[each["job"]] += each["length"]
-        found = max(shards.values(), default=0) * sum(lengths) // max(1, len(lengths))
+        shards = self._parts.plans.epochs.groups.shards_read(self._clock() - LATELY_S)
+        found = shards * sum(lengths) // max(1, len(lengths))
         return found if found > self._cache.room.ledger.capacity_bytes else None
 
     def status(self) -> dict[str, Any]:

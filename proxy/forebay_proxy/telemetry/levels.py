@@ -139,8 +139,7 @@ def _worst(meters: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 
 def _share(row: Mapping[str, Any]) -> float:
-    waited_s = sum(row["lately"]["stall_s"].values()) + (row.get("pending_s") or 0.0)
-    return min(1.0, float(waited_s) / float(row["lately"]["wall_s"]))
+    return min(1.0, float(sum(row["lately"]["stall_s"].values())) / float(row["lately"]["wall_s"]))
 
 
 def worst_share(meters: Sequence[Mapping[str, Any]]) -> float | None:
@@ -152,14 +151,10 @@ def worst_share(meters: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _trainer(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What is waited for just now counts, as what it looks like. A training that has just begun had to start its workers: nothing could
-    spare it that stall."""
+    """A training that has just begun had to start its workers: nothing could spare it that stall."""
     worker = "" if row.get("slowest_worker") is None else f", worker {row['slowest_worker']}"
     shard = "" if row.get("slowest_shard") is None else f", {row['slowest_shard']}"
     stall_s, wall_s = dict(row["lately"]["stall_s"]), row["lately"]["wall_s"]
-    if row.get("pending_s"):
-        word = row.get("pending") or "other"
-        stall_s[word] = stall_s.get(word, 0.0) + row["pending_s"]
     if row.get("wall_s") == wall_s:
         wall_s = max(0.0, wall_s - stall_s.pop("start", 0.0))
     return {

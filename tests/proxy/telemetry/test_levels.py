@@ -11,7 +11,7 @@ from support.house import FakeClock, reader
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.cache import Evicted
 from forebay_proxy.core.facts.origins import OriginAnswered, OriginBytes, OriginFailed, SegmentFetched
-from forebay_proxy.telemetry.levels import Lately, levels_of, worst_share
+from forebay_proxy.telemetry.levels import Lately, levels_of
 from forebay_proxy.telemetry.origin_board import OriginBoard
 from forebay_proxy.telemetry.waits import OPENING, Waits
 from forebay_proxy.wire.protocol.verdict import Levels
@@ -79,15 +79,6 @@ def metered(rank: int, wall_s: float, **stall_s: float) -> dict[str, Any]:
 def test_the_rank_that_waits_most_is_told_of() -> None:
     levels = Node().levels(meters=(metered(0, 60, decode=1.0), metered(3, 60, decode=12.0, map=0.5), metered(4, 0)))
     assert (levels.who, levels.wall_s, levels.workers) == ("train rank 3, worker 1, s3://b/7.tar", 60, 4)
-
-
-def test_what_is_waited_for_now_counts() -> None:
-    """Though no sum has it yet: an outage is none of nobody's for its first seconds. Who waits so waits most."""
-    now = metered(0, 60, decode=1.0) | {"pending_s": 20.0, "pending": "origin"}
-    levels = Node().levels(meters=(now, metered(1, 60, decode=9.0)))
-    assert (levels.who[:12], levels.stall_s) == ("train rank 0", {"origin": 20.0, "decode": 1.0})
-    assert worst_share((now,)) == pytest.approx(21 / 60)
-    assert Node().levels(meters=(now | {"pending": None},)).stall_s["other"] == 20.0
 
 
 def test_the_first_start_of_workers_is_no_stall() -> None:

@@ -46,7 +46,7 @@ class Levels:
     ``workers``, ``idle_cores`` of the machine that each of such processes could have (None: not measured). ``ended``: nobody trains now.
     Readers: how many there are, ``waited_share`` of their time, ``waiting``: (how many wait for long now, for how many seconds, a shard).
     The cache: ``disk`` in words where it is down, ``turnover``: bytes that left for want of room, as a part of those that came;
-    ``passes``: whether a job has come to its second; ``needed_bytes``: of all that jobs read in a pass (None: not known).
+    ``passes``: whether a job has come to its second; ``needed_bytes``: of all that jobs read (None: not known).
     ``announced``: whether a plan is. ``origin``: None where nobody knows why it is slow. ``unequal``: ranks that wait for others.
     ``refused``: what who asked last was told, and how many seconds ago. ``shared``: the shared tier's trouble. ``span``: what is judged.
     """
