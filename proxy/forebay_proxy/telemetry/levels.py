@@ -98,7 +98,7 @@ def levels_of(
     name = first.origin if first is not None else (board.busiest() or ("", 0.0))[0]
     row = _worst(meters)
     return Levels(
-        **({} if row is None else _trainer(row)),
+        **({} if row is None else _trainer(row, meters)),
         readers=readers,
         waited_share=waits.share(),
         waiting=waiting,
@@ -150,10 +150,12 @@ def worst_share(meters: Sequence[Mapping[str, Any]]) -> float | None:
     return _share(row)
 
 
-def _trainer(row: Mapping[str, Any]) -> dict[str, Any]:
+def _trainer(row: Mapping[str, Any], meters: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A training that has just begun had to start its workers: nothing could spare it that stall."""
     worker = "" if row.get("slowest_worker") is None else f", worker {row['slowest_worker']}"
     shard = "" if row.get("slowest_shard") is None else f", {row['slowest_shard']}"
+    idle = row.get("idle_cores")
+    alike = sum(not each.get("ended") and each["lately"]["wall_s"] > 0 and _share(each) >= _share(row) / 2 for each in meters)
     stall_s, wall_s = dict(row["lately"]["stall_s"]), row["lately"]["wall_s"]
     if row.get("wall_s") == wall_s:
         wall_s = max(0.0, wall_s - stall_s.pop("start", 0.0))
@@ -161,6 +163,8 @@ def _trainer(row: Mapping[str, Any]) -> dict[str, Any]:
         "stall_s": stall_s,
         "wall_s": wall_s,
         "who": f"{row['job']} rank {row['rank']}{worker}{shard}",
+        "shard": row.get("slowest_shard") or "",
         "ended": bool(row.get("ended")),
         "workers": row.get("workers"),
+        "idle_cores": None if idle is None else idle / max(1, alike),
     }

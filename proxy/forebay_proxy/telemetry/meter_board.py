@@ -188,6 +188,7 @@ class MeterBoard:
             "ended": meter.ended,
             "batch_size": body.batch_size,
             "workers": body.workers,
+            "idle_cores": body.idle_cores,
             "slowest_worker": body.slowest_worker,
             "slowest_shard": None if body.slowest_shard is None else shown_set(body.slowest_shard),
             **_sums(body),

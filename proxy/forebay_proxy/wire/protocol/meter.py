@@ -35,8 +35,8 @@ _MAX_SHARD = 2048
 _BY_CAUSE = ("stall_s", "reader_wait_s")
 _SUMS = ("steps", "samples", "skipped")
 _LEVELS = ("batch_size", "workers", "slowest_worker", "loader", "loader_passes", "loader_steps")
-_AGES = ("step_s", "ended_s", "pending_s")
-_FIELDS = ("wall_s", *_BY_CAUSE, *_SUMS, *_LEVELS, *_AGES, "slowest_shard", "pending")
+_NOW = ("step_s", "ended_s", "pending_s", "idle_cores")
+_FIELDS = ("wall_s", *_BY_CAUSE, *_SUMS, *_LEVELS, *_NOW, "slowest_shard", "pending")
 _NEEDED = ("wall_s", "stall_s", "steps")
 
 
@@ -57,7 +57,8 @@ class MeterBody:
     ``loader``: which loader the process asked last, by the order in which it first read them; ``loader_passes`` begun and ``loader_steps``
     given by it so far. ``step_s``: the trainer has its last batch for so long and has not asked for the next; ``ended_s``: the pass ended
     so long ago, and no loader was asked since. Both None: a batch is being waited for, or the loop was left. ``pending_s``: stall that is
-    in no sum yet, since nobody is sure what it went for; it looks like ``pending``. Bodies that differ only in these are equal.
+    in no sum yet, since nobody is sure what it went for; it looks like ``pending``. ``idle_cores``: of those it may use. Bodies
+    that differ only in these are equal.
     """
 
     wall_s: float
@@ -77,6 +78,7 @@ class MeterBody:
     ended_s: Optional[float] = field(default=None, compare=False)
     pending_s: Optional[float] = field(default=None, compare=False)
     pending: Optional[str] = field(default=None, compare=False)
+    idle_cores: Optional[float] = field(default=None, compare=False)
 
     def since(self, earlier: Optional[MeterBody]) -> MeterBody:
         """What has come on top of ``earlier``: all of it where there is none, or where the meter began anew. No sum is below 0."""
@@ -95,7 +97,7 @@ class MeterBody:
 
 def encode_meter(totals: MeterBody) -> bytes:
     """``totals`` as ``decode_meter`` reads them; seconds to the microsecond."""
-    content: dict[str, Any] = {name: getattr(totals, name) for name in (*_SUMS, *_LEVELS, *_AGES, "slowest_shard", "pending")}
+    content: dict[str, Any] = {name: getattr(totals, name) for name in (*_SUMS, *_LEVELS, *_NOW, "slowest_shard", "pending")}
     content["wall_s"] = round(totals.wall_s, 6)
     content |= {name: {cause: round(s, 6) for cause, s in getattr(totals, name).items() if s} for name in _BY_CAUSE}
     return json.dumps({name: value for name, value in content.items() if value is not None}, separators=(",", ":")).encode("ascii")
@@ -114,7 +116,7 @@ def decode_meter(body: bytes) -> MeterBody:
     values |= {name: _by_cause(name, content.get(name, {})) for name in _BY_CAUSE}
     values |= {name: _whole(name, content.get(name, 0)) for name in _SUMS}
     values |= {name: None if content.get(name) is None else _whole(name, content[name]) for name in _LEVELS}
-    values |= {name: None if content.get(name) is None else _seconds(name, content[name]) for name in _AGES}
+    values |= {name: None if content.get(name) is None else _seconds(name, content[name]) for name in _NOW}
     return MeterBody(**values, slowest_shard=_shard(content.get("slowest_shard")), pending=_cause(content.get("pending")))
 
 
@@ -139,7 +141,7 @@ def _by_cause(name: str, value: Any) -> dict[str, float]:
 
 def _seconds(name: str, value: Any) -> float:
     if type(value) not in (int, float) or not 0 <= value <= _MAX_S:  # NaN, which json takes, is in no range
-        raise InvalidMeter(f"{name} is not a number of seconds from 0 to {_MAX_S:g}")
+        raise InvalidMeter(f"{name} is not a number from 0 to {_MAX_S:g}")
     return float(value)
 
 

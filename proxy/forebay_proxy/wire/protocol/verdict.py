@@ -42,8 +42,9 @@ class OriginLevels:
 class Levels:
     """Of the last minute, or of the interval that is judged.
 
-    The training process that waited most of those that train: ``stall_s`` by cause and ``wall_s`` (0: nobody told), ``who`` it is, its
-    ``workers``, ``idle_cores`` of the machine that each of such processes could have (None: not measured). ``ended``: nobody trains now.
+    The training process that waited most of those that train: ``stall_s`` by cause and ``wall_s`` (0: nobody told), ``who`` it is, the
+    ``shard`` that it waited for, its ``workers``, ``idle_cores`` of the machine that each of such processes could have (None: not
+    measured). ``ended``: nobody trains now.
     Readers: how many there are, ``waited_share`` of their time, ``waiting``: (how many wait for long now, for how many seconds, a shard).
     The cache: ``disk`` in words where it is down, ``turnover``: bytes that left for want of room, as a part of those that came;
     ``passes``: whether a job has come to its second; ``needed_bytes``: of all that jobs read (None: not known).
@@ -54,6 +55,7 @@ class Levels:
     stall_s: Mapping[str, float] = field(default_factory=dict)
     wall_s: float = 0.0
     who: str = ""
+    shard: str = ""
     ended: bool = False
     workers: Optional[int] = None
     idle_cores: Optional[float] = None
@@ -100,14 +102,14 @@ class Verdict:
 
 # By cause: what to do in words, and what to type. {shard} is one that is waited for.
 CAUSES: Mapping[str, Tuple[str, str]] = {
-    "origin down": ("see why it does not answer; reading goes on by itself once it does", "forebay check '{shard}'"),
+    "origin down": ("see why the origin does not answer; reading goes on by itself once it does", "forebay check '{shard}'"),
     "origin refuses": ("what it was asked for is not there, or not allowed", "forebay check '{shard}'"),
     "origin limit": (
-        "it wants fewer requests, and gets fewer: read from a nearer copy or another prefix, or run fewer jobs at once",
+        "the origin wants fewer requests, and gets fewer: read from a nearer copy or another prefix, or run fewer jobs at once",
         "forebay check '{shard}'",
     ),
-    "origin latency": ("its answers take long to begin: let more shards come ahead", "export FOREBAY_AHEAD=64"),
-    "origin rate": ("it brings no more: fill the cache before the run, or read from a nearer copy", "forebay warm 'PATTERN'"),
+    "origin latency": ("the origin's answers take long to begin: let more shards come ahead", "export FOREBAY_AHEAD=64"),
+    "origin rate": ("the origin brings no more: fill the cache before the run, or read from a nearer copy", "forebay warm 'PATTERN'"),
     "origin": ("bytes come too slowly: ask the sidecar why", "forebay status"),
     "nothing announced": ("no program says what it will read, so nothing comes ahead", "forebay run -- python train.py"),
     "cache too small": ("what training needs again leaves for want of room: give it more", "forebay serve --cache-size {size}"),
@@ -244,7 +246,7 @@ def _made(levels: Levels, severity: str, cause: str, share: Optional[float], sen
         do, line = (
             (do, line.format(size=_size_to_type(size))) if size else (f"{do}; what size helps is what it says", "forebay plan 'PATTERN'")
         )
-    shard = levels.waiting[2] if levels.waiting is not None else ""
+    shard = levels.waiting[2] if levels.waiting is not None else levels.shard
     if "{shard}" in line:
         line = line.format(shard=shard) if shard and "'" not in shard else line.format(shard="URL")
     if levels.shared and cause.startswith("origin"):

@@ -39,7 +39,7 @@ def trained(wall_s: float = 60.0, **stall_s: float) -> dict[str, Any]:
         (Levels(**trained(origin=30), **TURNS, needed_bytes=1_234_000_000), ACT, "cache too small", "forebay serve --cache-size 1.4GB"),
         (Levels(**trained(origin=30), **TURNS), ACT, "cache too small", "forebay plan 'PATTERN'"),
         (Levels(**trained(origin=30)), ACT, "origin", "forebay status"),  # only the sidecar knows why
-        (Levels(**trained(origin=30), origin=REFUSES), ACT, "origin limit", "forebay check 'URL'"),
+        (Levels(**trained(origin=30), origin=REFUSES, shard="s3://b/1.tar"), ACT, "origin limit", "forebay check 's3://b/1.tar'"),
         (Levels(**trained(origin=30), origin=replace(REFUSES, failing_s=6.0)), ACT, "origin down", "forebay check 'URL'"),
         (Levels(**trained(origin=30), origin=SERVES, turnover=0.9), ACT, "origin rate", "forebay warm 'PATTERN'"),  # a first pass
         (Levels(**trained(origin=40), origin=DOWN, waiting=WAITS), ACT, "origin down", "forebay check 's3://b/7.tar'"),
@@ -128,7 +128,8 @@ origins = st.builds(
     st.floats(0, 1e10), st.integers(0, 99), st.floats(0, 1),
 )  # fmt: skip
 everything = st.builds(
-    Levels, st.dictionaries(st.sampled_from(METERED), st.floats(0, 1e3)), st.floats(0, 1e3), st.text(max_size=9), st.booleans(),
+    Levels, st.dictionaries(st.sampled_from(METERED), st.floats(0, 1e3)), st.floats(0, 1e3), st.text(max_size=9), st.text(max_size=9),
+    st.booleans(),
     st.none() | st.integers(0, 99), st.none() | st.floats(0, 99), st.integers(0, 99), st.none() | st.floats(0, 1),
     st.none() | st.tuples(st.integers(1, 9), st.floats(5, 1e6), st.text(max_size=20)), st.none() | origins, st.sampled_from(["", "EIO"]),
     st.floats(0, 1), st.booleans(), st.none() | st.integers(0, 10**15), st.booleans(), st.sampled_from(["", "rank 1"]),
