@@ -268,7 +268,7 @@ def _workers(levels: Levels, share: float) -> Tuple[int, str]:
         return wanted, f"workers {levels.workers} -> {wanted} would hide it, if there are cores for them"
     enough = min(wanted, levels.workers + int(levels.idle_cores))
     if enough <= levels.workers:
-        return 0, f"more workers would not pay: {levels.idle_cores:.1f} cores idle"
+        return 0, f"more workers would not pay: {levels.idle_cores:.1f} cores idle; make that work less, or keep what it made (fb.memo)"
     return enough, f"workers {levels.workers} -> {enough} would pay: {levels.idle_cores:.1f} cores idle"
 
 
