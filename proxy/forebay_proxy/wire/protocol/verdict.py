@@ -261,7 +261,7 @@ def _workers(levels: Levels, share: float) -> Tuple[int, str]:
     would make them. Without workers it makes them itself, in the share s: workers beside it have the rest of the time for that.
     """
     if levels.workers is None:
-        return 0, "let more workers do it" if levels.idle_cores is None else ""
+        return 0, "let more workers do it"
     share = min(share, NEARLY_ALL)
     wanted = math.ceil(levels.workers / (1 - share) if levels.workers else share / (1 - share))
     if levels.idle_cores is None:
