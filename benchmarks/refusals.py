@@ -39,7 +39,7 @@ def main() -> int:
     planted, places, hits = (max((fact[name] for fact in searches), default=0) for name in ("planted", "places", "hits"))
     figures = [
         exactly("hostile cases refused", held, len(cases), "cases"),
-        exactly(f"of {planted} planted secrets, found in {places} places", hits, 0, "secrets"),
+        exactly(f"secrets found, of {planted} planted, in {places} places", hits, 0),
         exactly("security tests that failed", int(code != 0), 0),
     ]
     kinds = Counter(fact["case"].partition(":")[0] for fact in cases)

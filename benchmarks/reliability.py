@@ -41,7 +41,7 @@ from forebay_proxy.store.index import writer  # noqa: E402
 from forebay_proxy.transfer import retry  # noqa: E402
 
 PAGE, RESULTS = ROOT / "docs" / "reliability.md", ROOT / "docs" / "reliability.json"
-_HEADING = ("what", "measured", "held to", "command")
+_HEADING = ("what", "measured", "held to")
 STATUSES = (401, 403, 404, 408, 410, 412, 416, 429, 500, 502, 503, 504, 508)
 
 
@@ -90,6 +90,23 @@ SOURCES = (
     Script("soak", ("--minutes", "15"), ("--minutes", "1", "--rss-limit", "100000", "--lag-limit", "1000")),
 )
 _SHOWN = {script.name: script.shown for script in SOURCES}
+# Figures that only somebody who looks for a fault needs: they are in the results, not on the page.
+_HIDDEN = {
+    "seconds", "segments kept, most", "disk looked at", "its least-squares value", "its standard error", "most threads",
+    "/healthz, 99 of 100", "a sleeping thread's lag beside it, 99 of 100", "exit code", "of them during a start", "most descriptors",
+    "minutes", "segments kept, median", "start, median", "origin bytes", "/healthz, slowest",
+}  # fmt: skip
+# The scripts' words where the page has plainer ones.
+_WORDS = {
+    "of them not an error": "such reads without an error", "kill -9": "kills (`kill -9`)", "false claims": "records of missing bytes",
+    "leaked files": "files left over", "over bound": "bytes over the cache size", "books wrong": "miscounted bytes",
+    "wrong bytes: places": "wrong bytes", "reads that came whole": "complete reads",
+    "reads whose version left meanwhile, or has no name": "reads whose version was replaced, or has no name",
+    "connections to where a redirect must not lead": "redirects followed that must not be",
+    "memory's slope, second half": "growth of memory, second half", "event loop lag, 99 of 100": "event loop lag, 99th percentile",
+    "readers that died in a body": "readers that died inside a shard", "bytes over the disk's bound": "bytes over the cache size",
+    "bytes over the disk bound, all samples": "bytes over the cache size",
+}  # fmt: skip
 
 
 # The page
@@ -98,8 +115,8 @@ _SHOWN = {script.name: script.shown for script in SOURCES}
 def tables(results: Mapping[str, Any]) -> dict[str, str]:
     """What stands between each pair of markers."""
     return {
-        "figures": f"{_table(_HEADING, _figure_rows(results))}\n\n{_where(results)}",
-        "statuses": _table(("the origin answers", "asked again", "the client gets, in the end"), _status_rows()),
+        "figures": f"{_figures(results)}\n\n{_where(results)}",
+        "statuses": _table(("the origin answers", "asked again", "the client gets"), _status_rows()),
         "limits": _table(("what", "value", "set by"), _limit_rows()),
         "exit codes": _table(("code", "meaning"), [(str(int(code)), meaning) for code, meaning in MEANINGS.items()]),
     }
@@ -113,13 +130,31 @@ def _where(results: Mapping[str, Any]) -> str:
     return f"Measured {results['measured']} on {results['machine']}." if results["results"] else "Not measured yet."
 
 
-def _figure_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    return [
-        (figure["what"], f"{number(figure['value'])} {figure['unit']}".strip(), figure["limit"], f"`{result['command']}`")
-        for result in results["results"]
-        for figure in result["figures"]
-        if figure["what"].startswith(_SHOWN.get(result["name"], ("",)))
-    ]
+def _figures(results: Mapping[str, Any]) -> str:
+    """A table for each script, below its command."""
+    return "\n\n".join(f"`{result['command']}`\n\n{_table(_HEADING, _figure_rows(result))}" for result in results["results"])
+
+
+def _figure_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Neighbours that measured the same under the same limit share a row."""
+    rows: list[tuple[str, ...]] = []
+    for figure in result["figures"]:
+        if figure["what"] in _HIDDEN or not figure["what"].startswith(_SHOWN.get(result["name"], ("",))):
+            continue
+        what = _WORDS.get(figure["what"], figure["what"])
+        said = (f"{number(figure['value'])} {figure['unit']}".strip(), _limit(figure["limit"]))
+        if rows and said[1] and rows[-1][1:] == said:
+            what = f"{rows.pop()[0]}; {what}"
+        rows.append((what, *said))
+    return rows
+
+
+def _limit(limit: str) -> str:
+    """Rounded as a person writes it; ``at most 0`` is 0."""
+    head, _, last = limit.rpartition(" ")
+    with suppress(ValueError):
+        return number(float(last)) if head == "at most" and not float(last) else f"{head} {number(float(last))}".strip()
+    return limit
 
 
 def number(value: float) -> str:
@@ -130,15 +165,16 @@ def number(value: float) -> str:
 
 
 def _status_rows() -> list[tuple[str, ...]]:
-    rows = []
+    """Statuses with the same answers share a row."""
+    rows: dict[tuple[str, str], list[str]] = {}
     for status in STATUSES:
         error = error_of("s3://b/k", OriginResponse(status, {}, b""), pinned=True)
         if isinstance(error, ShardChanged):  # another version may well be there tomorrow: for its readers, not for this fetch
-            again = f"up to {fetcher.DENIALS} times: another of its servers may have this version"
+            again = f"up to {fetcher.DENIALS} times"
         else:
             again = "until the budget is spent" if error.retryable else "never"
-        rows.append((str(status), again, f"{error.status} {error.title}"))
-    return rows
+        rows.setdefault((again, f"{error.status} {error.title}"), []).append(str(status))
+    return [(", ".join(statuses), *answers) for answers, statuses in rows.items()]
 
 
 def _limit_rows() -> list[tuple[str, ...]]:
@@ -146,23 +182,23 @@ def _limit_rows() -> list[tuple[str, ...]]:
         return f"{Settings.model_fields[name].default:g} s", f"`{flag_name(name)}`"
 
     return [
-        ("silence inside a body before it is asked again", *setting("idle_timeout_s")),
-        ("waiting for a connection", *setting("connect_timeout_s")),
-        ("asking a failing origin without a byte of progress", *setting("retry_budget_s")),
-        ("the same for a host that has not answered since the start", f"{fetcher.UNANSWERED_BUDGET_S:g} s", ""),
-        ("the same for what nobody waits for", f"{fetcher.UNWANTED_BUDGET_S:g} s", ""),
-        ("wrong answers without progress before the origin is believed to mean them", str(retry.LIES), ""),
-        ("denials in a row before a version being read is believed to be replaced", f"{fetcher.DENIALS}", ""),
-        ("longest pause between two requests, jitter included", f"{retry.LONGEST_PAUSE_S:g} s", ""),
-        ("a reader without a job reads what was compared", f"{versions.NO_JOB_S:g} s ago at most", "`--revalidate`"),
-        ("no such reader in a folder: the next ones compare anew", f"after {live_jobs.PAUSE_S:g} s", ""),
-        ("a claim is committed after", f"{writer.COMMIT_WITHIN_S:g} s at most", ""),
-        ("failures of the disk that count as down", f"{health.MANY} within {health.WINDOW_S:g} s", ""),
-        ("nothing is stored after such a failure", f"for {health.PAUSE_S:g} s", ""),
-        ("answers on their way may end after a signal", *setting("drain_timeout_s")),
-        ("everything else of an end, before it is forced", f"{shutdown.CLOSE_S:g} s", ""),
+        ("silence inside a body before the sidecar asks again", *setting("idle_timeout_s")),
+        ("wait for a connection", *setting("connect_timeout_s")),
+        ("asking a failing origin, since the last byte", *setting("retry_budget_s")),
+        ("the same, if the host never answered", f"{fetcher.UNANSWERED_BUDGET_S:g} s", ""),
+        ("the same, if no reader waits", f"{fetcher.UNWANTED_BUDGET_S:g} s", ""),
+        ("wrong answers in a row before they count as meant", str(retry.LIES), ""),
+        ("denials before a version counts as replaced", f"{fetcher.DENIALS}", ""),
+        ("longest pause between two requests", f"{retry.LONGEST_PAUSE_S:g} s", ""),
+        ("a reader without a job gets what was compared", f"{versions.NO_JOB_S:g} s ago at most", "`--revalidate`"),
+        ("its folder was not read: compared again", f"after {live_jobs.PAUSE_S:g} s", ""),
+        ("a stored segment is recorded after", f"{writer.COMMIT_WITHIN_S:g} s at most", ""),
+        ("disk failures that count as down", f"{health.MANY} within {health.WINDOW_S:g} s", ""),
+        ("nothing is stored after the last of them", f"for {health.PAUSE_S:g} s", ""),
+        ("running answers may finish after a signal", *setting("drain_timeout_s")),
+        ("the rest of the end, before it is forced", f"{shutdown.CLOSE_S:g} s", ""),
         (
-            "faults of a background task before the sidecar ends",
+            "faults of a background task that end the sidecar",
             f"{tasks.FAULTS} within {tasks.FAULTS_WITHIN_S:g} s",
             "",
         ),
@@ -236,7 +272,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return check()
     fresh = [] if options.run is None else run(options.run, quick=options.quick, said=lambda line: print(line, file=sys.stderr, flush=True))
     if options.quick:
-        print(_table(_HEADING, _figure_rows({"results": fresh})))
+        print(_figures({"results": fresh}))
         return 0 if holds(fresh) else 1
     results = merged(stored(), fresh) if fresh else stored()
     if fresh:

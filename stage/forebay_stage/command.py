@@ -71,7 +71,13 @@ _NAMED = 3  # failures that a dry run shows
 )
 @click.option("--address", metavar="A", help="Of the Ray cluster.  [default: RAY_ADDRESS, else what ray.init() finds or starts]")
 @click.option("--processes", type=click.IntRange(min=1), metavar="N", help="At once.  [default: one a core; with Ray, all that it has]")
-@click.option("--max-failed", type=click.IntRange(min=0), default=0, show_default=True, help="Samples that may fail before the stage ends.")
+@click.option(
+    "--max-failed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Samples that may fail before the stage ends; a shard whose tar is cut or broken counts as one.",
+)
 @click.option("--dry-run", is_flag=True, help="Try three shards, say what the whole would take, and write nothing.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @json_option

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forebay_proxy.core.errors import ForebayError
 
-__all__ = ["DestinationFailed", "SampleFailed", "StageBusy", "StageError", "StageRefused"]
+__all__ = ["DestinationFailed", "SampleFailed", "ShardTorn", "StageBusy", "StageError", "StageRefused"]
 
 
 class StageError(ForebayError):
@@ -32,6 +32,16 @@ class SampleFailed(StageError):
 
     def __reduce__(self) -> tuple[type[StageError], tuple[object, ...], dict[str, object]]:
         return type(self), (self.key, self.step_name, self.cause), self.__dict__
+
+
+class ShardTorn(StageError):
+    """All bytes of a shard of SRC came, and its tar is cut or broken. The stage counts it as one sample that failed."""
+
+    title = "Shard torn"
+    usual_step = (
+        "upload that shard whole (`forebay check URL` says what the origin has) and stage to another DST, "
+        "or go on with the samples before the fault: --max-failed"
+    )
 
 
 class StageBusy(StageError):

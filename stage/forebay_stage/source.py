@@ -9,12 +9,13 @@ from io import BytesIO
 
 from forebay_loader.base.errors import LoaderError, ShardChanged
 from forebay_loader.base.timeouts import DEFAULT_LIMITS
+from forebay_loader.samples.faults import MEND, READ_ON
 from forebay_loader.samples.tar import Samples
 from forebay_loader.stream.range_reads import shard_version
 from forebay_loader.stream.shard_stream import ShardStream
 from forebay_proxy.core.shard import Shard
 from forebay_proxy.wire.commands.sources import Source
-from forebay_stage.errors import StageError
+from forebay_stage.errors import ShardTorn, StageError
 from forebay_stage.spec import Input
 from forebay_stage.steps import Sample
 
@@ -48,14 +49,16 @@ def _noted(source: Source) -> Input:
 
 
 def samples_of(source: Source, etag: str, reader: str) -> Iterator[Sample]:
-    """In their order, one at a time. Raises ``StageError``: the shard is another version, is cut, is no tar, cannot be had."""
+    """In their order, one at a time. Raises ``StageError``: the shard is another version, not to be had, or torn (``ShardTorn``)."""
     name = Shard.of(source.url, source.headers).name
     try:
         with ShardStream(source, reader) as stream:
             if etag and stream.etag != etag:
                 raise ShardChanged(f"shard {name}: was replaced since this stage began ({etag} became {stream.etag or 'none'})")
             yield from Samples().read([{"url": name, "stream": stream}])
-    except (LoaderError, tarfile.ReadError) as error:
+    except tarfile.ReadError as error:
+        raise _torn(error) from None
+    except LoaderError as error:
         raise _failed(error) from None
     except ValueError as error:  # a name twice in one sample, as webdataset says it
         raise StageError(f"shard {name}: {error.args[0]}", next_step="write the shard anew, and stage it to another DST") from None
@@ -66,7 +69,15 @@ def samples_of_piece(name: str, content: bytes) -> Iterator[Sample]:
     try:
         yield from Samples().read([{"url": name, "stream": BytesIO(content + bytes(1024))}])
     except tarfile.ReadError as error:
-        raise _failed(error) from None
+        raise _torn(error) from None
+
+
+def _torn(error: Exception) -> ShardTorn:
+    """With another advice than the loader's, which is for trainings."""
+    said = str(error.args[0])
+    for advice in (MEND, READ_ON):
+        said = said.partition(f". {advice}")[0]
+    return ShardTorn(said)
 
 
 def _failed(error: Exception) -> StageError:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from forebay_proxy.cli.output import many
 from forebay_proxy.wire.commands.sources import parse_source
 from forebay_stage.destination import Destination, destination_of
-from forebay_stage.errors import SampleFailed, StageError
+from forebay_stage.errors import SampleFailed, ShardTorn, StageError
 from forebay_stage.plan import PIECE_BYTES, Piece
 from forebay_stage.shard_writer import ShardWriter
 from forebay_stage.source import samples_of, samples_of_piece
@@ -63,7 +63,7 @@ Task = MapTask | AssembleTask
 
 
 class Failure(NamedTuple):
-    """A sample that a step did not take, or made nonsense of."""
+    """A sample that a step did not take, or made nonsense of; or all samples ``after`` one, where the shard is torn."""
 
     key: str
     step: str
@@ -128,16 +128,23 @@ def write_mapped(task: MapTask, writer: ShardWriter, failed: list[Failure]) -> N
                 next_step=error.step,
             ) from error
 
-    for sample in samples_of(source, task.etag, task.reader):
-        try:
-            made = list(applied(steps, sample))  # all of one or nothing: a step that fails later must not leave a part behind
+    last = ""
+    try:
+        for sample in samples_of(source, task.etag, task.reader):
+            last = sample["__key__"]
+            try:
+                made = list(applied(steps, sample))  # all of one or nothing: a step that fails later must not leave a part behind
+                for one in made:
+                    writer.check(one)
+            except SampleFailed as error:
+                note(error)
+                continue
             for one in made:
-                writer.check(one)
-        except SampleFailed as error:
-            note(error)
-            continue
-        for one in made:
-            writer.add(one)
+                writer.add(one)
+    except ShardTorn as error:
+        failed.append(Failure(f"after {last}" if last else "the first", "read", str(error)[:_MOST_CAUSE]))
+        if len(failed) > task.max_failed:
+            raise
 
 
 @cache

@@ -14,14 +14,14 @@ END = "<!-- end of what is made -->"
 
 def table() -> str:
     """As Markdown."""
-    lines = ["| Signature of | Complete with | Then cut off the name |", "|---|---|---|"]
+    lines = ["| Signature of | Complete with | Removed |", "|---|---|---|"]
     lines += [f"| {one.service} | {_needs(one)} | {_codes(one.names)} |" for one in SIGNATURES]
-    return "\n".join([*lines, "", f"Secrets by their name, in any letter case: {_codes(SECRETS)}.", ""])
+    return "\n".join([*lines, "", f"Secrets by their name, in any case: {_codes(SECRETS)}.", ""])
 
 
 def _needs(one: Signature) -> str:
     ways = " or ".join(" + ".join(f"`{name}`" for name in sorted(need)) for need in one.needs)
-    return f"{ways}{'; letter case counts' if one.exact else ''}"
+    return f"{ways}{'; case counts' if one.exact else ''}"
 
 
 def _codes(names: frozenset[str]) -> str:

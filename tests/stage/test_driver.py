@@ -265,6 +265,21 @@ def test_failures_are_counted_and_listed(tmp_path: Path, origin: ScriptedOrigin,
     assert stage(tmp_path, origin, urls, engine, max_failed=2, **failing).run() == sums
 
 
+def test_a_torn_shard_is_one_failure(tmp_path: Path, origin: ScriptedOrigin) -> None:
+    """It ends the stage by name; where one may fail, the samples before the tear are used, and the tear is listed."""
+    urls = put_shards(origin, "torn", (2, 4, 2))
+    whole = origin.shards["/torn/01.tar"].states[0].body
+    origin.put("/torn/01.tar", whole[: len(whole) // 2 + 700], etag='"torn-1"')
+    with pytest.raises(StageError, match=r"/torn/01\.tar: .*unexpected end of data") as raised:
+        stage(tmp_path, origin, urls).run()
+    assert "--max-failed" in raised.value.step
+    assert "handler" not in str(raised.value)
+    sums = stage(tmp_path, origin, urls, max_failed=1).run()
+    assert (sums.samples, sums.failed) == (6, 1)
+    (row,) = (json.loads(line) for line in (tmp_path / "_stage" / "failed.jsonl").read_text().splitlines())
+    assert (row["shard"], row["key"], row["step"]) == (urls[1], "after 001-001", "read")
+
+
 def test_nonsense_of_a_step_is_a_failure(tmp_path: Path, origin: ScriptedOrigin, urls: list[str]) -> None:
     """Of each of its samples."""
     sums = stage(tmp_path, origin, urls, max_failed=10, maps=("support.stage_work:nonsense",)).run()

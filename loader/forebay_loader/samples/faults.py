@@ -11,7 +11,7 @@ from forebay_proxy.wire.tar.first_bytes import next_step, not_a_tar
 from forebay_proxy.wire.tar.members import BadTar
 from forebay_proxy.wire.tar.sample_index import faults_text
 
-__all__ = ["MEND", "RULES", "TarFault", "bears", "cut_in", "fault_of", "named", "tell_faults"]
+__all__ = ["MEND", "READ_ON", "RULES", "TarFault", "bears", "cut_in", "fault_of", "named", "tell_faults"]
 
 RULES = ("raise", "warn")
 _SILENT = {  # kind -> what webdataset does without a word
@@ -31,7 +31,7 @@ _SAID = {
     "cut": "{text}: its tar is cut off inside a member, at byte {at}. " + MEND,
     "sparse": "{text} at byte {at}; sparse files are not read, write the tar without them (GNU tar: without --sparse)",
 }
-_NEXT = "on_tar_fault='warn' reads on as webdataset does"
+READ_ON = "on_tar_fault='warn' reads on as webdataset does"
 
 
 class TarFault(tarfile.ReadError):
@@ -52,7 +52,7 @@ def fault_of(bad: BadTar, shard: str, beginning: bytes = b"") -> TarFault:
         step = next_step(why)
         return TarFault(f"shard {shard}: {why}{f'; {step}' if step else ''}")
     said = f"shard {shard}: {_SAID[bad.kind].format(at=bad.at, text=bad)}"
-    return TarFault(f"{said}; {_SILENT[bad.kind]}. {_NEXT}" if bad.kind in _SILENT else said)
+    return TarFault(f"{said}; {_SILENT[bad.kind]}. {READ_ON}" if bad.kind in _SILENT else said)
 
 
 def bears(bad: BadTar, shard: str, rule: str, *, whole: bool) -> bool:

@@ -26,19 +26,19 @@ def by_signal(number: int) -> int:
 
 
 MEANINGS: dict[int, str] = {
-    ExitCode.DONE: "done; `serve`: ended as asked (SIGTERM, SIGINT, SIGHUP, or idle for `--idle-exit-s`), everything claimed is committed",
+    ExitCode.DONE: "done; `serve`: ended by SIGTERM, SIGINT or SIGHUP, or idle for `--idle-exit-s`; everything stored is recorded",
     ExitCode.PART_FAILED: (
-        "part of what was asked failed and is named: shards `warm` could not get, segments `verify` found wrong, rules `doctor` saw "
-        "broken, a shard `stage` could not make (the same command goes on)"
+        "a part failed and is named: shards that `warm` could not get, wrong segments (`verify`), broken rules (`doctor`), a shard that "
+        "`stage` could not make (the same command goes on)"
     ),
     ExitCode.CANNOT_BEGIN: (
-        "nothing was done: a wrong flag or setting, a taken port or socket, a cache directory that is owned or unusable, no sidecar that "
-        "answers, `run --required` without one"
+        "nothing was done: a wrong flag or setting, a taken port or socket, an unusable cache directory, no sidecar that answers, "
+        "`run --required` without one"
     ),
-    ExitCode.FAULT: "a fault in Forebay itself; one line says which, the log has the frames; a supervisor should start it again",
-    ExitCode.FORCED: "`serve` only: ended by force, as a disk hung for longer than a drain may take, or by a third signal",
+    ExitCode.FAULT: "a fault in Forebay itself, named in one line; the log has the frames; a supervisor should start it again",
+    ExitCode.FORCED: "`serve` only: ended by force, because a disk hung or a third signal came",
     ExitCode.NOT_EXECUTABLE: "`run` only: the command cannot be executed",
     ExitCode.NOT_FOUND: "`run` only: the command was not found",
-    by_signal(signal.SIGINT): "Ctrl-C in any verb but `serve`; `run` returns 128 + n whenever signal n ended its command",
-    by_signal(signal.SIGPIPE): "whoever read stdout has gone, as in `forebay ls | head`",
+    by_signal(signal.SIGINT): "Ctrl-C, except in `serve`; `run` returns 128 + n if signal n ended its command",
+    by_signal(signal.SIGPIPE): "the reader of stdout has gone, as in `forebay ls | head`",
 }

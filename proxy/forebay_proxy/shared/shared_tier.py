@@ -3,7 +3,8 @@
 A version that is complete and verified here is written once (``background/shared_writer.py``): its bytes, then its manifest. Who opens a
 shard asks its origin for the version only (a HEAD), then the tier for the manifest. Found: segments are read from the tier, each whole and
 compared with its checksum before a byte of it is given out. Not found: whoever makes the *lease object* (``If-None-Match: *``, RFC 9110,
-section 13.1.2) fetches the shard from afar; the others wait until the manifest is there, the lease is old, or the wait is too long.
+section 13.1.2) fetches the shard from afar; the others wait until the manifest is there, the lease is old, or the wait is too long. Who
+does not read to the shard's end takes no lease and awaits none: nothing would come of it.
 
 Everything fails open, to a request of the far origin: a lease that two believe to hold costs bytes twice, and no wrong one, since names
 hold the origin's version. Trouble with the tier is counted, said once, and the tier is left alone for a while. No reader sees it.
@@ -27,7 +28,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 import xxhash
@@ -42,7 +43,7 @@ from forebay_proxy.shared.manifest import Manifest, NotOurs, object_name
 from forebay_proxy.shared.shared_store import MOST_BYTES, SharedStore, StoreRefused
 from forebay_proxy.transfer.limiter import AHEAD, Limiter, Slot, SlotNeed
 
-__all__ = ["BYTES", "LEASE", "MANIFEST", "SharedTier"]
+__all__ = ["BYTES", "LEASE", "MANIFEST", "SharedNeed", "SharedTier"]
 
 log = logging.getLogger("forebay")
 T = TypeVar("T")
@@ -60,7 +61,9 @@ HEAD_S = 5.0  # of the far origin, once it is its turn
 UNLIKE_S = 60.0  # an origin whose HEAD says other things than its GET is not asked by HEAD for so long
 LEASE_S = 7.0  # an older one is nobody's: its sidecar died. Those that wait see that before a reader has waited too long
 RENEW_S = 2.0
-ACTIVE_S = 3.0  # who asks for nothing of a shard for so long does not fetch it any more, or fetched a part of it only
+# Who asks for nothing of a shard for so long does not fetch it any more. Where the origin is ten times too slow, the next shards of a node
+# wait longer than 3 s for their turn: given back then, their leases let nine nodes fetch one shard (benchmarks/cluster_simulation.py).
+ACTIVE_S = 10.0
 QUEUE_S = 60.0  # a complete shard may wait for its turn to be written
 WAIT_S = 60.0  # for another sidecar, ahead of need: a shard of 3 GB at 50 MB/s
 # Where a reader waits: so long for the holder of the lease, then for one more sidecar that fetches the shard too. If all asked the origin
@@ -73,18 +76,26 @@ MOST_KNOWN = 16384  # shards; 1 kB each and 8 bytes a segment
 MOST_UNLIKE = 1024  # origins
 
 
+class SharedNeed(SlotNeed, Protocol):
+    """``in_part``: whoever needs it does not read to the shard's end, so this sidecar may never have all of it."""
+
+    @property
+    def in_part(self) -> bool: ...
+
+
 @dataclass(slots=True)
 class _Known:
     """What is known of one version. ``name``: of its objects; "": it is none for the tier. ``manifest``: the tier has it. ``mine``: this
     sidecar fetches it for all, and keeps ``lease``. ``spoilt``: what the tier has of it is wrong, and is to be written again. ``until``:
     then the tier is asked for it once more. ``asked_at``: for its bytes, the last time. ``asking``: so many of its segments come from afar
-    now. ``busy``: the origin could not tell the version now.
+    now. ``busy``: the origin could not tell the version now. ``in_part``: the tier does not have it, and nobody took or awaited the lease.
     """
 
     name: str
     version: Version
     learned_at: float
     busy: bool = False
+    in_part: bool = False
     manifest: Manifest | None = None
     mine: bool = False
     lease: str = LEASE
@@ -96,14 +107,18 @@ class _Known:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class _Finding:
-    """What asks for one shard now, of which one at a time learns its version: as urgent as the most urgent. A ``SlotNeed``."""
+    """What asks for one shard now, of which one at a time learns its version: as urgent as the most urgent. A ``SharedNeed``."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    needs: list[SlotNeed] = field(default_factory=list)
+    needs: list[SharedNeed] = field(default_factory=list)
 
     @property
     def need(self) -> float:
         return min(each.need for each in self.needs)
+
+    @property
+    def in_part(self) -> bool:
+        return all(each.in_part for each in self.needs)
 
 
 @dataclass(slots=True)
@@ -176,7 +191,9 @@ class SharedTier:
     # Reading
 
     @asynccontextmanager
-    async def asked(self, shard: Shard, want: ByteRange | None, pin: Pin, need: SlotNeed) -> AsyncIterator[tuple[OriginBody, Slot] | None]:
+    async def asked(
+        self, shard: Shard, want: ByteRange | None, pin: Pin, need: SharedNeed
+    ) -> AsyncIterator[tuple[OriginBody, Slot] | None]:
         """As ``Fetcher.ask``; None where the far origin is to be asked, inside. Of the tier's troubles it raises none."""
         known = await self._found(shard, pin, need) if self._may_ask(shard, want) else None
         if known is None or want is None:
@@ -231,7 +248,7 @@ class SharedTier:
             return False
         return self._clock() >= max(self._reading.until, self._unlike.get(shard.origin, 0.0))
 
-    async def _found(self, shard: Shard, pin: Pin, need: SlotNeed) -> _Known | None:
+    async def _found(self, shard: Shard, pin: Pin, need: SharedNeed) -> _Known | None:
         """What is known of the version that is fetched, learned first where it must be; one asks, the others of this sidecar wait."""
         finding = self._finding.get(shard.name)
         if finding is None:
@@ -240,8 +257,10 @@ class SharedTier:
         try:
             async with finding.lock:
                 known = self._known.get(shard.name)
-                # An opening, which has no pin, learns it anew. So does who fetches another version than the one that was known long ago.
-                if known is None or not pin or (known.version.pin != pin and self._clock() > known.learned_at + UNLIKE_S):
+                # An opening, which has no pin, learns it anew. So does who fetches another version than the one that was known long ago,
+                # and who reads to the end what others read a part of.
+                old = known is not None and known.version.pin != pin and self._clock() > known.learned_at + UNLIKE_S
+                if known is None or not pin or old or (known.in_part and not need.in_part):
                     known = await self._learn(shard, finding)
                 elif self._clock() > known.until:
                     await self._look_again(shard, known)
@@ -258,7 +277,7 @@ class SharedTier:
         if len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
 
-    async def _learn(self, shard: Shard, need: SlotNeed) -> _Known:
+    async def _learn(self, shard: Shard, need: SharedNeed) -> _Known:
         """Ask the origin for the version, the tier for its manifest, and take or await the lease."""
         version, busy = Version("", Pin(), None), False
         try:
@@ -279,6 +298,8 @@ class SharedTier:
             known.manifest = await self._manifest(shard, known)
             if known.manifest is not None:
                 self._told("hit")
+            elif need.in_part:
+                known.in_part = True
             elif await self._waited_for(shard, known, need):
                 self._told("waited")
             elif known.mine:

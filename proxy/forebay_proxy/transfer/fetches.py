@@ -31,12 +31,13 @@ SUBSCRIBE_S = 2.0
 class Fetch:
     """One running fetch of bytes ``first`` to ``end`` (exclusive) of a shard version."""
 
-    def __init__(self, first: int, end: int, need: float, began_at: float = 0.0) -> None:
-        """``need`` is how soon its bytes are needed, see ``limiter``."""
+    def __init__(self, first: int, end: int, need: float, began_at: float = 0.0, *, in_part: bool = False) -> None:
+        """``need`` is how soon its bytes are needed, see ``limiter``; ``in_part``: by a reader that does not read to the shard's end."""
         self.first = first
         self.end = end
         self.need = need
         self.began_at = began_at
+        self.in_part = in_part
         self.prefetch = need >= AHEAD  # no reader was waiting
         self.position = first
         self.place: object = None  # what holds the bytes below the watermark

@@ -25,11 +25,14 @@ class Urgency:
     A request that was begun ahead of need becomes as urgent as the reader that joins it.
     """
 
-    def __init__(self, need: float, need_at: float | None = None, reader: Hashable = None) -> None:
-        """``need_at``, ``reader``: of one ahead of need, when by whose plan; then its grant may displace what is needed later still."""
+    def __init__(self, need: float, need_at: float | None = None, reader: Hashable = None, *, in_part: bool = False) -> None:
+        """``need_at``, ``reader``: of one ahead of need, when by whose plan; then its grant may displace what is needed later still.
+        ``in_part``: nobody who waits for it reads to the shard's end.
+        """
         self.need = need
         self.need_at = need_at
         self.reader = reader
+        self.in_part = in_part
         self.waiting = 0  # how many wait for the answer
 
     def __repr__(self) -> str:
@@ -78,6 +81,7 @@ class SingleFlight(Generic[T]):
         if mine.need < needed.need:
             needed.need = mine.need
             self._hurried(origin)
+        needed.in_part &= mine.in_part
         needed.waiting += 1
         try:
             await asyncio.wait((future,))  # a cancelled caller ends its wait only

@@ -178,9 +178,9 @@ async def tier_alone(store: FakeSharedStore, far: FakeOrigin | None = None) -> A
     yield SharedTier(store, LAYOUT, head, Events(), clock=clock, sleep=sleep, chance=random.Random(3)), heads  # type: ignore[arg-type]
 
 
-async def looked(tier: SharedTier, need: float = 0.0, pin: Pin | None = None) -> bool:
+async def looked(tier: SharedTier, need: float = 0.0, pin: Pin | None = None, *, in_part: bool = False) -> bool:
     """An opening; whether the tier had it."""
-    async with tier.asked(shard_of(A), FIRST, pin or Pin(), Urgency(need)) as found:
+    async with tier.asked(shard_of(A), FIRST, pin or Pin(), Urgency(need, in_part=in_part)) as found:
         return found is not None
 
 
@@ -217,6 +217,37 @@ async def test_a_lease_of_another_is_waited_for_so_long(store: FakeSharedStore, 
         before, pin = tier._clock(), tier._known[A].version.pin
         assert not await looked(tier, pin=pin)
         assert tier._clock() == before
+
+
+async def test_a_part_of_a_shard_takes_no_lease_and_awaits_none(store: FakeSharedStore) -> None:
+    """Who reads all of the shard afterwards does."""
+    async with tier_alone(store) as (tier, heads):
+        assert not await looked(tier, in_part=True)
+        assert store.of(".lease") == []
+        pin = tier._known[A].version.pin
+        assert not await looked(tier, pin=pin, in_part=True)
+        assert len(heads) == 1
+        assert not await looked(tier, pin=pin)
+        (name,) = store.of(".lease")
+        assert (tier.counts.fetched, len(heads)) == (1, 2)
+    async with tier_alone(store) as (other, _):
+        began = other._clock()
+        store.store(name, b"another")
+        assert not await looked(other, in_part=True)
+        assert other._clock() == began
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "leases"), [(0, 9, 0), (SEGMENT, 2 * SEGMENT, 0), (9, None, 1), (0, None, 1), (9, LENGTH - 1, 1)]
+)
+async def test_who_reads_to_the_end(
+    tmp_path: Path, store: FakeSharedStore, far: FakeOrigin, first: int, last: int | None, leases: int
+) -> None:
+    """Takes the lease; a Range that ends before takes none, for its further segments neither."""
+    async with node(tmp_path, store, far) as (world, _):
+        stop = LENGTH if last is None else last + 1
+        assert await world.get(A, first=first, last=last) == data_of(LENGTH)[first:stop]
+        assert len(store.kinds("take")) == leases
 
 
 async def test_one_more_fetches_what_is_waited_for_too_long(store: FakeSharedStore) -> None:

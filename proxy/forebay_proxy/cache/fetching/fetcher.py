@@ -36,7 +36,7 @@ from forebay_proxy.core.facts.origins import FetchRetried, OriginBytes, OriginOd
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 from forebay_proxy.origins.base import OriginBody, TellsDigests
 from forebay_proxy.origins.registry import Origins
-from forebay_proxy.shared.shared_tier import SharedTier
+from forebay_proxy.shared.shared_tier import SharedNeed, SharedTier
 from forebay_proxy.transfer.buffers import Share
 from forebay_proxy.transfer.fetches import Answer
 from forebay_proxy.transfer.limiter import AHEAD, WAITED, Limiters, Slot, SlotNeed
@@ -106,7 +106,7 @@ class Fetcher:
         shard: Shard,
         want: ByteRange | None,
         pin: Pin,
-        need: SlotNeed,
+        need: SharedNeed,
         retry_budget: RetryBudget | None = None,
         *,
         alone: bool = False,
@@ -198,7 +198,7 @@ class Fetcher:
         shard: Shard,
         first: int,
         end: int | None,
-        need: SlotNeed,
+        need: SharedNeed,
         *,
         wanted: Callable[[], object],
         answer: Answer | None = None,

@@ -96,11 +96,13 @@ class SegmentFetches:
         grant = self._ahead(entry, index, need_at, reader)
         return self._begin(entry, index, shard, need, grant)
 
-    def launch(self, entry: Entry, index: int, shard: Shard) -> Fetch:
+    def launch(self, entry: Entry, index: int, shard: Shard, *, in_part: bool = False) -> Fetch:
         """A fetch for a missing segment that a reader needs now; into memory when no room can be granted."""
-        return self._begin(entry, index, shard, 0.0, self._demand(entry, index))
+        return self._begin(entry, index, shard, 0.0, self._demand(entry, index), in_part=in_part)
 
-    def launch_ahead(self, entry: Entry, index: int, shard: Shard, need: float, reader: ReaderName | None) -> bool:
+    def launch_ahead(
+        self, entry: Entry, index: int, shard: Shard, need: float, reader: ReaderName | None, *, in_part: bool = False
+    ) -> bool:
         """The same for a segment beyond the reader's position; False where there is no room for it.
 
         For a ``reader`` whose future is known what is still needed leaves for two segments of it, and for no more.
@@ -116,7 +118,7 @@ class SegmentFetches:
                 return False
         if grant is None:
             return False
-        self._begin(entry, index, shard, need, grant)
+        self._begin(entry, index, shard, need, grant, in_part=in_part)
         return True
 
     def opened(self, entry: Entry, index: int, needed: Urgency) -> tuple[Fetch, Sink] | None:
@@ -125,7 +127,7 @@ class SegmentFetches:
         None where a body that comes whole or not at all finds no room for all of it. Raises ``CacheFull`` for a segment that is only ahead
         of need and finds none.
         """
-        fetch = Fetch(*self._span(entry, index), needed.need, self._clock())
+        fetch = Fetch(*self._span(entry, index), needed.need, self._clock(), in_part=needed.in_part)
         if index != WHOLE:
             grant = self._ahead(entry, index, needed.need_at, needed.reader) if fetch.prefetch else self._demand(entry, index)
         elif (grant := self._whole(entry, needed)) is None:
@@ -154,8 +156,8 @@ class SegmentFetches:
             self._room.read_ahead.note(entry.key, index, reader, entry.segments.bytes_of(index))
         return grant
 
-    def _begin(self, entry: Entry, index: int, shard: Shard, need: float, grant: Grant[Slice] | None) -> Fetch:
-        fetch = Fetch(*self._span(entry, index), need, self._clock())
+    def _begin(self, entry: Entry, index: int, shard: Shard, need: float, grant: Grant[Slice] | None, *, in_part: bool = False) -> Fetch:
+        fetch = Fetch(*self._span(entry, index), need, self._clock(), in_part=in_part)
         self._table.start(entry.key, index, self.run(entry, index, shard, fetch, self._listed(entry, index, fetch, grant)))
         return fetch
 

@@ -305,7 +305,12 @@ class ShardReader:
         elif self._sparse and fetches.is_sparse(entry, self.position, self._end_of(index)):
             self._read_alone(self._end_of(index), RequestOutcome.RELAYED)
         else:
-            self._follow(fetches.launch(entry, index, self.shard))
+            self._follow(fetches.launch(entry, index, self.shard, in_part=self._in_part))
+
+    @property
+    def _in_part(self) -> bool:
+        """Whether it leaves before the shard's end."""
+        return self._end is not None and self._end != self.entry.version.length
 
     def _end_of(self, index: int) -> int:
         return self.chunk_reader.end_of(index, self._end)
@@ -348,7 +353,7 @@ class ShardReader:
                 self._parts.segment_reader.foresee(self.entry, ahead)
             elif (fetch := fetches.find(self.entry, ahead)) is not None:
                 fetches.hurry(self.entry, fetch, float(ahead - index))
-            elif not fetches.launch_ahead(self.entry, ahead, self.shard, float(ahead - index), self.reader):
+            elif not fetches.launch_ahead(self.entry, ahead, self.shard, float(ahead - index), self.reader, in_part=self._in_part):
                 return
             self._lease(ahead)
             self.asked_to = ahead

@@ -101,7 +101,10 @@ class VersionResolver:
             entry = self.versions.meant(shard.name, mac, elsewhere)
             if entry is None:
                 with suppress(CacheFull) if need < AHEAD else nullcontext():  # of an opening that was begun ahead of need: once more
-                    return await self._opened(shard, mac, job, want, head=head, mine=Urgency(need, need_at, reader))
+                    mine = Urgency(
+                        need, need_at, reader, in_part=want is not None and not (isinstance(want, ByteRange) and want.last is None)
+                    )
+                    return await self._opened(shard, mac, job, want, head=head, mine=mine)
                 continue
             proven = entry.access.may_read(mac, self.clock())
             if proven and (entry is compared or self.versions.is_fresh(entry, job)):
