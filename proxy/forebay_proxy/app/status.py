@@ -59,7 +59,7 @@ class TelemetryParts:
         counters = Counters()
         troubles = Troubles(clock, segment_bytes, lambda: counters.bypassed)
         parts = cls(
-            counters, PlanAdherence(), Metrics(version=VERSION), OriginBoard(clock), RecentErrors(time.time), troubles,
+            counters, PlanAdherence(), Metrics(version=VERSION), OriginBoard(clock), RecentErrors(clock, time.time), troubles,
             MeterBoard(events, clock), Lately(clock),
         )  # fmt: skip
         for part in (parts.counters, parts.adherence, parts.metrics, parts.board, parts.recent_errors, parts.lately):

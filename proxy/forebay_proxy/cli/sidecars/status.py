@@ -250,7 +250,9 @@ def _drawn(found: Table, width: int, height: int, order: int | None = None) -> l
     up = format_duration(found["uptime_s"])
     keys = "" if order is None else f"   q: quit, s: readers {_ORDERS[order % len(_ORDERS)][0]}"
     head = f"{found['state']}, up {up}, {found['url']}{keys}"
-    totals = [f"{name:<8}  {text}" for name, text in status_rows(found) if name in ("cache", "read", "errors", "trouble", "disk", "shared")]
+    totals = [
+        f"{name:<8}  {text}" for name, text in status_rows(found) if name in ("cache", "read", "errors", "trouble", "disk", "shared tier")
+    ]
     tables = list(zip(_TABLES, _tables(found, order or 0), strict=True))
     return watching.screen(found.get("verdict"), head, tables, totals, width, height)
 
