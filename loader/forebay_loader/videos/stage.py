@@ -29,6 +29,7 @@ def video(
     audio: Union[bool, int] = False,
     *,
     members: Union[str, Iterable[str]] = SUFFIXES,
+    source: Optional[str] = None,
     seed: int = 0,
     epoch: Any = None,
     threads: int = 1,
@@ -59,6 +60,9 @@ def video(
     - ``size``: None as coded, the shorter side, or (height, width), in pixels.
     - ``audio``: True for the sound at its own rate, a number for another one, in Hz.
     - ``members``: the suffix of what is a clip, or several.
+    - ``source``: the field of a sample that names its clip, in place of members: a URL or path as text, or a table as ``source_of`` takes
+      it; ``json.url`` is the ``url`` in the field ``json``. The field stays, and members stay as they are. A live stream has no frames by
+      number, and is refused.
     - ``seed``: a whole number. What a sampler draws is a function of seed, epoch, the sample's shard and key, and how often the pass
       came to them before: alike in any worker, anew in each epoch and at each visit.
     - ``epoch``: a whole number, or what is asked for one: a callable, or an object with ``value`` or ``get_value()``. Without it
@@ -87,7 +91,11 @@ def video(
     _check_limit(time_limit_s)
     if handler is not None and not callable(handler):
         raise TypeError(f"handler takes a function of an exception, such as wds.warn_and_continue; got {handler!r}")
-    asked = ClipArguments(_sampler(sampling), check_size(size), audio, _suffixes(members), seed, threads, time_limit_s, _metadata(metadata))
+    if source is not None and (not isinstance(source, str) or not source):
+        raise TypeError(f"source takes the name of a field of a sample, such as 'url'; got {source!r}")
+    asked = ClipArguments(
+        _sampler(sampling), check_size(size), audio, _suffixes(members), seed, threads, time_limit_s, _metadata(metadata), source or ""
+    )
     return ClipStage(asked, epoch, handler, replace_corrupt)
 
 
