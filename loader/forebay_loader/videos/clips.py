@@ -1,0 +1,167 @@
+"""``fb.Clips``: clips that lie in no shard, as a map-style data set; and of a live stream sample after sample, as its frames come."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import json
+import os
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Union
+
+from forebay_loader.base.argument_types import whole
+from forebay_loader.samples.indexed_shard import place
+from forebay_loader.videos.clip_field import shown_clip
+from forebay_loader.videos.clip_stage import ClipStage, Sample
+from forebay_loader.videos.sources.kinds import is_live
+from forebay_loader.videos.stage import video as made_stage
+from forebay_proxy.wire.urls.patterns import expand
+
+__all__ = ["Clips"]
+
+_LISTS = (".csv", ".json", ".jsonl")
+_KEPT = ("__key__", "__url__")
+Path = Union[str, "os.PathLike[str]"]
+
+
+class Clips(Sequence[Sample]):
+    """Loose clips as one sequence, in the order given. Pickles; nothing is open between two samples.
+
+    Example::
+
+        clips = fb.Clips("clips/*.mp4", video=fb.video("uniform(8)", size=224))
+        clips = fb.Clips([{"url": "s3://bucket/a.mp4", "label": 3}], video=fb.video("keyframes(8)"))
+        loader = DataLoader(clips, batch_size=16, shuffle=True, num_workers=8, collate_fn=list)
+
+    - ``clips``: a brace pattern of paths or URLs, a local glob, or the path of a .csv, .json or .jsonl file of rows, where relative paths
+      are relative to that file; or a list, whose entries are paths, URLs or rows. A row is a mapping with a ``url`` and whatever else is to
+      come with its sample.
+    - ``video``: ``fb.video(…)``. Its ``source`` names the field with the URL where that is not ``url``. With ``replace_corrupt`` the next
+      clip that can be decoded stands in for one that cannot, or is not there.
+
+    A sample is its row with ``frames``, ``mask``, ``video`` (and ``audio``), ``__key__``, its number unless the row has one, and
+    ``__url__``. No clip is looked at before it is asked for. Raises ``TypeError`` and ``ValueError`` for what is no list of clips, by the
+    number of the row, ``FileNotFoundError`` for a glob that finds nothing; while it is read what ``fb.video`` does, ``MissingVideo`` (a
+    ``fb.VideoError``) for a clip that is not there.
+    """
+
+    def __init__(self, clips: Union[Path, Iterable[Union[Path, Mapping[str, Any]]]], *, video: Any) -> None:
+        if not isinstance(video, ClipStage):
+            raise TypeError(f"video takes fb.video(…); got {video!r}")
+        self._video = video.by_field("url")
+        self._field = self._video.asked.source
+        listed = _listed(clips, self._field)
+        if not listed:
+            raise ValueError("the list of clips is empty")
+        self.rows = [_row(row, number, self._field) for number, row in enumerate(listed)]
+
+    def __repr__(self) -> str:
+        return f"<Clips {len(self)} of {self._video!r}>"
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[at] for at in range(*number.indices(len(self)))]
+        return self._video.by_number(self._sample, place(number, len(self)), len(self))
+
+    def _sample(self, number: int) -> Sample:
+        row = self.rows[number]
+        return {"__key__": str(number), "__url__": row[self._field], **row}
+
+    @staticmethod
+    def stream(url: Any, frames: int = 16, stride: int = 1, *, video: Any = None) -> Iterator[Sample]:
+        """Of a live stream or a camera, samples of ``frames`` frames that follow each other, each ``stride``-th, until the stream ends.
+
+        Where the stream ends within a sample, its last frame stands again, and ``mask`` is False there. ``__key__`` is the number of the
+        first frame, from 0 where the stream was opened; ``video`` says the size. Frames that come faster than they are taken wait at
+        the sender, or are lost, as the protocol has it.
+
+        - ``url``: as ``source_of`` takes it, a table of settings too.
+        - ``video``: ``fb.video(size=…, time_limit_s=…)``; it chooses no frames, and a stream has no sound.
+
+        Raises ``ValueError`` for what is no live stream; while it is read ``UnsupportedVideo`` where it cannot be opened or breaks off, and
+        ``VideoTimeout`` where no picture comes for ``time_limit_s``.
+        """
+        stage = made_stage() if video is None else video
+        if not isinstance(stage, ClipStage):
+            raise TypeError(f"video takes fb.video(…); got {video!r}")
+        if stage.asked.sampling is not None or stage.asked.audio:
+            raise ValueError("a stream has no sound, and its frames are chosen by frames= and stride=: fb.video(size=…, time_limit_s=…)")
+        frames, stride = whole("frames", frames, "a number from 1", 1), whole("stride", stride, "a number from 1", 1)
+        from forebay_loader.videos.clip_windows import live_source, windows  # noqa: PLC0415  # PyAV and numpy
+
+        return windows(live_source(url, stage.asked), shown_clip(url), frames, stride)
+
+
+def _listed(clips: Any, field: str) -> List[Any]:
+    if not isinstance(clips, (str, os.PathLike)):
+        if isinstance(clips, (bytes, Mapping)) or not isinstance(clips, Iterable):
+            raise TypeError(f"clips takes a path, a pattern, or a list of paths, URLs and rows; got {type(clips).__name__}")
+        return list(clips)
+    text = os.fspath(clips)
+    if "://" not in text and text.lower().endswith(_LISTS):
+        return _of_file(text, field)
+    if not isinstance(clips, str) or os.path.exists(text):
+        return [text]
+    return [found for one in expand(text) for found in _matches(one)]
+
+
+def _matches(text: str) -> List[str]:
+    if ":" in text.partition("/")[0] or not glob.has_magic(text):
+        return [text]
+    found = sorted(glob.glob(text, recursive=True))
+    if not found:
+        raise FileNotFoundError(f"no file matches {text!r}")
+    return found
+
+
+def _of_file(path: str, field: str) -> List[Any]:
+    """Rows of a file. Raises ``ValueError`` for one that is none of its kind."""
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        try:
+            if path.lower().endswith(".csv"):
+                table = csv.DictReader(file, strict=True)
+                if field not in (table.fieldnames or ()):
+                    raise ValueError(f"its first line has no column {field!r}; it has {table.fieldnames}")
+                rows: Any = list(table)
+            elif path.lower().endswith(".json"):
+                rows = json.load(file)
+            else:
+                rows = [json.loads(line) for line in file if line.strip()]
+        except (ValueError, csv.Error, RecursionError) as error:
+            raise ValueError(f"{path}: {error}") from error
+    if not isinstance(rows, list):
+        raise ValueError(f"{path}: it holds a {type(rows).__name__}, and a list of rows is wanted")
+    folder = os.path.dirname(path)
+    return [_beside(row, folder, field) for row in rows]
+
+
+def _beside(row: Any, folder: str, field: str) -> Any:
+    """A relative path is that of the file's folder."""
+    url = row.get(field) if isinstance(row, dict) else row
+    if not isinstance(url, str) or ":" in url.partition("/")[0]:
+        return row
+    url = os.path.join(folder, url) if url else url
+    return {**row, field: url} if isinstance(row, dict) else url
+
+
+def _row(row: Any, number: int, field: str) -> Dict[str, Any]:
+    """Raises ``TypeError`` and ``ValueError`` with the number of the row."""
+    found = dict(row) if isinstance(row, Mapping) else {field: row}
+    if field not in found:
+        raise ValueError(f"row {number} has no {field!r}; it has {', '.join(map(repr, found))}")
+    url = found[field] = os.fspath(found[field]) if isinstance(found[field], os.PathLike) else found[field]
+    if not isinstance(url, str):
+        raise TypeError(f"row {number}: {field!r} takes a path or a URL as text; got {type(url).__name__}")
+    if not url:
+        raise ValueError(f"row {number}: {field!r} is empty")
+    odd = [key for key in found if not isinstance(key, str) or (key in _KEPT and not isinstance(found[key], str))]
+    if odd:
+        raise TypeError(f"row {number}: the names of fields are texts, and so are __key__ and __url__; got {odd[0]!r}")
+    if is_live(url):
+        raise ValueError(
+            f"row {number}: {shown_clip(url)} is a live stream or a camera, of which no frame can be asked for by number: "
+            "fb.Clips.stream(url) gives its frames as they come"
+        )
+    return found
