@@ -6,8 +6,9 @@ import os
 from typing import Any, Dict, Mapping
 
 from forebay_loader.base.shown_text import shown_source
+from forebay_loader.videos.sources.kinds import scheme_of
 
-__all__ = ["clip_named_in", "keyed", "shown_clip", "url_of"]
+__all__ = ["clip_named_in", "keyed", "scanned_as", "shown_clip", "url_of"]
 
 
 def clip_named_in(sample: Mapping[str, Any], field: str) -> Any:
@@ -27,6 +28,12 @@ def url_of(value: Any) -> str:
     what = value.get("url") if isinstance(value, Mapping) else value
     found = os.fspath(what) if isinstance(what, (str, os.PathLike)) else ""
     return found if isinstance(found, str) else ""
+
+
+def scanned_as(value: Any) -> str:
+    """The URL by which ``forebay index --video`` scans it: of a path that of its file."""
+    text = url_of(value)
+    return text if scheme_of(text) != text else f"file://{os.path.abspath(text)}"
 
 
 def shown_clip(value: Any) -> str:

@@ -17,7 +17,7 @@ from forebay_loader.base.shown_text import shown_message, shown_shard
 from forebay_loader.meter.profile_ranges import profiled
 from forebay_loader.samples.indexed_shard import MemberBytes
 from forebay_loader.samples.shard_name import drawn_as, shard_name
-from forebay_loader.videos.clip_field import clip_named_in, shown_clip, url_of
+from forebay_loader.videos.clip_field import clip_named_in, scanned_as, shown_clip, url_of
 from forebay_loader.videos.clip_info import ClipInfo
 from forebay_loader.videos.clip_pass import ClipArguments, ClipPass, ClipVisit
 from forebay_loader.videos.decode.frame_size import Size
@@ -60,7 +60,7 @@ def decoded_sample(sample: Mapping[str, Any], wants: Callable[[str], bool], aske
     for suffix, value in clips.items():
         seed = sample_seed(asked.seed, visit.epoch, f"{drawn_as(sample)}.{suffix}", visit.again)
         if asked.source:
-            stem, known_as = "", clip_name(shard_name(url_of(value)))
+            stem, known_as = "", clip_name(shard_name(scanned_as(value)))
             with _named(shown_clip(value), "" if str(sample.get("__url__")) == url_of(value) else shard):
                 clip = _decoded(partial(named_source, value, asked), asked, visit.phase, seed, known_as)
         else:

@@ -120,6 +120,19 @@ def test_a_clip_that_is_harmed_between_two_epochs(clips: list[str], harm: Callab
     assert len(run(fb.video("uniform(2)", source="url", handler=lambda _: True), *clips)) == 3
 
 
+@pytest.mark.parametrize("how", [{}, {"moov_first": True}, {"fragmented": True}], ids=["moov last", "moov first", "fragmented"])
+@pytest.mark.parametrize("reached", ["file", "sidecar"])
+def test_a_clip_that_was_cut(how: dict[str, bool], reached: str, tmp_path: Path, proxy: FakeServer) -> None:
+    """Wherever, and by whatever way it comes: never a shorter clip."""
+    data = rendered(**how, audio="aac")
+    for share in (0.001, 0.1, 0.5, 0.9, 0.999):
+        cut = data[: int(len(data) * share)]
+        (tmp_path / "a.mp4").write_bytes(cut)
+        proxy.put("/s3/bucket/a.mp4", cut)
+        with pytest.raises(VideoError, match=r"/a\.mp4 in s3://bucket/list\.tar: "):
+            run(fb.video(source="url"), str(tmp_path / "a.mp4") if reached == "file" else "s3://bucket/a.mp4")
+
+
 def test_a_clip_that_changed_is_another(clips: list[str]) -> None:
     """Nothing of the epoch before is kept."""
     stage = fb.video("keyframes(1)", source="url")
