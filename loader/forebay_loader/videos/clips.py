@@ -40,8 +40,8 @@ class Clips(Sequence[Sample]):
 
     A sample is its row with ``frames``, ``mask``, ``video`` (and ``audio``), ``__key__``, its number unless the row has one, and
     ``__url__``. No clip is looked at before it is asked for. Raises ``TypeError`` and ``ValueError`` for what is no list of clips, by the
-    number of the row, ``FileNotFoundError`` for a glob that finds nothing; while it is read what ``fb.video`` does, ``MissingVideo`` (a
-    ``fb.VideoError``) for a clip that is not there.
+    number of the row; ``FileNotFoundError`` for a glob that finds nothing, ``IsADirectoryError`` for a folder; while it is read what
+    ``fb.video`` does, and ``MissingVideo`` (a ``fb.VideoError``) for a clip that is not there.
     """
 
     def __init__(self, clips: Union[Path, Iterable[Union[Path, Mapping[str, Any]]]], *, video: Any) -> None:
@@ -102,7 +102,9 @@ def _listed(clips: Any, field: str) -> List[Any]:
     text = os.fspath(clips)
     if "://" not in text and text.lower().endswith(_LISTS):
         return _of_file(text, field)
-    if not isinstance(clips, str) or os.path.exists(text):
+    if os.path.isdir(text):
+        raise IsADirectoryError(f"{text} is a directory: {os.path.join(text, '*.mp4')} names the clips in it")
+    if os.path.exists(text):
         return [text]
     return [found for one in expand(text) for found in _matches(one)]
 

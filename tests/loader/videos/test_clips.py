@@ -66,6 +66,9 @@ def test_patterns_and_globs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     Path("{0..9}[1].mp4").write_bytes(CLIP)
     assert urls(fb.Clips("{0..9}[1].mp4", video=STAGE)) == ["{0..9}[1].mp4"]
     assert urls(fb.Clips(["*.mp4", Path("a")], video=STAGE)) == ["*.mp4", "a"]
+    assert urls(fb.Clips(folder / "sub" / "*.mp4", video=STAGE)) == [str(folder / f"sub/{number}.mp4") for number in (4, 5)]
+    with pytest.raises(IsADirectoryError, match=r"sub is a directory: sub/\*\.mp4 names the clips in it"):
+        fb.Clips("sub", video=STAGE)
     with pytest.raises(FileNotFoundError, match=r"no file matches 'none/\*\.mp4'"):
         fb.Clips("none/*.mp4", video=STAGE)
 
