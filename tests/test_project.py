@@ -150,7 +150,7 @@ def test_changelog_names_the_version_or_unreleased() -> None:
     assert sections[0] == "Unreleased"
 
 
-@pytest.mark.parametrize("script", ["scripts/test", "scripts/demo", "scripts/release", ".ci/run"])
+@pytest.mark.parametrize("script", ["scripts/test", "scripts/demo", "scripts/docs", "scripts/release", ".ci/run"])
 def test_scripts_can_be_run(script: str) -> None:
     """Scripts are executable and stop at the first error."""
     path = ROOT / script

@@ -150,10 +150,18 @@ os.register_at_fork(after_in_child=COUNTS.reset)
 
 
 def counters() -> dict[str, int]:
-    """Counts of this process since it started: name -> events, or bytes for ``bytes_*``. Each DataLoader worker has its own; those of
-    ``fb.memo`` are with those of this process's workers, the ended ones too.
+    """What happened in this process since it started. It never raises.
 
-    Example: ``fb.counters()["fallback_total"]``, shards that lost their sidecar: the one to alarm on. Never raises.
+    Each DataLoader worker has counts of its own. Those of ``fb.memo`` contain this process's workers too, also those that have ended.
+
+    Returns:
+        Name of a count to its value: a number of events, or of bytes for names that begin with ``bytes_``.
+
+    Examples:
+        Shards that lost their sidecar. Alarm on this one:
+
+        >>> fb.counters()["fallback_total"]
+        0
     """
     found = COUNTS.snapshot()
     for name, count in ({} if _SHARED is None else _SHARED.of_workers()).items():

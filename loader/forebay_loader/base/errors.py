@@ -24,7 +24,7 @@ __all__ = [
 
 
 class LoaderError(OSError):
-    """Base of all. ``str()`` is the message alone, whatever is appended to ``args`` later."""
+    """Base of the errors of reading, an ``OSError``. ``str()`` is the message alone, also after webdataset has appended to ``args``."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__(text)
@@ -41,11 +41,11 @@ class LoaderError(OSError):
 
 
 class ProxyUnreachable(LoaderError):
-    """The sidecar is gone, or hangs beyond all patience, and nothing else gives these bytes, as for a bare ``s3://`` URL."""
+    """The sidecar is gone, or has hung for too long, and there is no other way to these bytes, as for an ``s3://`` URL."""
 
 
 class ShardReadError(LoaderError):
-    """A shard cannot be read: refused, absent, or cut short by every way there is. ``status`` is the HTTP status, 0 without one."""
+    """A shard cannot be read: it is refused, absent, or cut short on every way to it. ``status`` is the HTTP status, 0 without one."""
 
     def __init__(self, text: str = "", status: int = 0) -> None:
         super().__init__(text)
@@ -69,22 +69,25 @@ def check_descriptors(shard: str, error: Optional[BaseException]) -> None:
 
 
 class ShardChanged(ShardReadError):
-    """The shard holds other bytes now than when reading it began; what was delivered cannot be continued."""
+    """The shard was replaced while it was read, so the rest does not belong to the samples that were yielded."""
 
 
 class StepsError(RuntimeError):
-    """The ranks cannot take the same number of steps: no agreement, a rank that failed, or a rank that is missing. Not an ``OSError``: no
-    handler of webdataset's may pass it over."""
+    """The ranks cannot take the same number of steps: they do not agree, or one has failed or is missing. It is no ``OSError``, so that no
+    handler of webdataset's can skip it.
+    """
 
 
 class NotResumable(RuntimeError):
-    """Nobody can tell where this pipeline stands, so it has no exact state: says which part of it that is, and what resumes all the same.
-    Not an ``OSError``: no handler of webdataset's may pass it over."""
+    """This pipeline has no exact state. The text names the stage that prevents it, and what can be resumed. It is no ``OSError``, so that
+    no handler of webdataset's can skip it.
+    """
 
 
 class TooManySkips(RuntimeError):
-    """Handlers passed over more than ``max_skipped`` or ``max_consecutive_skips`` allow. Says how many, the limit, the last three and the
-    file that lists all. Not an ``OSError``, and never handed to a handler. ``str()`` is the message alone, as of ``LoaderError``."""
+    """Handlers skipped more than ``max_skipped`` or ``max_consecutive_skips`` allow. The text has the number, the limit, the last three
+    skips and the file that lists all. It is no ``OSError`` and no handler gets it. ``str()`` is the message alone.
+    """
 
     def __init__(self, text: str = "") -> None:
         super().__init__(text)

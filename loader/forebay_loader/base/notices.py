@@ -66,7 +66,7 @@ def _takes_turn(interval_s: float) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         found = os.fstat(descriptor)
-        if found.st_size and time.time() - found.st_mtime < interval_s:
+        if found.st_size and abs(time.time() - found.st_mtime) < interval_s:  # the clock may have been set back
             return False
         os.pwrite(descriptor, b"\n", 0)  # one byte marks the stamp as used: a file just made has a fresh time stamp too
         os.utime(descriptor)

@@ -9,24 +9,31 @@ __all__ = ["DEFAULT_LIMITS", "Limits"]
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a reader waits for what. Seconds, all of them, so that a worker stays well inside the 600 s of NCCL's watchdog.
+    """How long a reader waits for what, in seconds. All are well below the 600 s of NCCL's watchdog. It cannot be changed:
+    ``dataclasses.replace`` makes another one.
 
-    Example: ``fb.WebDataset(urls, limits=fb.Limits(resume_s=300))`` for a sidecar whose node takes five minutes to come back.
+    Args:
+        resume_s: How long a broken stream asks the sidecar again before it continues at the origin. It also limits a new opening if there
+            is no other way to the shard, and the wait for a hanging sidecar if the origin has refused the shard.
+        tell_s: How long trouble lasts before a log line says that a shard is waited for.
+        open_s: How long a new opening waits for a sidecar that is gone, if there is another way to the shard.
+        connect_s: For a connection to the sidecar, which is on this machine.
+        look_s: After this long without a first answer, ask whether the sidecar still runs. Wait on only if it does.
+        silence_s: After this long without a byte inside a shard, ask the same.
+        patience_s: How long a running sidecar may be silent. It works through trouble of the origin for 300 s itself. It also limits the
+            wait for a hanging sidecar if there is no other way to the shard.
+        direct_silence_s: How long an origin that is asked directly may be silent.
+        pause_s: The first pause between two tries. Each pause is twice as long as the one before.
+        longest_pause_s: The longest pause between two tries.
+        jitter_s: The longest random pause before a direct opening, so that the workers of a node do not all come at once.
 
-    - ``resume_s``: how long a broken stream asks the sidecar again before it goes on at the origin; and a new opening, where no other way
-      leads to the shard. So long one that hangs is waited for where the origin itself has refused the shard.
-    - ``tell_s``: of trouble before a person is told that a shard is waited for.
-    - ``open_s``: how long a new opening waits for a sidecar that is gone, where there is another way.
-    - ``connect_s``: for a connection to the sidecar, which is on this machine.
-    - ``look_s``: no first answer for so long: ask the sidecar whether it turns at all, and wait on only if it does.
-    - ``silence_s``: no byte for so long inside a shard: the same question.
-    - ``patience_s``: silence of a sidecar that turns; it rides out trouble of the origin for 300 s itself. Also of one that hangs, where no
-      other way leads to the shard.
-    - ``direct_silence_s``: no byte from an origin that is asked directly.
-    - ``pause_s``, ``longest_pause_s``: first pause between two tries, doubling up to the longest.
-    - ``jitter_s``: at most, before a direct opening, so that the workers of a node do not all come at once.
+    Raises:
+        TypeError: A name is not one of these.
 
-    Raises ``TypeError`` for another name. It cannot be changed; ``dataclasses.replace`` makes another one.
+    Examples:
+        A node whose sidecar takes five minutes to come back:
+
+        >>> dataset = fb.WebDataset(urls, limits=fb.Limits(resume_s=300))
     """
 
     resume_s: float = 60.0  # a restarted sidecar loads its index in seconds; a rescheduled one in under a minute

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Generic, Iterator, NamedTuple, Optional, TypeVar
+from typing import Generic, Iterator, Literal, NamedTuple, Optional, TypeVar
 
 from forebay_loader.base.argument_types import whole
 
@@ -55,8 +55,8 @@ class BatchBudget:
     max_frames: Optional[int] = None
     max_tokens: Optional[int] = None
     buckets: tuple[int, ...] = ()
-    pad_to: Optional[str] = "longest"
-    oversize: str = "alone"
+    pad_to: Optional[Literal["longest", "edge"]] = "longest"
+    oversize: Literal["alone", "raise"] = "alone"
 
     def __post_init__(self) -> None:
         limits = ("max_samples", "max_bytes", "max_frames", "max_tokens")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from itertools import chain
-from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Iterable, Iterator, Literal, Mapping, Optional, Sequence, Union
 
 from forebay_loader.batches.batch_budget import BatchBudget, BudgetBuckets
 from forebay_loader.batches.pad import PadCollation
@@ -27,33 +27,45 @@ def batched(
     max_tokens: Optional[int] = None,
     buckets: Sequence[int] = (),
     length: Union[Length, Mapping[str, Length], None] = None,
-    pad_to: Optional[str] = "longest",
-    oversize: str = "alone",
+    pad_to: Optional[Literal["longest", "edge"]] = "longest",
+    oversize: Literal["alone", "raise"] = "alone",
     collate: Optional[Collate] = _WEBDATASET,
     partial: bool = True,
 ) -> BudgetStage:
-    """Batches of as many samples as a budget allows, of like lengths, as a stage for ``.compose`` and ``wds.DataPipeline``.
+    """A stage that makes batches of as many samples as a budget allows, of similar length. For ``.compose`` and ``wds.DataPipeline``.
 
-    Example::
+    The same samples in the same order give the same batches. Samples of a bucket keep their order. No batch is over the budget, except one
+    sample that alone is. When the data set ends, the stage yields the incomplete batches. Ranks may get different numbers of batches:
+    ``fb.WebLoader`` lets them vote.
 
-        dataset = fb.WebDataset(urls).decode().compose(
-            fb.batched(max_tokens=16384, buckets=(128, 256, 512), length="tokens.npy", collate=fb.padded("tokens.npy")))
+    Args:
+        max_samples: The most samples of a batch. At least one of the four limits must be given.
+        max_bytes: The most bytes of a batch, counted from the sample's members in memory.
+        max_frames: The most frames of a batch.
+        max_tokens: The most tokens of a batch.
+        buckets: Lengths in ascending order. A batch has samples whose lengths lie between the same two. Longer samples have a bucket of
+            their own.
+        length: The field that counts (its number, its first axis, or its length), or a function of the sample. It counts tokens, or frames
+            if ``max_tokens`` is not given. ``{"tokens": …, "frames": …, "bytes": …}`` names each. The default for frames is the field
+            ``frames``, which ``fb.video`` makes.
+        pad_to: Tokens and frames are counted as padded to the ``"longest"`` sample of the batch, or to the ``"edge"`` of the bucket. None
+            counts no padding.
+        oversize: A sample that alone is over the budget: ``"alone"`` makes it a batch, ``"raise"`` raises.
+        collate: Gets a list of samples and returns the batch. The default is webdataset's. None yields the list.
+        partial: False drops the samples that still wait when the data set ends.
 
-    The same samples in the same order give the same batches. Within a bucket samples keep their order; no batch is over the budget, but
-    for a single sample that alone is; at the end of a pass all that waits is given.
+    Returns:
+        The stage.
 
-    - ``max_samples``, ``max_bytes``, ``max_frames``, ``max_tokens``: of one batch; at least one of them. Bytes are those of the sample's
-      members as they are in memory.
-    - ``buckets``: lengths that ascend: a sample shares its batch with samples between the same two. Longer ones have a bucket of their own.
-    - ``length``: the field that counts (its number, its first axis, its length), or a function of the sample. It counts tokens, or frames
-      where no ``max_tokens`` is given (``frames``, as of ``fb.video``, without it); ``{"tokens": …, "frames": …, "bytes": …}`` says each.
-    - ``pad_to``: tokens and frames are counted as padded to the "longest" of their batch, or the bucket's "edge"; None counts no padding.
-    - ``oversize``: what becomes of a sample that alone is over the budget: "alone" makes it a batch, "raise" an error.
-    - ``collate``: gets a list of samples, gives the batch; webdataset's own without it, None leaves the list.
-    - ``partial``: False leaves out what still waits at the end of a pass.
+    Raises:
+        TypeError: An argument has the wrong kind.
+        ValueError: An argument has a value that cannot be. While it is read: a sample cannot be counted, or is over the budget; the text
+            names it.
 
-    Raises ``TypeError`` and ``ValueError`` for arguments; while it is read ``ValueError`` for a sample that cannot be counted, or that is
-    over the budget, which it names. Ranks may get different numbers of batches: ``fb.WebLoader`` has them vote.
+    Examples:
+        >>> dataset = fb.WebDataset(urls).compose(fb.batched(max_bytes=10_000))
+        >>> [len(batch["txt"]) for batch in dataset]
+        [3, 3, 3, 3, 3]
     """
     if collate is not None and not callable(collate):
         raise TypeError(f"collate takes a function of a list of samples, or None; got {collate!r}")

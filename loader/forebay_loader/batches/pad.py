@@ -17,21 +17,29 @@ Field = Union[str, int]
 def padded(*fields: Field, value: Any = 0, edges: Sequence[int] = ()) -> PadCollation:
     """A function that makes a batch of samples whose ``fields`` differ in length, for ``collate=`` and webdataset's ``collation_fn=``.
 
-    Example::
+    Each field is padded at the end of its first axis: B x L x … as a numpy array, or as a tensor of torch if its values are tensors. The
+    mask is B x L bool, True for real values. It is ``tokens_mask`` for a dictionary's field ``tokens``; for tuples the masks follow at the
+    end, in the order of ``fields``. numpy chooses a dtype that holds the values of all samples. webdataset collates all other fields.
 
-        stage = fb.batched(max_tokens=8192, length="tokens", collate=fb.padded("tokens", value=50256))
+    Args:
+        *fields: Names in a dictionary, or places in a tuple.
+        value: The value that fills, or a dictionary of values by field. Fields that it leaves out are filled with 0.
+        edges: L is the smallest of these that the longest sample fits into, so that there are few shapes. Beyond the last one L is the
+            length of the longest sample.
 
-    Each field is padded along its first axis, behind what is there: a B x L x … array of numpy, or tensor of torch where its values are
-    tensors. Beside it stands its mask, B x L bool, True where a value is real: ``tokens_mask`` of a dict's field ``tokens``; of tuples the
-    masks follow at the end, in the order of ``fields``. The array has a dtype that holds the values of all samples, as numpy chooses it.
-    All other fields are as webdataset collates them.
+    Returns:
+        The function. It gets a list of samples and returns the batch.
 
-    - ``fields``: names in a dict, places in a tuple.
-    - ``value``: what fills, or a dict of it by field; what it leaves out is filled with 0.
-    - ``edges``: L is the first of these that the longest fits into, so that there are few shapes; beyond the last it is the longest.
+    Raises:
+        TypeError: An argument has the wrong kind.
+        ValueError: An argument has a value that cannot be. When it is called: samples lack the field, differ in other axes, have a field
+            with the mask's name, or have a dtype that cannot hold ``value``.
 
-    Raises ``TypeError`` and ``ValueError`` for arguments, ``ValueError`` for samples that do not have the field, that differ in other axes,
-    that have a field called as the mask, or whose dtype cannot hold ``value``.
+    Examples:
+        >>> collate = fb.padded("tokens", value=50256)
+        >>> batch = collate([{"tokens": numpy.array([1, 2, 3])}, {"tokens": numpy.array([4])}])
+        >>> batch["tokens"].tolist(), batch["tokens_mask"].tolist()
+        ([[1, 2, 3], [4, 50256, 50256]], [[True, True, True], [True, False, False]])
     """
     for field in fields:
         if not isinstance(field, (str, int)):

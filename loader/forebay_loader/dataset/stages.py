@@ -12,7 +12,7 @@ import time
 import weakref
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Any, Callable, Iterable, Iterator, Optional, Sequence
+from typing import Any, Callable, Iterable, Iterator, Literal, Optional, Sequence
 
 from forebay_loader.base.argument_types import check_reading
 from forebay_loader.base.counters import COUNTS
@@ -22,7 +22,7 @@ from forebay_loader.identity.reader_name import ensure_job
 from forebay_loader.meter.profile_ranges import ranged
 from forebay_loader.meter.skips.recorded_handler import Handler, Place, RecordedHandler, asked
 from forebay_loader.meter.skips.skip_pass import SkipPass, current, lone_pass
-from forebay_loader.plan.ahead import Ahead
+from forebay_loader.plan.ahead import Ahead, Epoch
 from forebay_loader.resume.begun_shards import ITEM, BegunShards, version_of
 from forebay_loader.resume.cursor import Cursor, cursor_here
 from forebay_loader.samples.index_client import source_in
@@ -78,28 +78,42 @@ def tarfile_to_samples(
     select_files: Optional[Callable[[str], bool]] = None,
     rename_files: Optional[Callable[[str], str]] = None,
     *,
-    on_tar_fault: str = "raise",
+    on_tar_fault: Literal["raise", "warn"] = "raise",
     ahead: Optional[int] = None,
     set: Optional[str] = None,
-    epoch: Any = None,
+    epoch: Epoch = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> TarSamples:
     """``wds.tarfile_to_samples(…)`` for a ``wds.DataPipeline``: shards come through the sidecar and are announced ahead.
 
-    Example::
+    Args:
+        handler: Gets each exception of opening, reading and grouping. If it returns True, the worker goes on with the next shard. None
+            raises the exception.
+        select_files: Gets a member's name and says whether it is wanted.
+        rename_files: Gets a member's name and returns another.
+        on_tar_fault: What happens at a tar without its end marker, with data after it, or with an unreadable header. ``"raise"`` raises
+            ``fb.TarFault``; ``"warn"`` reads on in silence as webdataset does, with one notice.
+        ahead: How many coming shards to announce, as ``k`` of ``fb.ahead``.
+        set: The pattern that all shards belong to, as in ``fb.ahead``.
+        epoch: As in ``fb.ahead``.
+        limits: How long a worker waits for what, in seconds.
 
-        wds.DataPipeline(wds.SimpleShardList(urls), wds.split_by_node, wds.split_by_worker, fb.tarfile_to_samples(), wds.decode("pil"))
+    Returns:
+        The stage. It takes dictionaries with ``url`` and yields samples: dictionaries with ``__key__``, ``__url__`` and a bytes value for
+        each member.
 
-    - ``handler``: gets each exception, at opening, reading and grouping; True goes on with the next shard, None raises it.
-    - ``select_files``: gets a member's name, says whether it is wanted.
-    - ``rename_files``: gets a member's name, gives another.
-    - ``on_tar_fault``: what becomes of a tar without its end marker, with data behind it, or with an unreadable header, all of which
-      webdataset passes over in silence: "raise", or "warn" to read on as it does.
-    - ``ahead``, ``set``, ``epoch``: ``k`` and the others of ``fb.ahead``.
-    - ``limits``: how long to wait for what, a ``fb.Limits``.
+    Raises:
+        TypeError: An argument has the wrong kind.
+        ValueError: An argument has a value that cannot be.
+        fb.ProxyUnreachable: While it is read: no sidecar, and no other way to the shard.
+        fb.ShardReadError: While it is read: a shard is absent or refused.
+        fb.ShardChanged: While it is read: a shard was replaced.
+        fb.TarFault: While it is read: a shard is no whole tar.
 
-    Raises ``TypeError`` and ``ValueError`` for arguments; while it is read ``fb.ProxyUnreachable``, ``fb.ShardReadError``,
-    ``fb.ShardChanged`` and ``fb.TarFault``.
+    Examples:
+        >>> pipeline = wds.DataPipeline(wds.SimpleShardList(urls), wds.split_by_worker, fb.tarfile_to_samples(), wds.decode())
+        >>> len(list(pipeline))
+        15
     """
     check_reading(handler, select_files, rename_files, limits)
     ensure_job()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from itertools import islice
-from typing import Any, Callable, Iterator, Mapping, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Literal, Mapping, Optional, Sequence, Tuple, Union
 
 from webdataset import compat, shardlists
 from webdataset.filters import batched
@@ -36,7 +36,7 @@ from forebay_loader.meter.skips.recorded_handler import Handler
 from forebay_loader.meter.skips.skip_pass import current, dataset_pass, making
 from forebay_loader.meter.skips.stock_stages import recorded_stage
 from forebay_loader.meter.stalls import install
-from forebay_loader.plan.ahead import Ahead
+from forebay_loader.plan.ahead import Ahead, Epoch
 from forebay_loader.plan.epochs import Epochs
 from forebay_loader.plan.plan_client import set_of, told_epoch
 from forebay_loader.resume.cursor import Cursor, Taken, cursor_here, putting_together
@@ -44,6 +44,12 @@ from forebay_loader.resume.known_stages import kept_stage, share_of
 from forebay_loader.resume.state_parts import sealed
 from forebay_loader.stream.webdataset_openers import tell_unused
 from forebay_loader.videos.torch_video import torch_video
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.utils.data import IterableDataset
+
+    Splitter = Callable[[Iterator[Any]], Iterator[Any]]  # of all shards those that this rank or worker reads
 
 __all__ = ["WebDataset"]
 
@@ -53,79 +59,88 @@ _STAGES = (FairShare, NodeSplit, SampleShuffle, ShardList, TarSamples, WorkerSpl
 class WebDataset(compat.WebDataset):
     """``wds.WebDataset(urls, …)`` whose shards come through the sidecar. Samples keep the original ``__url__``.
 
-    Example::
+    Args:
+        urls: A brace pattern, several patterns joined by ``::``, a list of URLs or ``pipe:`` commands, an ``IterableDataset`` of them, or
+            a yaml file.
+        handler: Gets each exception of opening, reading and grouping. If it returns True, the worker goes on with the next shard. None and
+            the default raise the exception.
+        *positional: The arguments that follow in the installed webdataset, in its order.
+        mode: ``"resampled"`` means ``resampled=True``. Otherwise it says how webdataset 1.x treats empty lists.
+        resampled: Draw shards with replacement, without end, by ``seed``.
+        repeat: Not used, as in webdataset. ``.repeat()`` is the stage.
+        shardshuffle: True or a number above 0 permutes all shards before they are split, differently in each epoch. In webdataset it is the
+            size of a buffer after the split. None, False and 0 keep the order of the list.
+        cache_size: Not used. The sidecar has the one copy.
+        cache_dir: Not used, as ``cache_size``.
+        url_to_name: Not used. It names webdataset's own copies.
+        detshuffle: Use webdataset's deterministic buffer after the split, of ``shardshuffle`` shards.
+        nodesplitter: Chooses a rank's shards, such as ``wds.split_by_node``. ``iter`` reads all shards on each rank. With the default, more
+            than one rank is an error.
+        workersplitter: Chooses a worker's shards. None gives every worker all shards of the rank.
+        select_files: Gets a member's name and says whether it is wanted. The sidecar fetches the whole shard all the same.
+        rename_files: Gets a member's name and returns another.
+        empty_check: If True, a rank without shards and shards without samples raise. False makes it a notice.
+        verbose: Not used, as in webdataset.
+        seed: A whole number. The default is ``WDS_SEED``, else 0. Orders depend only on the seed, the epoch and the list of shards.
+        data_parallel: ``(rank, size)``, if neither the environment nor the default process group says it.
+        group: The process group whose ranks share the data.
+        on_tar_fault: What happens at a tar without its end marker, with data after it, or with an unreadable header. ``"raise"`` raises
+            ``fb.TarFault``; ``"warn"`` reads on as webdataset does.
+        epoch: A whole number, a callable, or an object with ``value`` or ``get_value()``. It is asked when an iteration begins. Without it
+            the data set counts its iterations.
+        ahead: How many coming shards a worker announces to the sidecar; 0 for none. The default is ``FOREBAY_AHEAD``, else 16.
+        limits: How long a worker waits for what, in seconds.
+        max_skipped: How much handlers may skip in an epoch of one worker: a number of samples and of shards, or a share such as 0.001.
+            The default is ``FOREBAY_MAX_SKIPPED``, else no limit.
+        max_consecutive_skips: How many skips in a row one stage may have. The default is ``FOREBAY_MAX_CONSECUTIVE_SKIPS``, else 1000 if
+            ``max_skipped`` is given.
+        resume: ``"exact"`` continues at the next sample. ``"replay"`` reads an epoch again up to the state. docs/resume.md has what each
+            needs.
 
-        dataset = fb.WebDataset("s3://bucket/train-{000000..000999}.tar", shardshuffle=True).shuffle(1000).decode("pil")
+    Raises:
+        TypeError: An argument has the wrong kind.
+        ValueError: An argument has a value that cannot be, or the list of shards is empty.
+        fb.ProxyUnreachable: While it is read: no sidecar was ever named, or it is gone and there is no other way to the shard.
+        fb.ShardReadError: While it is read: a shard is absent or refused.
+        fb.ShardChanged: While it is read: a shard was replaced.
+        fb.TarFault: While it is read: a shard is no whole tar.
+        fb.TooManySkips: While it is read: handlers skipped more than the limits allow.
 
-    Arguments, webdataset's first (docs/loader.md has each beside webdataset's own):
-
-    - ``urls``: a brace pattern, several joined by ``::``, a list of URLs or ``pipe:`` commands, an ``IterableDataset`` of them, or a yaml
-      file.
-    - ``handler``: gets each exception, at opening, reading and grouping; True goes on with the next shard. None and the default raise it.
-    - ``positional``: what follows in the installed version, in its order.
-    - ``mode``: ``"resampled"`` is ``resampled=True``; else how 1.x empties a folder.
-    - ``resampled``: draw shards with replacement, without end, by ``seed``.
-    - ``repeat``: not used, as in webdataset; ``.repeat()`` is the stage.
-    - ``shardshuffle``: True or a number above 0 permutes all shards before they are split, anew each epoch: unlike webdataset, where it is
-      the size of a buffer behind the split. None, False and 0 leave the list's order.
-    - ``cache_size``, ``cache_dir``: not used; the sidecar has the one copy.
-    - ``url_to_name``: not used; it names webdataset's own copies.
-    - ``detshuffle``: webdataset's own deterministic buffer behind the split, of ``shardshuffle`` shards.
-    - ``nodesplitter``: a rank's share, such as ``wds.split_by_node``; without it more than one rank is an error; ``iter`` reads all on
-      each.
-    - ``workersplitter``: a worker's share; None leaves every worker all of the rank's shards.
-    - ``select_files``: gets a member's name, says whether it is wanted. The shard is fetched whole all the same.
-    - ``rename_files``: gets a member's name, gives another.
-    - ``empty_check``: a rank without shards, or shards without samples, raise; False makes it a notice.
-    - ``verbose``: not used, as in webdataset.
-    - ``seed``: a number; ``WDS_SEED`` or 0 without. Orders are a function of seed, epoch and the list of shards.
-    - ``data_parallel``: ``(rank, size)``, where the environment and the default process group do not say it.
-    - ``group``: the process group whose ranks share the data.
-    - ``on_tar_fault``: "raise", or "warn" to read on as webdataset does, at a tar without its end marker, with data behind it, or with an
-      unreadable header.
-    - ``epoch``: a whole number, or what is asked for one when an iteration begins: a callable, or an object with ``value`` or
-      ``get_value()``. Without it iterations are counted.
-    - ``ahead``: how many coming shards to announce; ``FOREBAY_AHEAD`` or 16 without, 0 for none.
-    - ``limits``: how long to wait for what, a ``fb.Limits``.
-    - ``max_skipped``: how much handlers may pass over in an epoch of each worker: a number, or a share such as 0.001 of its samples, and
-      of its shards; ``FOREBAY_MAX_SKIPPED`` or any without.
-    - ``max_consecutive_skips``: how much one stage may in a row, a number; ``FOREBAY_MAX_CONSECUTIVE_SKIPS``, or 1000 with ``max_skipped``.
-    - ``resume``: "exact", or "replay" to run an epoch again up to where a state was taken; docs/resume.md has what each asks for.
-
-    Raises ``TypeError`` and ``ValueError`` for arguments and empty lists here; while it is read ``fb.ProxyUnreachable`` (no sidecar was
-    ever named), ``fb.ShardReadError``, ``fb.ShardChanged`` and ``fb.TarFault``, each naming the shard and the next step, and
-    ``fb.TooManySkips``.
+    Examples:
+        >>> dataset = fb.WebDataset("s3://bucket/train-{000000..000002}.tar", shardshuffle=True).shuffle(1000).decode("pil")
+        >>> sorted(next(iter(dataset)))
+        ['__key__', '__url__', 'bin', 'txt']
     """
 
     def __init__(
         self,
-        urls: Any,
+        urls: Union[str, Sequence[str], IterableDataset[Any]],
         handler: Optional[Handler] = reraise_exception,
         *positional: Any,  # what follows in the installed version
         mode: Optional[str] = None,
         resampled: bool = False,
         repeat: bool = False,
-        shardshuffle: Any = None,
+        shardshuffle: Union[bool, float, None] = None,
         cache_size: int = -1,
         cache_dir: Optional[str] = None,
         url_to_name: Optional[Callable[[str], str]] = None,
         detshuffle: bool = False,
-        nodesplitter: Any = shardlists.single_node_only,
-        workersplitter: Any = shardlists.split_by_worker,
+        nodesplitter: Optional[Splitter] = shardlists.single_node_only,
+        workersplitter: Optional[Splitter] = shardlists.split_by_worker,
         select_files: Optional[Callable[[str], bool]] = None,
         rename_files: Optional[Callable[[str], str]] = None,
         empty_check: bool = True,
         verbose: bool = False,
         seed: Optional[int] = None,
-        data_parallel: Optional[tuple[int, int]] = None,
-        group: Any = None,
-        on_tar_fault: str = "raise",
-        epoch: Any = None,
+        data_parallel: Optional[Tuple[int, int]] = None,
+        group: Optional[ProcessGroup] = None,
+        on_tar_fault: Literal["raise", "warn"] = "raise",
+        epoch: Epoch = None,
         ahead: Optional[int] = None,
         limits: Limits = DEFAULT_LIMITS,
         max_skipped: Union[int, float, None] = None,
         max_consecutive_skips: Optional[int] = None,
-        resume: str = "exact",
+        resume: Literal["exact", "replay"] = "exact",
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "positional", "__class__")}
         DataPipeline.__init__(self)

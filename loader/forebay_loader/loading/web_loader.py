@@ -11,7 +11,7 @@ import sys
 import weakref
 from collections.abc import Mapping as MappingABC
 from types import SimpleNamespace
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Literal, Mapping, Optional, Sequence, Union
 
 from torch.utils.data import DataLoader, IterableDataset
 from webdataset.pipeline import DataPipeline
@@ -35,6 +35,10 @@ from forebay_loader.meter.profile_ranges import RangedStages
 from forebay_loader.meter.stalls import around, install, loader_totals
 from forebay_loader.meter.totals import StallTotals
 from forebay_loader.samples.index_client import counts_of
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.utils.data import Dataset
 
 __all__ = ["LoaderArguments", "WebLoader"]
 
@@ -86,39 +90,46 @@ TIMEOUT_S = 1800.0  # what torch gives a gloo group: longer than any checkpoint 
 
 
 class WebLoader(RangedStages, ResumableLoader):
-    """``wds.WebLoader(dataset, …)``: torch's ``DataLoader`` with fluent stages, whose ranks take equally many steps.
+    """``wds.WebLoader(dataset, …)``: torch's ``DataLoader`` with webdataset's stages, whose ranks take equally many steps.
 
-    Example::
+    Args:
+        dataset: What is loaded. The loader shares out the samples of an ``fb.WebDataset`` evenly, and lets the ranks vote on others.
+        *positional: Arguments of torch's ``DataLoader``.
+        equal_steps: ``"auto"``; True lets ranks vote even if nothing seems to need it; False turns it off.
+        batches_per_epoch: Give exactly this many batches, as ``with_epoch(n)``.
+        tail: ``"repeat"`` or ``"drop"`` the samples that cannot be shared out evenly. None repeats if samples are counted, and drops if
+            ranks vote.
+        group: The ranks that take steps together, if not all.
+        counts: How many samples each shard has: a table by URL or file name, or a function that gets a list of URLs.
+        steps_timeout_s: How long a rank waits for the others, in seconds.
+        batch_ladder: Batch sizes such as ``(32, 64, 128)``, your own first. The loader chooses among them by the time that steps take, the
+            same on all ranks. ``loader.ladder`` decides. None keeps your size.
+        on_batch_size: Gets each new batch size before its first batch, on every rank. Set the learning rate there.
+        batch_ladder_steps: Number of steps between two decisions on the batch size.
+        snapshot_every: Number of batches after which a worker says where it stands, for ``state_dict``. A resume reads later batches again.
+            0 keeps no state.
+        **how: Arguments of torch's ``DataLoader``.
 
-        loader = fb.WebLoader(fb.WebDataset(urls, nodesplitter=wds.split_by_node).batched(64), batch_size=None, num_workers=8)
+    Raises:
+        TypeError: An argument has the wrong kind.
+        ValueError: An argument has a value that cannot be.
+        fb.StepsError: While it is read: ranks do not agree in time, or read different data.
 
-    - ``dataset``: what is loaded; ``fb.WebDataset`` can share out samples evenly, others are voted on.
-    - ``positional``, ``how``: the arguments of torch's ``DataLoader``.
-    - ``equal_steps``: "auto", True (vote also where nothing seems to need it) or False.
-    - ``batches_per_epoch``: exactly so many, as ``with_epoch(n)``.
-    - ``tail``: "repeat" or "drop" what cannot be shared out evenly; None repeats where samples are counted, and drops where ranks vote.
-    - ``group``: the ranks that take steps together, if not all.
-    - ``counts``: how many samples each shard has, by URL or file name, or a function that is asked for a list of URLs.
-    - ``steps_timeout_s``: how long a rank waits for the others, in seconds.
-    - ``batch_ladder``: batch sizes such as ``(32, 64, 128)``, your own first, of which the loader chooses by what steps take, one for all
-      ranks; ``ladder`` is what it decides with. Off without it.
-    - ``on_batch_size``: gets each new size before its first batch, on every rank: the place to set the learning rate.
-    - ``batch_ladder_steps``: after how many steps it is decided again.
-    - ``snapshot_every``: after how many batches a worker says where it stands, for ``state_dict``; what came since is read again on resume.
-      0 keeps no state.
-
-    Raises ``TypeError`` and ``ValueError`` for arguments, ``fb.StepsError`` while it is read, where ranks do not agree in time or read
-    different things.
+    Examples:
+        >>> dataset = fb.WebDataset("s3://bucket/train-{000000..000002}.tar").to_tuple("txt").batched(4)
+        >>> loader = fb.WebLoader(dataset, batch_size=None, num_workers=0)
+        >>> sum(len(texts) for (texts,) in loader)
+        15
     """
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Union[Dataset[Any], DataPipeline],
         *positional: Any,
-        equal_steps: Union[str, bool] = "auto",
+        equal_steps: Union[Literal["auto"], bool] = "auto",
         batches_per_epoch: Optional[int] = None,
-        tail: Optional[str] = None,
-        group: Any = None,
+        tail: Optional[Literal["repeat", "drop"]] = None,
+        group: Optional[ProcessGroup] = None,
         counts: Optional[Union[ShareCounts, Mapping[str, int]]] = None,
         steps_timeout_s: float = TIMEOUT_S,
         batch_ladder: Optional[Sequence[int]] = None,

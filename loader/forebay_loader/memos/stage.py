@@ -7,7 +7,7 @@ import os
 import re
 from dataclasses import dataclass
 from multiprocessing import parent_process
-from typing import Any, Callable, List, Sequence, Union
+from typing import Any, Callable, List, Literal, Sequence, Union
 
 from forebay_loader.base.counters import share_memo_counts
 from forebay_loader.base.notices import notice_once
@@ -26,45 +26,51 @@ EDITS = (
 
 def memo(
     *,
-    store: str = "lmdb",
+    store: Literal["lmdb", "npz", "hdf5"] = "lmdb",
     folder: Union[str, "os.PathLike[str]", None] = None,
     size: Union[str, int] = "20GB",
     key: Union[str, Sequence[str], Callable[[Any], Any], None] = None,
     version: Union[str, int, None] = None,
-    random: str = "refuse",
+    random: Literal["refuse", "keep"] = "refuse",
 ) -> "MemoAsked":
-    """Keep on the disk what an expensive stage, or a function of one sample, makes, and give it again instead of making it.
+    """Keep on disk what an expensive stage or function computes from a sample, and read it back instead of computing it again.
 
-    Example::
+    In an ``fb.WebDataset`` it keeps the results of the stage before it. Called with a stage or a function, it keeps the results of that.
 
-        dataset = fb.WebDataset(urls).compose(fb.video("uniform(8)", size=224), fb.memo(folder="/ssd/frames", size="200GB"))
-        dataset = wds.DataPipeline(*sources, fb.memo(key="mp4")(fb.video("uniform(8)")))    # the stage given
+    A result is found by two digests. One is of the sample, the other of the transform: its name, its own code, its arguments and captured
+    values at the time of use, and the version of its distribution. Only the function or class itself is compared. A change elsewhere (a
+    helper, a base class, another module, a file) needs another ``version=``. Where a sample comes from (``__url__``) counts only if
+    ``key=`` names it. Results come back bit for bit; a value that cannot be kept so is refused by its name. Training never waits for a
+    write, and a full disk never ends it. ``fb.counters()`` counts ``memo_hits`` and errors.
 
-        @fb.memo(store="npz", folder="/ssd/flow")
-        def with_flow(sample):
-            return {**sample, "flow": optical_flow(sample["frames"])}    # a function of your own
+    Args:
+        store: ``"lmdb"``, ``"npz"`` or ``"hdf5"``.
+        folder: The folder of this store alone, on a local disk. The default lies in ``$XDG_CACHE_HOME/forebay-memo``, or in ``~/.cache``.
+        size: The most that it may take, in bytes or as ``"200GB"``.
+        key: The part of a sample that decides its result: a member's name, several names, or a function that returns plain values. None
+            means all members.
+        version: A text or number that replaces the digest of the code. Change it when you change the code. Needed for objects that cannot
+            be compared.
+        random: A transform that draws random numbers: ``"refuse"`` it, or ``"keep"`` what it drew first.
 
-        dataset = dataset.map(with_flow)
+    Returns:
+        A stage for ``.compose``, which is a decorator too.
 
-    In an ``fb.WebDataset`` it keeps what the stage before it makes; called with a stage or a function, it keeps what that makes. A
-    result is found by a digest of the sample and one of the transform: its name, its own code, its arguments and captured values as they
-    are when it is used, and the version of its distribution. Only the function or class itself is looked at: an edit elsewhere (a helper,
-    a base class, another module, a file) needs another ``version=``, and where a sample lies (``__url__``) counts only if ``key=`` names
-    it. What is kept comes back bit for bit; what cannot be kept so is refused by its name. Training never waits for a write, and never
-    ends for a full disk.
+    Raises:
+        TypeError: An argument has the wrong kind, or a value cannot be kept.
+        ValueError: An argument has a value that cannot be.
+        ModuleNotFoundError: The store's package is not installed.
+        RuntimeError: While it is read: the folder holds something else, or other users could replace it.
+        LookupError: While it is read: a sample lacks a member that ``key=`` names. The handler of the stage, else of the data set, gets it.
 
-    - ``store``: ``"lmdb"``, ``"npz"`` or ``"hdf5"``.
-    - ``folder``: of this store alone, on a local disk; without it one in ``$XDG_CACHE_HOME/forebay-memo``, or ``~/.cache``.
-    - ``size``: how much it may take, in bytes or as ``"200GB"``.
-    - ``key``: what of a sample tells its result: the name of a member, several names, or a function that answers with plain values; None
-      for all members.
-    - ``version``: a text or number in place of the code, which you change with it; for objects that cannot be compared, too.
-    - ``random``: ``"refuse"`` a transform that draws random numbers, or ``"keep"`` what it drew first.
-
-    Raises ``TypeError`` and ``ValueError`` for arguments and for what cannot be kept, ``ModuleNotFoundError`` without the store's package;
-    while it is read ``RuntimeError`` where the folder is of something else or others could replace it, and ``LookupError``, about which
-    the stage's handler is asked, else the data set's, for a sample without a member that ``key=`` names. ``fb.counters()`` counts
-    ``memo_hits`` and what went wrong, of this process and its workers.
+    Examples:
+        >>> dataset = fb.WebDataset(urls).compose(fb.video("uniform(8)", size=224), fb.memo(folder="frames", size="200GB"))
+        >>> stage = fb.memo(key="mp4", folder="clips")(fb.video("uniform(8)"))
+        >>> @fb.memo(store="npz", folder="lengths")
+        ... def with_length(sample):
+        ...     return {**sample, "length": len(sample["bin"])}
+        >>> next(iter(fb.WebDataset(urls).map(with_length)))["length"]
+        3000
     """
     check_store(store)
     if random not in ("refuse", "keep"):

@@ -43,19 +43,30 @@ _METER = _Meter()
 
 
 def stalls() -> StallTotals:
-    """How long this training process has waited for its loaders so far, and for what. Never raises.
+    """How long this training process has waited for its loaders so far, and for what. It never raises.
 
-    Example: ``print(fb.stalls())`` is one sentence, ``fb.stalls().stall_s`` seconds by cause; ``later.since(earlier)`` is what came
-    between. Waiting inside ``next(loader)`` counts, and the making of its workers; zeros where no loader of torch's was metered.
+    The time inside ``next(loader)`` counts, and the time to start its workers. All is zero if no loader of torch's was measured.
+
+    Returns:
+        Seconds by cause. ``str()`` of it is one sentence, ``later.since(earlier)`` is the time between two calls.
+
+    Examples:
+        >>> before = fb.stalls()
+        >>> fb.stalls().since(before).total_stall_s
+        0.0
     """
     return loader_totals()
 
 
 def postfix() -> "dict[str, str]":
-    """What the trainer waits for, of the last ten to twenty seconds, for a progress bar. Never raises; may be asked at every step.
+    """What the trainer waited for in the last ten to twenty seconds, for a progress bar. It never raises, and may be called at every step.
 
-    Example: ``bar.set_postfix(fb.postfix())`` shows ``stall=3.1% decode, data=0.021s``: the share of the time that was spent inside
-    ``next(loader)``, the cause of most of it, and that time a step. Empty before the first batch.
+    Returns:
+        ``stall``: the share of the time inside ``next(loader)``, in percent, and the cause of most of it. ``data``: that time a step, in
+        seconds. Empty before the first batch. A bar shows ``stall=3.1% decode, data=0.021s``.
+
+    Examples:
+        >>> bar.set_postfix(fb.postfix())
     """
     return _POSTFIX()
 

@@ -28,23 +28,26 @@ class WorkerStall:
 
 @dataclass(frozen=True)
 class StallTotals:
-    """Totals since this process first asked a loader for a batch, or of the time between two such (``since``). Seconds and counts.
+    """How long loaders were waited for since the process first asked one for a batch, or between two calls (``since``). ``str()`` is one
+    sentence.
 
-    - ``wall_s``: while a loader was being read; nothing between a loader's end and its next beginning.
-    - ``stall_s``: of it, inside ``next(loader)`` and the making of its iterator, by cause (those of ``forebay_proxy.wire``'s ``CAUSES``
-      that there were).
-    - ``pending_s``: stall whose cause is not known yet; it moves to ``stall_s`` within moments.
-    - ``reader_wait_s``: workers waited for bytes, by cause, summed over workers: hidden by prefetch, no stall.
-    - ``steps``: batches that were given; ``samples`` in them; ``batch_size``: samples of the last one, None before.
-    - ``bytes``: read by the workers; ``skipped``: shards, files and samples that handlers passed over there.
-    - ``workers``: those that were waited for.
-
-    ``str()`` is one sentence.
+    - ``wall_s``: seconds in which a loader was being read. The time between a loader's end and its next begin does not count.
+    - ``stall_s``: cause to seconds inside ``next(loader)`` and the start of the workers. The causes are those of docs/stalls.md.
+    - ``pending_s``: seconds of stall whose cause is not known yet. They move to ``stall_s`` within moments.
+    - ``pending_cause``: what that stall looks like, "" where there is none.
+    - ``reader_wait_s``: cause to seconds in which workers waited for bytes, summed over workers. Prefetched batches hide them: no stall.
+    - ``steps``: batches that were given.
+    - ``samples``: samples in them.
+    - ``batch_size``: samples of the last batch, None before the first.
+    - ``bytes``: bytes that the workers read.
+    - ``skipped``: shards, files and samples that handlers skipped in the workers.
+    - ``workers``: the workers that were waited for.
     """
 
     wall_s: float = 0.0
     stall_s: Mapping[str, float] = field(default_factory=dict)
     pending_s: float = 0.0
+    pending_cause: str = ""
     reader_wait_s: Mapping[str, float] = field(default_factory=dict)
     steps: int = 0
     samples: int = 0
@@ -94,7 +97,8 @@ class StallTotals:
     @property
     def verdict(self) -> Verdict:
         """How bad it is, and what to do; as far as this process sees it (the sidecar's page knows more of origins)."""
-        stalls = {**self.stall_s, "other": self.stall_s.get("other", 0.0) + self.pending_s}
+        pending = self.pending_cause or self.cause or "other"
+        stalls = {**self.stall_s, pending: max(0.0, self.stall_s.get(pending, 0.0) + self.pending_s)}
         where = self._where().strip(" ()")
         return verdict(Levels(stall_s=stalls, wall_s=self.wall_s, who=where, workers=len(self.workers) or None, span="of the time"))
 

@@ -24,7 +24,7 @@ from forebay_loader.plan.plan_client import Coming, PlanClient, Subject, subject
 from forebay_loader.stream.webdataset_openers import enable, enabled, source_of
 from forebay_proxy.wire.commands.sources import Source
 
-__all__ = ["Ahead", "ahead", "passed_on"]
+__all__ = ["Ahead", "Epoch", "ahead", "passed_on"]
 
 DEFAULT_AHEAD = 16  # at 1 GB a shard and 100 MB/s a worker that is 160 s of warning; the list is a few kB
 MAX_AHEAD = 4096  # a plan longer than this says nothing the sidecar could use: it would not fit any window
@@ -34,19 +34,29 @@ Epoch = Union[None, int, Callable[[], int], Any]  # the last: an object with ``v
 
 
 def ahead(k: Optional[int] = None, *, set: Optional[str] = None, epoch: Epoch = None) -> Ahead:
-    """A pipeline stage between the shard list and the opener: announces the next ``k`` shards to the sidecar.
+    """A stage between the shard list and the opener that announces the next ``k`` shards to the sidecar.
 
-    Takes ``{"url": …}`` dicts or strings and yields them, unchanged and in order. ``fb.tarfile_to_samples`` has one inside; this is for
-    pipelines with another opener, under ``fb.enable()``. Example::
+    It takes dictionaries with ``url``, or texts, and yields them unchanged and in order. ``fb.tarfile_to_samples`` has this stage inside.
+    Use it in pipelines with another opener, after ``fb.enable()``. An announcement that fails is a notice, never an error.
 
-        wds.DataPipeline(wds.SimpleShardList(urls), wds.split_by_worker, fb.ahead(), wds.tarfile_to_samples())
+    Args:
+        k: How many shards, at most 4096; 0 for none. The default is ``FOREBAY_AHEAD``, else 16.
+        set: The pattern that all shards belong to, or a name for them. Jobs that say the same set share its cached bytes.
+        epoch: A whole number, a callable, or an object with ``value`` or ``get_value()``. It is asked when an iteration begins. Without it
+            a worker that lives for several epochs counts them.
 
-    - ``k``: how many shards; ``FOREBAY_AHEAD`` or 16 without, at most 4096, 0 turns it off.
-    - ``set``: the pattern that all shards are of, or a name for them: jobs that say the same set share its bytes.
-    - ``epoch``: a whole number, or what is asked for one when an iteration begins: a callable, or an object with ``value`` or
-      ``get_value()``. Without it a worker that lives for several epochs counts them.
+    Returns:
+        The stage.
 
-    Raises ``TypeError`` or ``ValueError`` for a ``k`` or ``epoch`` that is none. An announcement that fails is a notice, never an error.
+    Raises:
+        TypeError: ``k`` is no whole number, or ``epoch`` is nothing that can be asked.
+        ValueError: ``k`` is below 0 or above 4096.
+
+    Examples:
+        >>> fb.enable()
+        >>> pipeline = wds.DataPipeline(wds.SimpleShardList(urls), wds.split_by_worker, fb.ahead(), wds.tarfile_to_samples())
+        >>> len(list(pipeline))
+        15
     """
     return Ahead(k, set=set, epoch=epoch)
 

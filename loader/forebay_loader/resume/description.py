@@ -13,16 +13,21 @@ __all__ = ["describe_state"]
 
 
 def describe_state(state: Mapping[str, Any]) -> str:
-    """What ``state`` holds, in lines of words: the epoch, how much of it is done, what waits in buffers, and how large the state is.
+    """Say in a few lines what ``state`` holds: the epoch, how much of it is done, what waits in buffers, and how large the state is.
 
-    Example::
+    Args:
+        state: A ``state_dict()`` of ``fb.WebLoader``, ``fb.WebDataset`` or torchdata's ``StatefulDataLoader``, a merged state, or a
+            checkpoint's dictionary with some of these. Each is then described under its name.
 
-        print(fb.describe_state(fb.load_state("step-1000.rank-0.json")))
+    Returns:
+        The lines as one text.
 
-    - ``state``: a ``state_dict()`` of ``fb.WebLoader`` or ``fb.WebDataset``, of torchdata's ``StatefulDataLoader``, a merged state, or a
-      checkpoint's dictionary that holds some; each is then told after its name.
+    Raises:
+        ValueError: There is no state in it, or a damaged one.
 
-    Raises ``ValueError`` where there is no state in it, or a damaged one.
+    Examples:
+        >>> print(fb.describe_state(fb.load_state("step-1000.rank-0.json")))  # doctest: +ELLIPSIS
+        loader: ...
     """
     if isinstance(state, Mapping) and (is_state(state) or "_snapshot" in state):
         return "\n".join(_lines(state))

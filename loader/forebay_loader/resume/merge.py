@@ -16,22 +16,27 @@ _REFUSED = "these states cannot be merged"
 
 
 def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The states of all ranks of one world as one, which goes on in a world of any size: other ranks, other workers.
+    """Merge the states of all ranks of a run into one, from which a run of any size continues: with other ranks, other workers.
 
-    Example::
+    Each rank of the new run loads the result. All samples of the epoch that were not read yet come exactly once over all ranks, in the
+    order of seed and epoch. Samples that waited in shuffle buffers are read again. A rank may have ended the epoch before the others.
 
-        states = [fb.load_state(f"step-1000/rank-{rank}.json") for rank in range(4)]
-        fb.save_state(fb.merge_states(states), "step-1000/merged.json")
+    Args:
+        states: One ``state_dict()`` of each rank, all taken after the same step. They come from ``fb.WebLoader``, from torchdata's
+            ``StatefulDataLoader``, or from an ``fb.WebDataset`` that is read without workers.
 
-    - ``states``: one ``state_dict()`` of each rank, taken after the same step: of ``fb.WebLoader``, of torchdata's ``StatefulDataLoader``,
-      or of an ``fb.WebDataset`` that is read without workers.
+    Returns:
+        The merged state.
 
-    A rank may have ended the epoch before the others. Each rank of the new world loads the result. What has not been read yet of the epoch
-    comes exactly once over all ranks, in the order of seed and epoch; samples that waited in shuffle buffers are read again.
+    Raises:
+        TypeError: ``states`` is no list of states.
+        ValueError: A rank or a worker is missing or there twice; the states are of different epochs, passes of ``repeat(n)`` or data sets;
+            or the rest cannot be shared out: shards drawn with replacement (``resampled=True``), ranks that each read everything,
+            ``resume="replay"``, ``with_epoch(n)`` on the data set.
 
-    Raises ``TypeError`` for what is no list of states. Raises ``ValueError`` where a rank or a worker is missing or there twice, for states
-    of different epochs, passes of ``repeat(n)`` or data sets, and where nothing can be shared out: shards drawn with replacement
-    (``resampled=True``), ranks that each read everything, ``resume="replay"``, ``with_epoch(n)`` on the data set.
+    Examples:
+        >>> states = [fb.load_state(f"step-1000.rank-{rank}.json")["loader"] for rank in range(1)]
+        >>> fb.save_state(fb.merge_states(states), "merged.json")
     """
     if isinstance(states, (str, bytes, Mapping)) or not isinstance(states, Iterable):
         raise TypeError(f"merge_states takes a list of states, one of each rank; got {type(states).__name__}")

@@ -17,23 +17,30 @@ os.register_at_fork(after_in_child=lambda: vars(_PASS).clear())  # a child pulls
 
 
 def rng(sample: Any) -> random.Random:
-    """A generator for ``sample``, a function of the data set's seed, the epoch, the sample's shard and key, and how often the pass came to
-    that shard before: the same after a resume, in any worker, and another one in the next epoch.
+    """A random generator for ``sample``: the same after a resume and in any worker, another one in the next epoch.
 
-    Example::
+    It depends on the data set's seed, the epoch, the sample's shard and key, and on how often this pass came to the shard before. For
+    numpy: ``numpy.random.default_rng(fb.rng(sample).getrandbits(128))``. For torch:
+    ``generator.manual_seed(fb.rng(sample).getrandbits(63))``.
 
-        def crop(sample):
-            draws = fb.rng(sample)
-            return {**sample, "left": draws.randrange(32), "flip": draws.random() < 0.5}
+    Args:
+        sample: A sample with its ``__key__`` and ``__url__``. A shard is known by its URL without a query and by its place in the list. A
+            shard that is listed twice, or drawn again by ``resampled=True``, draws other numbers.
 
-        dataset = fb.WebDataset(urls, shardshuffle=True).shuffle(1000).map(crop)
+    Returns:
+        The generator. A second call for the same sample begins again.
 
-    - ``sample``: with its ``__key__`` and ``__url__``. Keys alone may begin anew in each shard. A shard is known by its URL without a query
-      and its place in the list, so one that is listed again, or drawn again by ``resampled=True``, draws anew.
+    Raises:
+        RuntimeError: It was called outside the stages of an ``fb.WebDataset``, so the epoch is not known.
+        TypeError: ``sample`` has no key or no shard.
 
-    For numpy: ``numpy.random.default_rng(fb.rng(sample).getrandbits(128))``; for torch: ``generator.manual_seed(draws.getrandbits(63))``.
-    Asked twice for a sample it begins again. Raises ``RuntimeError`` outside the stages of an ``fb.WebDataset``, where nobody knows the
-    epoch, and ``TypeError`` for what has no key or shard.
+    Examples:
+        >>> def crop(sample):
+        ...     draws = fb.rng(sample)
+        ...     return {**sample, "left": draws.randrange(32), "flip": draws.random() < 0.5}
+        >>> dataset = fb.WebDataset(urls, shardshuffle=True).shuffle(1000).map(crop)
+        >>> next(iter(dataset))["left"] < 32
+        True
     """
     if not isinstance(sample, Mapping) or not isinstance(sample.get("__key__"), str) or "__url__" not in sample:
         found = f"a {type(sample).__name__}" + (f" of {', '.join(sorted(map(str, sample)))[:80]}" if isinstance(sample, Mapping) else "")

@@ -22,18 +22,20 @@ _NUMBERS = (int, float)  # and bool
 
 
 def save_state(state: Mapping[str, Any], path: PathText) -> None:
-    """Write ``state`` to ``path``: all of it, or the file stays as it was.
+    """Write ``state`` to ``path`` completely, or leave the file as it was.
 
-    Example::
+    Args:
+        state: A ``state_dict()``, a merged state, or a checkpoint's dictionary of them and of other JSON values: texts, numbers, lists,
+            and dictionaries with texts as keys. A tuple comes back as a list.
+        path: The file. It is replaced by a rename after the new bytes are on the disk. A run that is killed meanwhile keeps the old one.
 
-        fb.save_state({"loader": loader.state_dict(), "step": step}, f"step-{step}.rank-{rank}.json")
+    Raises:
+        TypeError: ``state`` has a value that JSON cannot hold, which the text names. Use ``torch.save`` for tensors.
+        ValueError: The state has another format, or is above 256 MB.
+        OSError: The file cannot be written.
 
-    - ``state``: a ``state_dict()``, a merged state, or a checkpoint's dictionary of them and of other JSON values: texts, numbers, lists,
-      dictionaries with texts as keys. A tuple comes back as a list.
-    - ``path``: where. It is replaced by a rename once the new bytes are on the disk, so that a run killed in between keeps the old one.
-
-    Raises ``TypeError`` that names what JSON cannot hold (tensors are ``torch.save``'s), ``ValueError`` for a state of another format or
-    above 256 MB, and ``OSError``.
+    Examples:
+        >>> fb.save_state({"loader": loader.state_dict(), "step": step}, f"step-{step}.rank-{rank}.json")
     """
     if not isinstance(state, Mapping):
         raise TypeError(f"save_state takes a dictionary; got {type(state).__name__}")
@@ -48,17 +50,23 @@ def save_state(state: Mapping[str, Any], path: PathText) -> None:
 
 
 def load_state(path: PathText) -> dict[str, Any]:
-    """What ``save_state`` wrote to ``path``.
+    """Read what ``save_state`` wrote.
 
-    Example::
+    Args:
+        path: The file.
 
-        checkpoint = fb.load_state("step-1000.rank-0.json")
-        loader.load_state_dict(checkpoint["loader"])
+    Returns:
+        The state or the checkpoint's dictionary.
 
-    - ``path``: the file.
+    Raises:
+        FileNotFoundError: There is no such file.
+        OSError: The file cannot be read.
+        ValueError: The file is damaged, was not written by ``save_state``, has a format that this version does not read, or is above 256
+            MB. The text names the file.
 
-    Raises ``FileNotFoundError`` and other ``OSError``, and ``ValueError`` for a file that is damaged, none of ``save_state``'s, of a format
-    that this version does not read, or above 256 MB; each names the file.
+    Examples:
+        >>> checkpoint = fb.load_state("step-1000.rank-0.json")
+        >>> loader.load_state_dict(checkpoint["loader"])
     """
     where = Path(path)
     with where.open("rb") as file:

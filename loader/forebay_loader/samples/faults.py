@@ -35,7 +35,7 @@ READ_ON = "on_tar_fault='warn' reads on as webdataset does"
 
 
 class TarFault(tarfile.ReadError):
-    """A shard that is no whole, readable tar. ``str()`` is the message alone, whatever is appended to ``args`` later."""
+    """A shard is not a complete, readable tar. ``str()`` is the message alone, also after webdataset has appended to ``args``."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__(text)

@@ -66,19 +66,24 @@ class MemberBytes:
 class IndexedShard:
     """One shard's samples by number: ``len(shard)``, ``shard[k]``, ``shard.samples(start, stop)``. Close it, or use ``with``.
 
-    Example::
+    Args:
+        url: The URL of one shard, or the command that prints it. No pattern.
+        select_files: Gets a file's name and says whether it is wanted. If no file of a sample is wanted, ``shard[k]`` has only its key, and
+            ``samples`` leaves it out.
+        limits: How long a reader waits for what, in seconds.
+        version: The ETag of a version that the sidecar may still have. It is opened without asking the origin. The default is the present
+            version.
 
-        with fb.IndexedShard("s3://bucket/train-000000.tar") as shard:
-            print(len(shard), shard.key(0), shard[-1].keys())
+    Raises:
+        fb.ShardReadError: The shard has no index, with the reason.
+        fb.ProxyUnreachable: There is no sidecar.
+        fb.ShardChanged: While it is read: the shard was replaced.
+        IndexError: There is no sample of that number.
 
-    - ``url``: of one shard, or the command that prints it; no pattern.
-    - ``select_files``: gets a file's name, says whether it is wanted; a sample of which none is wanted has only its key in ``shard[k]``,
-      and is left out of ``samples``.
-    - ``limits``: how long to wait for what, a ``fb.Limits``.
-    - ``version``: the ETag of one that the sidecar may still have, which is opened then without asking the origin; else the present one.
-
-    Raises ``fb.ShardReadError`` with the reason where the shard has no index (now), ``fb.ProxyUnreachable`` without a sidecar,
-    ``fb.ShardChanged`` while it is read, ``IndexError`` for a number that is none.
+    Examples:
+        >>> with fb.IndexedShard("s3://bucket/train-000000.tar") as shard:
+        ...     print(len(shard), shard.key(0), sorted(shard[-1]))
+        5 000-000 ['__key__', '__url__', 'bin', 'txt']
     """
 
     def __init__(self, url: str, *, select_files: Optional[Select] = None, limits: Limits = DEFAULT_LIMITS, version: str = "") -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections import OrderedDict
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 from forebay_loader.base.argument_types import check_reading
 from forebay_loader.base.errors import ShardChanged
@@ -18,28 +18,39 @@ from forebay_loader.samples.indexed_shard import IndexedShard, place, shard_sour
 from forebay_loader.samples.ranged_samples import Sample, Select
 from forebay_proxy.wire.urls.patterns import expand
 
+if TYPE_CHECKING:
+    from forebay_loader.videos.clip_stage import ClipStage
+
 __all__ = ["IndexedShards"]
 
 OPEN_SHARDS = 8  # files and leases that one process keeps
 
 
 class IndexedShards(Sequence[Sample]):
-    """The samples of many shards as one sequence, in the order of ``urls``. Pickles; opens what it needs.
+    """The samples of many shards as one sequence, in the order of ``urls``: ``len(samples)``, ``samples[k]``. It can be pickled.
 
-    Example::
+    It asks for the index of each shard when it is made. ``forebay index`` makes indexes ahead.
 
-        samples = fb.IndexedShards("s3://bucket/train-{000000..000999}.tar")    # forebay index makes what it needs, ahead
-        loader = DataLoader(samples, batch_size=64, shuffle=True, num_workers=8)
+    Args:
+        urls: A brace pattern, several joined by ``::``, or a list of URLs.
+        select_files: Gets a file's name and says whether it is wanted. Only these bytes are requested.
+        video: ``fb.video(…)`` for samples with clips. Each sample then has ``frames``, ``mask``, ``video`` and ``audio`` instead of the
+            clip. If the shard is not cached, only the bytes of the chosen frames are requested. With ``replace_corrupt`` the next sample
+            replaces one whose clip cannot be decoded.
+        limits: How long a reader waits for what, in seconds.
 
-    - ``urls``: a brace pattern, several joined by ``::``, or a list of them.
-    - ``select_files``: gets a file's name, says whether it is wanted; only these bytes are asked for.
-    - ``video``: ``fb.video(…)``, for samples with clips: each has ``frames``, ``mask``, ``video`` and ``audio`` in its place, and of a
-      shard that is not here only the bytes of the chosen frames are asked for. With ``replace_corrupt`` the next sample whose clip can be
-      decoded stands in for one whose cannot.
-    - ``limits``: how long to wait for what, a ``fb.Limits``.
+    Raises:
+        fb.ShardReadError: A shard has no index. The text names the first.
+        fb.ProxyUnreachable: There is no sidecar.
+        fb.ShardChanged: While it is read: a shard was replaced.
+        ValueError: The list is empty.
+        TypeError: One of ``urls`` is no URL.
 
-    Building it asks for the index of each shard. Raises ``fb.ShardReadError`` naming the first that has none, ``ValueError`` for an empty
-    list, ``TypeError`` for what is no URL, ``fb.ProxyUnreachable`` without a sidecar; ``fb.ShardChanged`` when a shard is replaced later.
+    Examples:
+        >>> samples = fb.IndexedShards("s3://bucket/train-{000000..000002}.tar")
+        >>> loader = DataLoader(samples, batch_size=5, shuffle=True, num_workers=0)
+        >>> [len(batch["txt"]) for batch in loader]
+        [5, 5, 5]
     """
 
     def __init__(
@@ -47,7 +58,7 @@ class IndexedShards(Sequence[Sample]):
         urls: Union[str, Sequence[str]],
         *,
         select_files: Optional[Select] = None,
-        video: Any = None,
+        video: Optional[ClipStage] = None,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         check_reading(None, select_files, None, limits)
@@ -99,6 +110,7 @@ class IndexedShards(Sequence[Sample]):
         return shard, number - (self._ends[shard - 1] if shard else 0)
 
     def _in_parts(self, number: int) -> Sample:
+        assert self._video is not None
         shard, at = self._place(number)
         return self._shard(shard).in_parts(at, self._video.wants)
 

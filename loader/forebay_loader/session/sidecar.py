@@ -59,19 +59,25 @@ _NAMED = _Named()
 class sidecar:  # noqa: N801  # people write it as they write `open`
     """The node's sidecar for the length of a ``with``, or from ``start()`` to ``close()``.
 
-    Joins the sidecar that ``FOREBAY_URL`` names, else a running one of this user with the same credentials. Else it starts a sidecar, which
-    ends a minute after its last user. Inside, ``FOREBAY_URL`` leads child processes to it. Example::
+    It joins the sidecar that ``FOREBAY_URL`` names, else a running one of this user with the same credentials. Otherwise it starts a
+    sidecar, which ends a minute after its last user. Inside, ``FOREBAY_URL`` leads child processes to the sidecar.
 
-        with fb.sidecar(cache_size="50GB", allow_origin=["http://127.0.0.1:9000"]) as sidecar:
-            print(sidecar.url, sidecar.status())
+    Both arguments are for a sidecar that is started by this call. A running one keeps its settings, and a notice names the differences.
+    Only ``allow_origin`` is added to those of a running one, unless ``FOREBAY_URL`` named it.
 
-    - ``cache_size``: most bytes that the cache may take, such as "50GB".
-    - ``options``: those of ``forebay serve`` (docs/settings.md), by the names of their keys: ``cache_dir="/nvme"``, ``prefetch=False``,
-      lists for what may be repeated. ``token`` is refused: a command line is public.
+    Args:
+        cache_size: The most bytes that the cache may take, such as ``"50GB"``.
+        **options: Options of ``forebay serve`` by the names of their keys (docs/settings.md), such as ``cache_dir="/nvme"`` or
+            ``prefetch=False``. A list for those that may be repeated. ``token`` is refused: others can read a command line.
 
-    Both are for a sidecar that is started here. A running one keeps its own settings, and a notice names the differences; only
-    ``allow_origin`` is handed over to it, unless ``FOREBAY_URL`` named it. Entering raises ``fb.ProxyUnreachable`` with the last words of a
-    sidecar that would not start, ``TypeError`` for ``token``.
+    Raises:
+        fb.ProxyUnreachable: On entering: the sidecar would not start. The text has its last words.
+        TypeError: On entering: ``token`` was given.
+
+    Examples:
+        >>> with fb.sidecar(cache_size="50GB", allow_origin=["http://127.0.0.1:9000"]) as sidecar:
+        ...     print(sidecar.how)
+        named
     """
 
     def __init__(self, *, cache_size: Optional[str] = None, **options: Any) -> None:

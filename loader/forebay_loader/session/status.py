@@ -20,11 +20,16 @@ NO_SIDECAR = "start one with 'forebay serve', or use 'with fb.sidecar():'"
 
 @dataclass(frozen=True)
 class Status:
-    """What ``fb.status()`` found; ``str()`` is the one line. Fields are None where they are not known.
+    """The state of a sidecar, as ``fb.status()`` found it. ``str()`` is one line. It is false if there is no sidecar. A field is None if it
+    is not known.
 
-    ``where``: the sidecar's address, "" when nothing names one. ``hit_ratio``: bytes from disk of all bytes it sent, 0 to 1. ``lead_s``:
-    how far prefetch is ahead of this job's (else any job's) neediest reader. ``readers``: shards that are being read through it now.
-    ``now``: what readers wait for, or that they do not, in the sidecar's words. ``trouble``: what a person should look into, one line each.
+    - ``where``: the sidecar's address, "" if nothing names one.
+    - ``cache_used_bytes``, ``cache_limit_bytes``: what the cache takes and may take, in bytes.
+    - ``hit_ratio``: bytes that came from the cache, as a share of all bytes sent, 0 to 1.
+    - ``lead_s``: how many seconds the prefetch is ahead of the reader that needs it most: of this job, else of any job.
+    - ``readers``: how many shards are being read now.
+    - ``now``: what readers wait for, or that they do not.
+    - ``trouble``: what a person should look into, a text each.
     """
 
     found: bool
@@ -52,10 +57,18 @@ class Status:
 
 
 def status(environ: Optional[Mapping[str, str]] = None) -> Status:
-    """The state of the sidecar that this process would read through. Never raises.
+    """The state of the sidecar that this process would read through. It never raises, and waits for an answer up to 5 s.
 
-    Example: ``print(fb.status())`` is one line; ``fb.status().hit_ratio`` a number; ``if not fb.status():`` there is none.
-    ``environ``: variables to find it by; those of this process without. Waits up to 5 s for an answer.
+    Args:
+        environ: The variables that name the sidecar. The default is those of this process.
+
+    Returns:
+        What was found. ``str()`` of it is one line, and it is false if there is no sidecar.
+
+    Examples:
+        >>> if not fb.status({"FOREBAY_URL": "http://127.0.0.1:1"}):
+        ...     print("no sidecar")
+        no sidecar
     """
     environ = os.environ if environ is None else environ
     endpoint = find_endpoint(environ)

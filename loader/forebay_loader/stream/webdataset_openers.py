@@ -68,20 +68,22 @@ _TAKEOVER = _Takeover()
 def enable(*, export: bool = False, limits: Limits = DEFAULT_LIMITS) -> None:
     """Send every shard that webdataset opens for reading in this process through the sidecar. Calling it again changes nothing.
 
-    Example, at the top level of the main script::
+    Call it at the top level of the main script. Forked DataLoader workers inherit it. Under spawn and forkserver it must run in the worker
+    too: workers import the top level of the main script. Instead, pass ``worker_init_fn=fb.worker_init``, or have a Forebay stage such as
+    ``fb.ahead()`` in the pipeline, which enables it in the worker that unpickles it. If there is no sidecar, webdataset opens shards its
+    own way, with one warning.
 
-        import forebay_loader as fb
-        fb.enable()
+    Args:
+        export: True lets child processes enable it as soon as they import this package (``FOREBAY_ENABLE=1``).
+        limits: How long a reader waits for what, in seconds. If it is called again, the last limits count.
 
-    Forked DataLoader workers inherit it. Under spawn and forkserver it must run in the worker too: call it at the top level of the main
-    script (workers import that), or pass ``worker_init_fn=fb.worker_init``, or have a Forebay stage such as ``fb.ahead()`` in the pipeline
-    (it enables where it is unpickled).
+    Raises:
+        TypeError: ``limits`` is no ``fb.Limits``.
+        ModuleNotFoundError: webdataset is not installed.
 
-    - ``export``: True tells child processes to enable as soon as they import this package (``FOREBAY_ENABLE=1``).
-    - ``limits``: how long to wait for what, a ``fb.Limits``; given again, the last counts.
-
-    Raises ``TypeError`` for other ``limits``, ``ModuleNotFoundError`` without webdataset. A missing sidecar is no error: webdataset goes
-    its own way, with one warning.
+    Examples:
+        >>> import forebay_loader as fb
+        >>> fb.enable()
     """
     check_limits(limits)
     ensure_job()
@@ -103,7 +105,11 @@ def alongside(replace: Callable[[], None], give_back: Callable[[], None]) -> Non
 
 
 def disable() -> None:
-    """Give webdataset its own openers back. An opener a user registered meanwhile stays. Never raises; example: ``fb.disable()``."""
+    """Give webdataset its own openers back. It never raises. An opener that you registered after ``fb.enable()`` stays.
+
+    Examples:
+        >>> fb.disable()
+    """
     os.environ.pop("FOREBAY_ENABLE", None)
     if _TAKEOVER.limits is None:
         return
@@ -127,10 +133,16 @@ def enabled() -> Optional[Limits]:
 
 
 def worker_init(worker_id: int = 0) -> None:
-    """``worker_init_fn`` for a DataLoader whose workers are spawned: enables Forebay in the worker.
+    """The ``worker_init_fn`` for a DataLoader whose workers are spawned: enables Forebay in the worker.
 
-    Example: ``DataLoader(dataset, num_workers=8, multiprocessing_context="spawn", worker_init_fn=fb.worker_init)``. ``worker_id`` is what
-    torch passes; it is not used. Raises what ``fb.enable`` raises.
+    Args:
+        worker_id: What torch passes. It is not used.
+
+    Raises:
+        ModuleNotFoundError: webdataset is not installed.
+
+    Examples:
+        >>> loader = DataLoader(dataset, num_workers=8, multiprocessing_context="spawn", worker_init_fn=fb.worker_init)
     """
     enable()
 

@@ -24,24 +24,31 @@ Path = Union[str, "os.PathLike[str]"]
 
 
 class Clips(Sequence[Sample]):
-    """Loose clips as one sequence, in the order given. Pickles; nothing is open between two samples.
+    """Clips that lie in no shard as one sequence, in the order given: ``clips[k]``, ``len(clips)``. It can be pickled.
 
-    Example::
+    A sample is its row with ``frames``, ``mask``, ``video`` (and ``audio``, ``audio_rate_hz``), ``__key__``, its number unless the row has
+    one, and ``__url__``. No clip is looked at before it is asked for. Local files need no sidecar.
 
-        clips = fb.Clips("clips/*.mp4", video=fb.video("uniform(8)", size=224))
-        clips = fb.Clips([{"url": "s3://bucket/a.mp4", "label": 3}], video=fb.video("keyframes(8)"))
-        loader = DataLoader(clips, batch_size=16, shuffle=True, num_workers=8, collate_fn=list)
+    Args:
+        clips: A brace pattern of paths or URLs, a local glob, or the path of a ``.csv``, ``.json`` or ``.jsonl`` file of rows, in which
+            relative paths are relative to that file. Or a list, whose entries are paths, URLs or rows. A row is a mapping with a ``url``
+            and whatever else is to come with its sample.
+        video: ``fb.video(…)``. Its ``source`` names the field with the URL if that is not ``url``. With ``replace_corrupt`` the next clip
+            that can be decoded replaces one that cannot, or that is not there.
 
-    - ``clips``: a brace pattern of paths or URLs, a local glob, or the path of a .csv, .json or .jsonl file of rows, where relative paths
-      are relative to that file; or a list, whose entries are paths, URLs or rows. A row is a mapping with a ``url`` and whatever else is to
-      come with its sample.
-    - ``video``: ``fb.video(…)``. Its ``source`` names the field with the URL where that is not ``url``. With ``replace_corrupt`` the next
-      clip that can be decoded stands in for one that cannot, or is not there.
+    Raises:
+        TypeError: ``clips`` is no list of clips, or a row has a URL that is no text. The text has the number of the row.
+        ValueError: The list is empty, a row has no URL, or it names a live stream.
+        FileNotFoundError: A glob matches nothing, or there is no such file of rows.
+        IsADirectoryError: ``clips`` is a folder.
+        fb.VideoError: While it is read: a clip cannot be decoded, or is not there (``MissingVideo``). It names the clip.
+        fb.ShardReadError: While it is read: the sidecar cannot read a clip.
 
-    A sample is its row with ``frames``, ``mask``, ``video`` (and ``audio``), ``__key__``, its number unless the row has one, and
-    ``__url__``. No clip is looked at before it is asked for. Raises ``TypeError`` and ``ValueError`` for what is no list of clips, by the
-    number of the row; ``FileNotFoundError`` for a glob that finds nothing, ``IsADirectoryError`` for a folder; while it is read what
-    ``fb.video`` does, and ``MissingVideo`` (a ``fb.VideoError``) for a clip that is not there.
+    Examples:
+        >>> rows = [{"url": "s3://bucket/a.mp4", "label": 3}, {"url": "clips/b.mp4", "label": 1}]
+        >>> clips = fb.Clips(rows, video=fb.video("uniform(8)", size=224))
+        >>> len(clips)
+        2
     """
 
     def __init__(self, clips: Union[Path, Iterable[Union[Path, Mapping[str, Any]]]], *, video: Any) -> None:
@@ -71,17 +78,28 @@ class Clips(Sequence[Sample]):
 
     @staticmethod
     def stream(url: Any, frames: int = 16, stride: int = 1, *, video: Any = None) -> Iterator[Sample]:
-        """Of a live stream or a camera, samples of ``frames`` frames that follow each other, each ``stride``-th, until the stream ends.
+        """Samples of a live stream or a camera: ``frames`` frames each, every ``stride``-th, in their order, until the stream ends.
 
-        Where the stream ends within a sample, its last frame stands again, and ``mask`` is False there. ``__key__`` is the number of the
-        first frame, from 0 where the stream was opened; ``video`` says the size. Frames that come faster than they are taken wait at
-        the sender, or are lost, as the protocol has it.
+        If the stream ends within a sample, its last frame is repeated, and ``mask`` is False there. ``__key__`` is the number of the first
+        frame, counted from the opening. Frames that come faster than they are taken wait at the sender or are lost, as the protocol has it.
 
-        - ``url``: as ``source_of`` takes it, a table of settings too.
-        - ``video``: ``fb.video(size=…, time_limit_s=…)``; it chooses no frames, and a stream has no sound.
+        Args:
+            url: A URL or a table of settings, as ``source_of`` takes it.
+            frames: How many frames a sample has.
+            stride: Every how many frames one is taken.
+            video: ``fb.video(size=…, time_limit_s=…)``. It chooses no frames, and a stream has no sound.
 
-        Raises ``ValueError`` for what is no live stream; while it is read ``UnsupportedVideo`` where it cannot be opened or breaks off, and
-        ``VideoTimeout`` where no picture comes for ``time_limit_s``.
+        Returns:
+            An iterator of samples.
+
+        Raises:
+            TypeError: An argument has the wrong kind.
+            ValueError: ``url`` is no live stream, or an argument has a value that cannot be.
+            fb.VideoError: While it is read: the stream cannot be opened, breaks off, or gives no picture for ``time_limit_s``. What came
+                before is given first.
+
+        Examples:
+            >>> for sample in fb.Clips.stream("rtsp://camera/gate", frames=16): ...
         """
         stage = made_stage() if video is None else video
         if not isinstance(stage, ClipStage):

@@ -8,8 +8,9 @@ __all__ = ["CorruptVideo", "LeftToDemuxer", "MissingVideo", "NotScanned", "Sampl
 
 
 class VideoError(LoaderError):
-    """Base of all. ``clip`` is the member's or file's name, ``shard`` the shard it lies in, "" where there is none; both are in the text,
-    so neither may hold a token. Rebuilt from one string, as a DataLoader does, the text stays and the two are ""."""
+    """Base of the errors of clips. ``clip`` is the name of the member or file, ``shard`` its shard, "" if there is none. The text has both,
+    so neither may hold a token. An error that comes from a DataLoader worker keeps its text, and both are "".
+    """
 
     def __init__(self, text: str = "", clip: str = "", shard: str = "") -> None:
         where = f"{clip} in {shard}" if clip and shard else clip or shard

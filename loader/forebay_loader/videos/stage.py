@@ -8,13 +8,17 @@ from __future__ import annotations
 import importlib.util
 import os
 from math import inf
-from typing import Any, FrozenSet, Iterable, Optional, Union
+from typing import TYPE_CHECKING, Any, FrozenSet, Iterable, Mapping, Optional, Union
 
 from forebay_loader.base.argument_types import check_epoch, whole
 from forebay_loader.meter.skips.recorded_handler import Handler
 from forebay_loader.videos.clip_pass import ClipArguments
 from forebay_loader.videos.clip_stage import ClipStage
 from forebay_loader.videos.decode.frame_size import Size, check_size
+
+if TYPE_CHECKING:
+    from forebay_loader.plan.ahead import Epoch
+    from forebay_loader.videos.sampling.sampler import Sampler
 
 __all__ = ["video"]
 
@@ -24,61 +28,71 @@ MOST_THREADS = 256  # of one decoder; FFmpeg asks for memory for each before it 
 
 
 def video(
-    sampling: Any = None,
+    sampling: Union[str, Sampler, Mapping[int, Union[str, Sampler]], None] = None,
     size: Size = None,
     audio: Union[bool, int] = False,
     *,
     members: Union[str, Iterable[str]] = SUFFIXES,
     source: Optional[str] = None,
     seed: int = 0,
-    epoch: Any = None,
+    epoch: Epoch = None,
     threads: int = 1,
     time_limit_s: Optional[float] = 60.0,
     metadata: Union[str, "os.PathLike[str]", None] = None,
     handler: Optional[Handler] = None,
     replace_corrupt: bool = False,
 ) -> ClipStage:
-    """Clips as arrays: of each the frames that ``sampling`` chooses, read and decoded from memory or by ranges, and no others.
+    """Decode the frames of each clip that ``sampling`` chooses, and no others, from memory or by ranges. For ``.compose`` and ``.decode``.
 
-    Example::
+    As a stage it replaces the clip's bytes in each sample with:
 
-        dataset = fb.WebDataset(urls).compose(fb.video("uniform(8)", size=224, audio=16_000)).to_tuple("frames", "audio", "json")
-        dataset = fb.WebDataset(urls).decode(fb.video("fps(4, 16)")).to_tuple("mp4", "json")   # "mp4" is (frames, audio, info)
-        clips = fb.IndexedShards(urls, video=fb.video("clip(0, 16, 2)", size=(224, 224)))      # by number; cold shards by ranges
+    - ``frames``, T x H x W x 3 uint8, RGB.
+    - ``mask``, T bool, False for a frame that only fills its place.
+    - ``video``, the clip's ``ClipInfo``.
+    - ``audio``, only with ``audio=``: channels x samples float32, from the begin of the first chosen frame to the end of the last.
+    - ``audio_rate_hz``, only with ``audio=``: samples a second, 0 for a clip without sound.
 
-    As a stage it takes the member's bytes out of each sample and puts in ``frames``, T x H x W x 3 uint8 (RGB); ``mask``, T bool, False
-    where a frame only fills its place; ``video``, the clip's ``ClipInfo``; and with ``audio`` ``audio``, channels x samples float32 from
-    the begin of the first chosen frame to the end of the last, and ``audio_rate_hz``, its samples a second, 0 of a clip without sound.
-    The keys of a member ``left.mp4`` begin with ``left.``. Samples without such a member pass; of a sample whose arrays would take the
-    place of another member's (``a.mp4`` and ``a.webm``) it raises ``ValueError``.
+    The keys of a member ``left.mp4`` begin with ``left.``. Samples without a clip pass unchanged.
 
-    As a decoder it gives ``(frames, audio, info)``, as ``wds.torch_video`` did, in numpy: ``info`` has ``video_fps``, ``audio_fps`` where
+    As a decoder it returns ``(frames, audio, info)`` in numpy, as ``wds.torch_video`` did. ``info`` has ``video_fps``, ``audio_fps`` if
     there is sound, ``mask`` and ``video``. Only ``fb.WebDataset`` tells a decoder the sample and the epoch. Elsewhere it draws by the
-    clip's bytes; there, and by number, a sampler that differs by epoch needs ``epoch``, else ``ValueError`` is raised.
+    clip's bytes. There, and for samples by number, a sampler that differs by epoch needs ``epoch``. ``fb.counters()`` counts clips, frames
+    and bytes.
 
-    - ``sampling``: a sampler, its text such as ``"uniform(8)"``, a table of epochs such as ``{0: …, 10: …}``, or None for all frames.
-    - ``size``: None as coded, the shorter side, or (height, width), in pixels.
-    - ``audio``: True for the sound at its own rate, a number for another one, in Hz.
-    - ``members``: the suffix of what is a clip, or several.
-    - ``source``: the field of a sample that names its clip, in place of members: a URL or path as text, or a table as ``source_of`` takes
-      it; ``json.url`` is the ``url`` in the field ``json``. The field stays, and members stay as they are. A live stream has no frames by
-      number, and is refused.
-    - ``seed``: a whole number. What a sampler draws is a function of seed, epoch, the sample's shard and key, and how often the pass
-      came to them before: alike in any worker, anew in each epoch and at each visit.
-    - ``epoch``: a whole number, or what is asked for one: a callable, or an object with ``value`` or ``get_value()``. Without it
-      ``fb.WebDataset`` says which epoch it is in (with ``.repeat(n)`` each pass is one), and other pipelines' passes are counted, over the
-      workers of a ``DataLoader`` too.
-    - ``threads``: of a decoder, 1 to 256; more than one pays where there are fewer workers than processors.
-    - ``time_limit_s``: seconds above 0 for a clip; None for ever.
-    - ``metadata``: the table that ``forebay index --video`` wrote, for samplers by motion or sound. A clip that it does not know is looked
-      at when it is first used, which is added to the table; so the table need not be there. A decoder finds clips in it only where
-      ``fb.WebDataset`` tells it whose they are; elsewhere it is refused.
-    - ``handler``: gets each exception, in the stage; True leaves the sample out, None raises it.
-    - ``replace_corrupt``: True gives, in the place of a sample whose clip cannot be decoded, the one before once more, so that batches do
-      not shrink; its ``__corrupt__`` is the bad one's key, and "" elsewhere.
+    Args:
+        sampling: A sampler, its text such as ``"uniform(8)"``, a table by first epoch such as ``{0: …, 10: …}``, or None for all frames.
+        size: None for the size as coded, a number for the shorter side, or ``(height, width)``; in pixels.
+        audio: True for the sound at its own rate, or a rate in Hz.
+        members: The suffix of the members that are clips, or several.
+        source: The field of a sample that names its clip, instead of members: a URL or path as text, or a table of settings as
+            ``source_of`` takes it. ``json.url`` is the ``url`` in the field ``json``. The field and all members stay as they are. A live
+            stream has no frames by number and is refused.
+        seed: A whole number. A sampler's draws depend on the seed, the epoch, the sample's shard and key, and on how often the pass came to
+            them before. They are the same in any worker.
+        epoch: A whole number, a callable, or an object with ``value`` or ``get_value()``. Without it ``fb.WebDataset`` says the epoch (each
+            pass of ``.repeat(n)`` is one). Passes of other pipelines are counted, also in the workers of a ``DataLoader``.
+        threads: Threads of one decoder, 1 to 256. More than one is worth it if there are fewer workers than processors.
+        time_limit_s: Seconds for one clip, above 0. None for no limit.
+        metadata: The table that ``forebay index --video`` wrote, for samplers by motion or sound. A clip that is missing in it is analysed
+            when it is first used and then added, so the table may be absent. A decoder needs ``fb.WebDataset`` to use it.
+        handler: Gets each exception of the stage. If it returns True, the sample is left out. None raises the exception.
+        replace_corrupt: True repeats the previous sample if a clip cannot be decoded, so that batches keep their size. ``__corrupt__`` is
+            then the key of the broken sample, and "" in other samples.
 
-    Raises ``TypeError`` and ``ValueError`` for arguments, ``ModuleNotFoundError`` without PyAV; while it is read ``fb.VideoError`` naming
-    clip and shard, and what reading raises. ``fb.counters()`` counts clips, frames, bytes and what went wrong.
+    Returns:
+        The stage, which is a decoder too.
+
+    Raises:
+        TypeError: An argument has the wrong kind.
+        ValueError: An argument has a value that cannot be. While it is read: two clips of a sample would have the same keys (``a.mp4`` and
+            ``a.webm``), or a sampler needs ``epoch``.
+        ModuleNotFoundError: PyAV is not installed.
+        fb.VideoError: While it is read: a clip cannot be decoded. It names clip and shard.
+
+    Examples:
+        >>> dataset = fb.WebDataset(urls).compose(fb.video("uniform(8)", size=224, audio=16_000)).to_tuple("frames", "audio", "json")
+        >>> dataset = fb.WebDataset(urls).decode(fb.video("fps(4, 16)")).to_tuple("mp4", "json")
+        >>> stage = fb.video("clip(0, 16, 2)", size=(224, 224))
     """
     if importlib.util.find_spec("av") is None:
         raise ModuleNotFoundError("video needs PyAV and numpy: install forebay[video]", name="av")

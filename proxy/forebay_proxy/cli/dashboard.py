@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 import forebay_proxy
-from forebay_proxy.cli.output import say
+from forebay_proxy.cli.output import say, write_whole
 from forebay_proxy.core.errors import ConfigError
 
 __all__ = ["dashboard"]
@@ -44,9 +44,8 @@ def export(directory: Path | None, prometheus: str, force: bool) -> int:
     yours = [path for path, text in texts.items() if path.is_file() and path.read_text("utf-8", "replace") != text]
     if yours and not force:
         raise ConfigError(f"{yours[0]} exists and differs", next_step="name another directory, or replace it with --force")
-    for target, text in texts.items():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
+    write_whole(texts, next_step="name another directory")
+    for target in texts:
         say(str(target))
     return 0
 

@@ -1,20 +1,26 @@
-"""How verbs speak: results on stdout, everything else on stderr, one line an error."""
+"""How verbs speak: results on stdout or in files that are whole, everything else on stderr, one line an error."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any
 
 import click
 
-from forebay_proxy.core.errors import ForebayError
+from forebay_proxy.core.errors import ConfigError, ForebayError
 
-__all__ = ["error_line", "is_terminal", "many", "notice", "plain_table", "say", "say_json", "show_table", "silence_stdout", "wrapped"]
+__all__ = [
+    "error_line", "is_terminal", "many", "notice", "plain_table", "say", "say_json", "show_table", "silence_stdout", "wrapped",
+    "write_whole",
+]  # fmt: skip
 
 
 def say(text: str) -> None:
@@ -71,3 +77,30 @@ def show_table(rows: Sequence[tuple[str, ...]]) -> None:
 def wrapped(text: str) -> list[str]:
     """Between words on a terminal; elsewhere one line."""
     return wrap(text, max(20, get_terminal_size().columns)) if is_terminal() else [text]
+
+
+def write_whole(texts: Mapping[Path, str], next_step: str) -> None:
+    """Write all of these files or none, each whole: somebody may be reading the old one. Rights and links stay, and so do devices.
+
+    Raises ``ConfigError`` that names the place and the cause.
+    """
+    fresh: dict[Path, Path] = {}
+    try:
+        for path, text in texts.items():
+            target = path.resolve()
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.exists() and not target.is_file():  # /dev/stdout
+                target.write_text(text, encoding="utf-8")
+                continue
+            fresh[target] = target.with_name(f".{target.name}.{os.getpid()}")
+            fresh[target].write_text(text, encoding="utf-8")
+            with suppress(FileNotFoundError):
+                shutil.copymode(target, fresh[target])
+        for path, written in fresh.items():
+            written.replace(path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}", next_step=next_step) from error
+    finally:
+        for written in fresh.values():
+            with suppress(OSError):
+                written.unlink()

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import aiohttp
 from multidict import CIMultiDict
@@ -41,7 +41,7 @@ from forebay_proxy.origins.net.proxies import Proxy
 from forebay_proxy.origins.request import OriginRequest, RequestTarget, next_hop
 from forebay_proxy.origins.response import OriginResponse, Placement, check_pin, content_length, error_of, placement, vary_of
 
-__all__ = ["OriginClient"]
+__all__ = ["OriginClient", "OverHttp"]
 
 MAX_HOPS = 5  # Hugging Face needs two; a longer chain is a loop
 MOST_DENIED = 1024
@@ -56,6 +56,13 @@ class _Exchange:
     ask: OriginRequest
     answer: OriginResponse
     response: aiohttp.ClientResponse | None
+
+
+@runtime_checkable
+class OverHttp(RequestTarget, Protocol):
+    """An origin whose bytes an ``OriginClient`` brings."""
+
+    origin_client: OriginClient
 
 
 class OriginClient:

@@ -2,7 +2,7 @@
 // Curves (SVG) and the map of shards (canvas). Nothing here asks the sidecar.
 
 const SVG = "http" + "://www.w3.org/2000/svg"; // a name, not an address
-const SPAN_S = 900;
+const ROWS = 180; // as many as the sidecar keeps, one every 5 s
 
 function svg(name, attributes) {
   const made = document.createElementNS(SVG, name);
@@ -10,27 +10,26 @@ function svg(name, attributes) {
   return made;
 }
 
-// One small picture: ``rows`` are [at, value or null]; gaps stay gaps.
+// One small picture: ``rows`` are values or null; gaps stay gaps.
 function curve(title, rows, said, least) {
-  const now = rows.length ? rows[rows.length - 1][0] : 0;
-  const values = rows.map((row) => row[1]).filter((value) => value !== null);
+  const values = rows.filter((value) => value !== null);
   const most = Math.max(least, ...values);
-  const x = (at) => (100 * Math.max(0, 1 - (now - at) / SPAN_S)).toFixed(2);
+  const x = (place) => (100 * (1 - (rows.length - 1 - place) / (ROWS - 1))).toFixed(2); // by number: a clock that is set moves no curve
   const y = (value) => (38 - 36 * Math.min(1, value / most)).toFixed(2);
   let line = "", area = "", run = [];
   const close = () => {
     if (!run.length) return;
-    const points = run.map(([at, value]) => `${x(at)} ${y(value)}`).join("L");
+    const points = run.map(([place, value]) => `${x(place)} ${y(value)}`).join("L");
     line += `M${points}`;
     area += `M${x(run[0][0])} 40L${points}L${x(run[run.length - 1][0])} 40Z`;
     run = [];
   };
-  for (const row of rows) if (row[1] === null) close(); else run.push(row);
+  rows.forEach((value, place) => { if (value === null) close(); else run.push([place, value]); });
   close();
   const box = document.createElement("div");
   box.className = "curve";
   const head = document.createElement("h3");
-  const last = rows.length ? rows[rows.length - 1][1] : null;
+  const last = rows.length ? rows[rows.length - 1] : null;
   const strong = document.createElement("strong");
   strong.textContent = last === null ? "-" : said(last);
   const small = document.createElement("small");

@@ -259,7 +259,7 @@ const CURVES = [
 let past = [];
 
 function showHistory() {
-  byId("curves").replaceChildren(...CURVES.map(([title, column, said, least]) => curve(title, past.map((row) => [row[0], row[column]]), said, least)));
+  byId("curves").replaceChildren(...CURVES.map(([title, column, said, least]) => curve(title, past.map((row) => row[column]), said, least)));
   if (!byId("history").open) return;
   byId("history-rows").replaceChildren(...past.filter((_, index) => (past.length - 1 - index) % 12 === 0).reverse().map((row) => {
     const line = document.createElement("tr");
@@ -319,8 +319,8 @@ function heard(status) {
     loadMap().catch(lost);
   }
   const last = status.history_last;
-  if (last && (!past.length || last[0] > past[past.length - 1][0])) {
-    past = [...past, last].slice(-180);
+  if (last && (!past.length || last[0] !== past[past.length - 1][0])) {
+    past = [...past, last].slice(-ROWS);
     showHistory();
   }
 }

@@ -108,9 +108,11 @@ class RecentErrors:
 
     kinds = (RequestFailed, Aborted, NotTar)
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        """``now``: seconds since the epoch, as people read times."""
+    def __init__(self, clock: Callable[[], float], now: Callable[[], float]) -> None:
+        """``clock``: seconds that never go back; ``now``: seconds since the epoch, as people read times."""
+        self._clock = clock
         self._now = now
+        self._last_at = float("-inf")  # on the clock
         self._rows: deque[dict[str, object]] = deque(maxlen=KEPT)
 
     def __repr__(self) -> str:
@@ -132,10 +134,11 @@ class RecentErrors:
 
     def lately(self) -> tuple[str, float] | None:
         """The last error, if it came within a minute, and how many seconds ago."""
-        ago = self._now() - float(str(self._rows[-1]["at"])) if self._rows else LATELY_S
-        return (str(self._rows[-1]["error"]), max(0.0, ago)) if ago < LATELY_S else None
+        ago = self._clock() - self._last_at
+        return (str(self._rows[-1]["error"]), ago) if ago < LATELY_S else None
 
     def _note(self, what: str, error: str, job: str) -> None:
+        self._last_at = self._clock()
         for row in self._rows:
             if (row["what"], row["error"], row["job"]) == (what, error, job):
                 self._rows.remove(row)

@@ -24,12 +24,14 @@ def test_one_warning_a_node(tmp_path: Path) -> None:
     assert stamp(tmp_path).stat().st_mode & 0o777 == 0o600
 
 
-def test_next_minute(tmp_path: Path) -> None:
-    """After the interval the node is warned again."""
+@pytest.mark.parametrize("ago_s", [61, -3600])
+def test_next_minute(tmp_path: Path, ago_s: float) -> None:
+    """After the interval the node is warned again; where the clock was set back an hour meanwhile, it is so too."""
     Notices().node("gone")
-    past = time.time() - 61
+    past = time.time() - ago_s
     os.utime(stamp(tmp_path), (past, past))
     assert Notices().node("gone")
+    assert not Notices().node("gone")
 
 
 def test_stamp_that_cannot_be_had(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from forebay_loader.meter.frame_causes import _RULES, back_of, cause_of
+from forebay_loader.meter.frame_causes import _RULES, back_of, cause_of, uncollected
 from forebay_proxy.wire.protocol.meter import CAUSES
 
 PACKAGES = Path(sysconfig.get_paths()["purelib"])
@@ -74,6 +75,7 @@ def test_the_files_of_the_rules_are_there() -> None:
 def test_a_caller_is_found_and_the_collector_stays_on() -> None:
     """Also where the program has turned it off: then that stays."""
     frame = sys._getframe()
+    assert not uncollected(gc.isenabled)
     for turn in (gc.enable, gc.disable):
         turn()
         try:
@@ -82,3 +84,25 @@ def test_a_caller_is_found_and_the_collector_stays_on() -> None:
             assert gc.isenabled() is before
         finally:
             gc.enable()
+
+
+def test_no_other_thread_runs_while_nothing_is_collected() -> None:
+    """A fork by it would leave a child without a collector."""
+    going, looks, off = [True], [0], [0]
+
+    def look() -> None:
+        while going:
+            looks[0] += 1
+            off[0] += not gc.isenabled()
+
+    other, interval = threading.Thread(target=look), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        other.start()
+        for _ in range(50_000):
+            uncollected(sys._getframe)
+    finally:
+        sys.setswitchinterval(interval)
+        going.clear()
+        other.join()
+    assert (looks[0] > 0, off[0]) == (True, 0)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from support.house import SEGMENT, World, building, data_of, reader, shard_of
+from support.tarmaking import hand_header
 
 from forebay_proxy.app.status import StatusReport, TelemetryParts
 from forebay_proxy.core.events import RequestFailed
+from forebay_proxy.core.facts.origins import OriginAnswered, OriginBytes, OriginFailed
 from forebay_proxy.core.facts.requests import RequestDone, RequestOutcome
+from forebay_proxy.telemetry.prometheus.metrics import Metrics
 from forebay_proxy.telemetry.waits import OPENING
+from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody
+from forebay_proxy.wire.protocol.plan import ReaderName
 
 A = "https://o/set/a.tar"
 B = "https://o/set/b.tar"
@@ -72,3 +80,39 @@ async def test_who_read_between_two_looks_was_there(tmp_path: Path) -> None:
         assert [asked.readers_lately(), asked.readers_lately()] == [1, 0]
         telemetry.recent_errors.listen(RequestFailed(404, "shard s3://b/a.tar: not there"))
         assert asked.status()["verdict"]["sentence"].endswith("was told: shard s3://b/a.tar: not there")
+
+
+async def test_a_scrape_of_a_large_node_is_short(tmp_path: Path) -> None:
+    """1,000 shards announced by 64 readers, each inside one, 8 ranks, 10 origins: some 1,100 lines, each no more than a few times
+    the work of one line without them."""
+    names = [f"https://o{number % 10}.example/train-{number:06d}.tar" for number in range(1000)]
+    shards = [*map(shard_of, names)]
+    async with building(tmp_path / "c") as world, AsyncExitStack() as readings:
+        _, telemetry = report_on(world)
+        for number in range(64):
+            name = names[number]
+            world.origin.put(name, hand_header(b"0.bin", SEGMENT - 1536) + data_of(SEGMENT - 512))
+            who = ReaderName("job", str(number // 8), str(number % 8), f"{number}.0")
+            world.plans.replace(who, shards[number:])
+            await world.taken(await readings.enter_async_context(world.opened(name, who)), 10)
+            telemetry.meters.take(ReaderName("job", who.rank, "main", "7.0"), MeterBody(9.0, dict.fromkeys(CAUSES, 1.0), 5))
+        for origin in {shard.origin for shard in shards}:
+            for fact in (OriginAnswered(origin, "GET", 206, 0.1), OriginBytes(origin, 1, "demand"), OriginFailed(origin, "throttled")):
+                world.events.emit(fact)
+        text = telemetry.metrics.render()[0].decode()
+        assert "\nforebay_readers 64.0\n" in text
+        lines, least = len(text.splitlines()), len((empty := Metrics()).render()[0].splitlines())
+        assert 1000 < lines <= 2000
+        spent, ordinary = best(telemetry.metrics.render), best(empty.render)
+        print(f"{lines} lines in {1000 * spent:.1f} ms; without anything {least} in {1000 * ordinary:.1f} ms")
+        assert spent < 4 * ordinary * lines / least
+
+
+def best(work: Callable[[], object], times: int = 7) -> float:
+    """Seconds of the processor."""
+    spent = []
+    for _ in range(times):
+        began = time.process_time()
+        work()
+        spent.append(time.process_time() - began)
+    return min(spent)

@@ -203,7 +203,7 @@ async def test_only_what_is_called_a_tar_is_judged(tmp_path: Path) -> None:
 async def test_a_job_that_reads_what_is_no_tar_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each reading counts, the log has it once; whoever reads a real tar, or from its middle, is told nothing."""
     async with building(tmp_path / "c") as world:
-        counters, recent = Counters(), RecentErrors(world.clock)
+        counters, recent = Counters(), RecentErrors(world.clock, world.clock)
         world.events.listen(counters.listen)
         world.events.listen(recent.listen, recent.kinds)
         world.origin.put(A, PAGE)

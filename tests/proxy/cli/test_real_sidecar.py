@@ -193,14 +193,19 @@ def test_a_sidecar_from_code_that_is_joined_is_told_what_differs(place: Place) -
 
 
 def test_a_stopped_one_is_named_and_can_be_ended(place: Place) -> None:
-    """By the verbs that ask it, by ``run``, which goes on without, and ``stop`` does not wait for it in vain."""
+    """By the verbs that ask it, ``doctor`` among them, by ``run``, which goes on without; ``stop`` does not wait for it in vain."""
     place.begin()
     (record,) = place.directory.live()
     os.kill(record.pid, signal.SIGSTOP)
     said = f"(pid {record.pid}) is stopped, so it does not answer; 'kill -CONT {record.pid}' lets it go on, 'forebay stop' ends it".encode()
     with verb_process(place.environ, "run", "--", "echo", "trained") as running, verb_process(place.environ, "status") as asking:
+        watching, looking = verb_process(place.environ, "top"), verb_process(place.environ, "doctor", "--json")
         assert said in asking.communicate()[1]
+        assert said in watching.communicate()[1]
+        found = json.loads(looking.communicate()[0])["findings"][-1]
         trained, told = running.communicate()
+    assert (watching.returncode, looking.returncode, found["level"]) == (2, 1, "fault")
+    assert f"{found['text']}; {found['next_step']}".encode().endswith(said)
     assert (asking.returncode, running.returncode, trained) == (2, 0, b"trained\n")
     assert said in told
     ended = place.forebay("stop")

@@ -30,6 +30,18 @@ def test_a_row_is_of_the_five_seconds_before_it() -> None:
     assert history.as_json()["rows"] == [[1000.0, 0.5, 30.0, 10.0, 20.0, 0.75, 2.5]]
 
 
+def test_a_clock_that_is_set_changes_times_alone() -> None:
+    """An hour back, an hour forward: rows go on coming every 5 s, and rates are of the 5 s before."""
+    clock, wall = FakeClock(), [0.0]
+    history = History(clock, lambda: wall[0])
+    for count, wall[0] in enumerate((1e6, 1e6 + 5, 1e6 - 3590, 1e6 + 3615)):
+        assert history.is_due
+        history.note(Totals(50 * count), [], None)
+        assert not history.is_due
+        clock.advance(5)
+    assert [(row[0], row[3]) for row in history.as_json()["rows"]] == [(1e6 + 5, 10.0), (1e6 - 3590, 10.0), (1e6 + 3615, 10.0)]
+
+
 def test_what_nobody_tells_is_null() -> None:
     """No zero: a curve has a gap there."""
     clock = FakeClock()

@@ -16,9 +16,9 @@ from typing import Any, Callable, Iterable, Iterator, Optional, TextIO
 
 from forebay_loader.base.errors import LoaderError
 from forebay_loader.videos.clip_info import ClipAddress, ClipInfo
+from forebay_loader.videos.metadata.clip_lines import listed
 from forebay_loader.videos.metadata.clip_table import ClipTable
 from forebay_loader.videos.metadata.decoder_processes import DecoderProcesses
-from forebay_loader.videos.metadata.listing import listed
 from forebay_loader.videos.metadata.scan import ClipToScan, ScanProgress, clips_of_shard, lone_clip, scan_clips
 from forebay_loader.videos.stage import SUFFIXES
 

@@ -13,18 +13,23 @@ __all__ = ["by_epoch", "drawn", "for_epoch", "phased"]
 
 
 def by_epoch(phases: Mapping[int, Sampler]) -> Sampler:
-    """In each epoch the sampler whose number is the greatest that is not above it: ``fb.by_epoch``.
+    """A sampler that changes by epoch. In each epoch it is the one with the greatest number that is not above the epoch.
 
-    Example::
+    The pipeline knows the epoch, the sampler does not: ``for_epoch(sampler, epoch)`` gives the sampler of an epoch.
 
-        from forebay_loader.videos.sampling import keyframes, uniform
+    Args:
+        phases: First epoch to sampler, such as ``{0: uniform(8), 10: keyframes(8)}``. One of them is from 0.
 
-        clips = fb.video(fb.by_epoch({0: uniform(8), 10: keyframes(8)}), size=224)
+    Returns:
+        The sampler, for ``fb.video``.
 
-    - ``phases``: from which epoch on which sampler, ``{0: uniform(8), 10: keyframes(8)}``; one of them from 0.
+    Raises:
+        TypeError: ``phases`` is no such table. Also if the sampler is called without an epoch: any answer would be right in one epoch only.
+        ValueError: No phase begins at 0.
 
-    Its epoch is the pipeline's, which it does not know: ``for_epoch(sampler, epoch)`` gives the sampler of an epoch. Raises ``TypeError``,
-    ``ValueError``; called without an epoch, ``TypeError``, because any answer would be right in one epoch only.
+    Examples:
+        >>> from forebay_loader.videos.sampling import keyframes, uniform
+        >>> clips = fb.video(fb.by_epoch({0: uniform(8), 10: keyframes(8)}), size=224)
     """
     found = {whole("by_epoch", epoch, "epochs from 0", 0): sampler for epoch, sampler in dict(phases).items()}
     if 0 not in found:

@@ -16,7 +16,7 @@ from forebay_proxy.cli.doctor.report import report
 from forebay_proxy.cli.doctor.set_rules import EpochShare, Level, Readers, RuleFinding, SetFacts, epoch_shares, findings
 from forebay_proxy.cli.index.sizes_json import SizesJson, file_name
 from forebay_proxy.cli.options import SURVEY_SETTINGS, Seams, config_option, json_option, load_settings, survey_options, url_option
-from forebay_proxy.cli.output import error_line, many, notice, say, say_json, show_table, wrapped
+from forebay_proxy.cli.output import error_line, many, notice, say, say_json, show_table, wrapped, write_whole
 from forebay_proxy.cli.run.env import ways_in
 from forebay_proxy.cli.sources import named_texts, understood
 from forebay_proxy.config.settings import Settings
@@ -42,7 +42,12 @@ _NO_SIDECAR = "http://127.0.0.1:7070"
 )
 @click.option("--sizes", metavar="PATH", help="Samples by file name, as 'forebay index' writes them.  [default: ./sizes.json]")
 @click.option("--samples", type=click.IntRange(min=0), metavar="N", help="Samples of every shard, where nothing else tells.")
-@click.option("--report", "report_to", metavar="FILE", help="Write all that was found, the status and the log's end, to paste into a bug.")
+@click.option(
+    "--report",
+    "report_to",
+    metavar="FILE",
+    help="Write findings, status and the log's end into a new file, to paste into a bug.",
+)
 @json_option
 @config_option
 @url_option
@@ -103,6 +108,8 @@ def _machine(
     sources: Sequence[Source], urls: Sequence[str], url: str | None, report_to: str | None, settings: Settings, *, as_json: bool
 ) -> int:
     """The checks that need no set."""
+    if report_to is not None and Path(report_to).is_file():
+        raise ConfigError(f"{report_to} exists already", next_step="name another file with --report")
     found = list(environment_findings(os.environ))
     of_sidecar, status = sidecar_findings(url, os.environ)
     found += of_sidecar
@@ -111,10 +118,6 @@ def _machine(
             notice("asking the origin for up to nine segments, 20 s at most")
         first = sources[0]
         found += origin_findings(Shard.of(first.url, first.headers), settings, os.environ)
-    if report_to is not None:
-        path = Path(report_to)
-        path.write_text(report(found, status, os.environ), "utf-8")
-        notice(f"wrote {path}: findings, status, versions, the end of the log; read it before you paste it")
     if as_json:
         say_json({"findings": [asdict(one) for one in found]})
     else:
@@ -122,6 +125,9 @@ def _machine(
             show_table(ways_in(urls[0], str(status["url"]) if status else _NO_SIDECAR, os.environ))
             say("")
         _show(found, [])
+    if report_to is not None:
+        write_whole({Path(report_to): report(found, status, os.environ)}, next_step="name another file with --report")
+        notice(f"wrote {report_to}: findings, status, versions, the end of the log; read it before you paste it")
     return ExitCode.PART_FAILED if any(one.level is Level.FAULT for one in found) else ExitCode.DONE
 
 

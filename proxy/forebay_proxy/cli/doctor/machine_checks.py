@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import tempfile
 import time
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from forebay_proxy.cli.client import locate
+from forebay_proxy.cli.client import SidecarHung, locate
 from forebay_proxy.cli.doctor.set_rules import Level, RuleFinding
 from forebay_proxy.cli.run.env import traps
 from forebay_proxy.core.errors import ForebayError
@@ -54,7 +54,8 @@ def sidecar_findings(url: str | None, environ: Mapping[str, str]) -> tuple[list[
     try:
         status = locate(url, environ).status()
     except ForebayError as error:
-        return [RuleFinding("sidecar", Level.ADVICE, str(error), error.next_step or "forebay serve, or forebay run")], None
+        level = Level.FAULT if isinstance(error, SidecarHung) else Level.ADVICE
+        return [RuleFinding("sidecar", level, str(error), error.next_step or "forebay serve, or forebay run")], None
     return [*_of_status(status), *_of_disk(status)], status
 
 
@@ -87,15 +88,19 @@ def _of_disk(status: Table) -> Iterator[RuleFinding]:
         yield RuleFinding("cache size", Level.ADVICE, text, "make room on that disk, or forebay serve --cache-dir ON_ANOTHER_DISK")
     else:
         yield RuleFinding("cache size", Level.OK, text)
-    with contextlib.suppress(OSError):
+    try:
         kind = file_system_type(place, read_mounts())
         if is_network(kind):
             step = "forebay serve --cache-dir ON_A_LOCAL_DISK"
             yield RuleFinding("cache disk", Level.ADVICE, f"{place} is on a network file system ({kind})", step)
         rate = _written_bytes_s(place.parent)
-        level = Level.OK if rate >= SLOW_DISK_BYTES_S else Level.ADVICE
-        step = "" if level is Level.OK else "forebay serve --cache-dir ON_A_FASTER_DISK: slower than one connection of an object store"
-        yield RuleFinding("cache disk", level, f"{place.parent} ({kind}) takes {format_size(int(rate))}/s, written and synced", step)
+    except OSError as error:
+        step = "make room there" if error.errno == errno.ENOSPC else "run this where the sidecar runs, as its user"
+        yield RuleFinding("cache disk", Level.UNKNOWN, f"{place.parent} cannot be written to: {error.strerror}", step)
+        return
+    level = Level.OK if rate >= SLOW_DISK_BYTES_S else Level.ADVICE
+    step = "" if level is Level.OK else "forebay serve --cache-dir ON_A_FASTER_DISK: slower than one connection of an object store"
+    yield RuleFinding("cache disk", level, f"{place.parent} ({kind}) takes {format_size(int(rate))}/s, written and synced", step)
 
 
 def _written_bytes_s(folder: Path) -> float:

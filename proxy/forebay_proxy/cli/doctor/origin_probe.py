@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ForebayError
@@ -15,6 +14,7 @@ from forebay_proxy.core.http_range import http_date
 from forebay_proxy.core.segments import SEGMENT_BYTES
 from forebay_proxy.core.shard import ByteRange, Pin, Shard, Version
 from forebay_proxy.origins.base import Origin
+from forebay_proxy.origins.http_client import OverHttp
 from forebay_proxy.origins.survey import origins_for
 
 __all__ = ["OriginFacts", "credentials_of", "probed"]
@@ -83,13 +83,12 @@ async def _together(origin: Origin, shard: Shard, version: Version) -> float:
     return sum(sizes) / (time.monotonic() - began)
 
 
-async def _skew(origin: Any, shard: Shard) -> float | None:
+async def _skew(origin: Origin, shard: Shard) -> float | None:
     """By the Date of a HEAD, whatever that is answered with."""
-    client = getattr(origin, "origin_client", None) or getattr(origin, "_origin_client", None)
-    if client is None or not hasattr(origin, "prepare"):
+    if not isinstance(origin, OverHttp):
         return None
-    began = time.time()
-    _, answer = await client.glance(shard, await origin.prepare(shard))
+    began = time.time()  # not a duration: this machine's clock is what is compared
+    _, answer = await origin.origin_client.glance(shard, await origin.prepare(shard))
     said = http_date(answer.headers.get("date", ""))
     return None if said is None else said - (began + time.time()) / 2
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from forebay_proxy.cli.output import write_whole
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
 __all__ = ["Conflict", "SizesJson", "file_name"]
 
 _MOST_BYTES = 256 << 20  # of a file that is there: four million shards
+_STEP = "name another file with --sizes"
 
 
 class Conflict(Exception):
@@ -65,7 +66,7 @@ class SizesJson:
                 name, count = next(iter(other.items()))
                 more = f", and {len(other) - 1} more differ" if len(other) > 1 else ""
                 raise Conflict(f"it says {known[name]} samples for {name}, and its index has {count}{more}")
-            self._write({**counts, **known})
+            write_whole({self._shown: json.dumps({**counts, **known}, indent=0, sort_keys=True) + "\n"}, _STEP)
             return len(known.keys() - counts.keys())
         finally:
             if folder >= 0:
@@ -86,20 +87,8 @@ class SizesJson:
             raise self._unwritable("what is there is no table of samples by file name, and would be lost")
         return found
 
-    def _write(self, sizes: dict[str, Any]) -> None:
-        """All of it or nothing: a training may be reading the old one."""
-        fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        try:
-            fresh.write_text(json.dumps(sizes, indent=0, sort_keys=True) + "\n", encoding="utf-8")
-            with suppress(FileNotFoundError):
-                shutil.copymode(self._path, fresh)
-            fresh.replace(self._path)
-        except OSError as error:
-            fresh.unlink(missing_ok=True)
-            raise self._unwritable(str(error.strerror)) from error
-
     def _unwritable(self, cause: str) -> ConfigError:
-        return ConfigError(f"cannot write {self._shown}: {cause}", next_step="name another file with --sizes")
+        return ConfigError(f"cannot write {self._shown}: {cause}", next_step=_STEP)
 
 
 def _number(value: Any) -> int | None:

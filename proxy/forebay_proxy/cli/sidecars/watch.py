@@ -56,7 +56,10 @@ def screen(verdict: Mapping[str, Any] | None, head: str, tables: Tables, totals:
     lines = [*_said(verdict, width), Text(shortened(head, width), style="dim")]
     filled = [(name, rows) for name, rows in tables if len(rows) > 1]
     left = height - len(lines)
-    shown = _shares([len(rows) - 1 for _, rows in filled], left)
+    sizes = [len(rows) - 1 for _, rows in filled]
+    shown = _shares(sizes, left)
+    if not all(shown):
+        shown = _shares(sizes, left - 1)  # which of them is left out is said, too
     for (_, rows), count in zip(filled, shown, strict=True):
         if not count:
             continue
@@ -98,7 +101,7 @@ def _shares(sizes: Sequence[int], height: int) -> list[int]:
     for wanted in range(1, max(sizes, default=0) + 1):
         for at, size in enumerate(sizes):
             tried = [*shown[:at], min(size, wanted), *shown[at + 1 :]]
-            if wanted <= size and (wanted == 1 or shown[at] == wanted - 1) and cost(tried) <= height:
+            if wanted <= size and cost(tried) <= height:
                 shown = tried
     return shown
 

@@ -57,7 +57,7 @@ class GsOrigin(RequestTarget):
 
         Raises ``ConfigError`` for an endpoint that holds a user.
         """
-        self._origin_client = http.origin_client
+        self.origin_client = http.origin_client
         self._guard = guard
         if has_user(endpoint):  # as for a hub: one request cannot prove itself twice
             step = "write the address alone into --gs-endpoint or STORAGE_EMULATOR_HOST"
@@ -71,10 +71,10 @@ class GsOrigin(RequestTarget):
         self._said = anonymous
 
     def read(self, shard: Shard, range: ByteRange | None, pin: Pin) -> AbstractAsyncContextManager[OriginBody]:
-        return self._origin_client.read(self, shard, range, pin)
+        return self.origin_client.read(self, shard, range, pin)
 
     async def head(self, shard: Shard) -> Version:
-        return await self._origin_client.head(self, shard)
+        return await self.origin_client.head(self, shard)
 
     async def aclose(self) -> None:
         """Ends the thread; the client belongs to the http origin."""

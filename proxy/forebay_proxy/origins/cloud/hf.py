@@ -126,7 +126,7 @@ class HfOrigin(RequestTarget):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``environ``: HF_ENDPOINT, HF_TOKEN and where the token file is."""
-        self._origin_client = http.origin_client
+        self.origin_client = http.origin_client
         self._guard = guard
         self._events = events
         self._hub = hub_endpoint(environ)
@@ -138,14 +138,14 @@ class HfOrigin(RequestTarget):
         """As ``Origin.read``. Without a pin it is an opening, and what a link leads to may be of an older commit: the hub is asked."""
         if not pin:
             self._redirects.forget(shard)
-        return self._origin_client.read(self, shard, range, pin)
+        return self.origin_client.read(self, shard, range, pin)
 
     async def head(self, shard: Shard) -> Version:
         """What the hub says; the network behind it is not asked."""
         self._redirects.forget(shard)
         with report(self._events, shard):
             told = (await self._resolved(shard)).told
-        return told if told is not None else await self._origin_client.head(self, shard)
+        return told if told is not None else await self.origin_client.head(self, shard)
 
     async def aclose(self) -> None:
         """The client belongs to the http origin."""
@@ -222,7 +222,7 @@ class HfOrigin(RequestTarget):
         """Follow the hub until it has named the bytes and leads away, or holds them itself."""
         said: dict[str, str] = {}
         for _ in range(MAX_HOPS + 1):
-            kind, answer = await self._origin_client.glance(shard, ask)
+            kind, answer = await self.origin_client.glance(shard, ask)
             if not (answer.is_redirect or answer.status == 200):
                 raise error_of(shard.name, answer)
             said = {**_told_by(answer), **said}  # the first word counts: a network's ETag is its own

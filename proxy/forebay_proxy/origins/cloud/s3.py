@@ -62,7 +62,7 @@ class S3Origin(RequestTarget):
         clock: Callable[[], float] = time.time,
     ) -> None:
         """``profiles``: those a request may name beside the SDK's own (AWS_PROFILE). ``clock`` is the wall's: it dates signatures."""
-        self._origin_client = http.origin_client
+        self.origin_client = http.origin_client
         self._guard = guard
         self._profiles = profiles or frozenset()
         self._signer = signer  # the thread's: nobody else touches it
@@ -75,10 +75,10 @@ class S3Origin(RequestTarget):
         self._recredentialed: dict[str, float] = {}  # by profile
 
     def read(self, shard: Shard, range: ByteRange | None, pin: Pin) -> AbstractAsyncContextManager[OriginBody]:
-        return self._origin_client.read(self, shard, range, pin)
+        return self.origin_client.read(self, shard, range, pin)
 
     async def head(self, shard: Shard) -> Version:
-        return await self._origin_client.head(self, shard)
+        return await self.origin_client.head(self, shard)
 
     async def digests(self, shard: Shard, pin: Pin) -> tuple[Digest, ...]:
         """As ``TellsDigests``: S3 names an object's checksum on a HEAD or a whole GET if a signed header asks for it; not on a range."""
@@ -87,7 +87,7 @@ class S3Origin(RequestTarget):
         region = self._regions.get(self._place_of_bucket(order))
         wanted = order.signed_for(region) if region else order
         signature = await self._sdk(lambda signer: signer.sign(shard.name, wanted, checksum=True))
-        _, answer = await self._origin_client.glance(
+        _, answer = await self.origin_client.glance(
             shard, OriginRequest(signature.url, signature.headers, vouched=named, region=signature.region, sdk=True)
         )
         if answer.status != 200:

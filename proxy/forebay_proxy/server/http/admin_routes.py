@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import parse_qs, unquote
 
 from aiohttp import web
@@ -18,7 +18,7 @@ from forebay_proxy.server.http.body_writer import cut
 from forebay_proxy.server.http.framing import Bodies, Busy
 from forebay_proxy.server.http.page_routes import PageRoutes
 from forebay_proxy.server.http.plan_route import PlanRoute
-from forebay_proxy.server.http.problem import SERVER, MethodNotAllowed, NoSuchPath, answer_json
+from forebay_proxy.server.http.problem import JSON_HEADERS, SERVER, MethodNotAllowed, NoSuchPath, answer_json, json_line
 from forebay_proxy.server.http.request_record import RequestRecord
 from forebay_proxy.server.http.shard_route import closing
 
@@ -33,7 +33,42 @@ COMMAND_BODY_BYTES = 1024 * 1024  # an evict list; a pattern says the same in a 
 MAX_PATTERNS = 10_000
 MAX_ORIGINS = 100  # a command line of a person's
 
+MOST_REST_S = 1.0  # an asker's patience is some seconds
+ANSWER_S = 0.002  # what an answer costs beside its text
+
 Handler = Callable[[web.BaseRequest, RequestRecord], Awaitable[web.StreamResponse]]
+T = TypeVar("T")
+
+
+class _MadeForAll(Generic[T]):
+    """What takes the event loop some milliseconds to make. It is made after it was asked for, once for all who ask meanwhile; then the loop
+    is free of it for as long as it would have taken to make one for each of them: else fifty askers leave readers no time at all.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._turn = asyncio.Lock()
+        self._number = 0  # how often it was made
+        self._made: T | None = None
+        self._askers = 0
+        self._free_at = 0.0  # on the loop's clock
+
+    async def get(self) -> T:
+        clock, asked = asyncio.get_running_loop().time, self._number
+        self._askers += 1
+        try:
+            async with self._turn:
+                if self._made is None or self._number == asked:
+                    await asyncio.sleep(self._free_at - clock())
+                    began = clock()
+                    self._made = self._make()
+                    self._number += 1
+                    self._free_at = clock() + min(MOST_REST_S, (clock() - began + ANSWER_S) * self._askers)
+                return self._made
+        finally:
+            self._askers -= 1
+            if not self._askers:
+                self._made = None
 
 
 class AdminRoutes:
@@ -55,8 +90,8 @@ class AdminRoutes:
         self._plans = plans
         self._jobs = jobs or LiveJobs(time.monotonic)
         self._operations = operations
-        self._status = status
-        self._metrics = metrics
+        self._status = _MadeForAll(lambda: json_line(status()))
+        self._metrics = _MadeForAll(metrics)
         self.events = page.events
         self._ready = ready
         self._allow_origins = allow
@@ -126,11 +161,11 @@ class AdminRoutes:
         return response
 
     async def _show_metrics(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        body, content_type = self._metrics()
+        body, content_type = await self._metrics.get()
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _show_status(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        return answer_json(self._status())
+        return web.Response(body=await self._status.get(), headers=JSON_HEADERS)
 
     async def _show_shards(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         named = parse_qs(request.raw_path.partition("?")[2]).get("shard", [""])

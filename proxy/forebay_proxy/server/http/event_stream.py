@@ -35,8 +35,9 @@ class EventStream:
         self._every_s = every_s
         self._patience_s = patience_s
         self._most = most
-        self._making: asyncio.Task[bytes] | None = None
+        self._making = asyncio.Lock()
         self._made: bytes | None = None  # the last frame, for who comes new
+        self._due_s = 0.0  # the next one, on the loop's clock
         self.listeners = 0
 
     def __repr__(self) -> str:
@@ -58,7 +59,7 @@ class EventStream:
                 assert writer is not None
                 assert request.transport is not None
                 request.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
-                frame = self._made if self._made is not None else await self._next()
+                frame = self._made if self._made is not None else await self._next(None)
                 while True:
                     try:
                         async with asyncio.timeout(self._patience_s):
@@ -66,28 +67,19 @@ class EventStream:
                             await writer.drain()  # the kernel has all of it
                     except TimeoutError as error:
                         raise ClientGone(f"the page has read nothing for {self._patience_s:g} s") from error
-                    frame = await self._next()
+                    frame = await self._next(frame)
         finally:
             self.listeners -= 1
             if not self.listeners:
                 self._made = None
-                if self._making is not None:
-                    self._making.cancel()
-                    self._making = None
         return response
 
-    async def _next(self) -> bytes:
-        """The next frame; who comes while it is being made waits for the same one."""
-        if self._making is None:
-            self._making = asyncio.create_task(self._make(), name="page events")
-        return await asyncio.shield(self._making)
-
-    async def _make(self) -> bytes:
-        try:
-            if self._made is not None:
-                await asyncio.sleep(self._every_s)
-            self._made = await self._frame()
+    async def _next(self, shown: bytes | None) -> bytes:
+        """The frame after ``shown``. The first who asks makes it, the others wait for it; if that one leaves, the next in line makes it."""
+        async with self._making:
+            if self._made is None or self._made is shown:
+                if self._made is not None:
+                    await asyncio.sleep(self._due_s - asyncio.get_running_loop().time())
+                self._made = await self._frame()
+                self._due_s = asyncio.get_running_loop().time() + self._every_s
             return self._made
-        finally:
-            if self._making is asyncio.current_task():
-                self._making = None

@@ -13,12 +13,13 @@ from forebay_proxy.core.errors import ForebayError, OriginUnavailable, RangeNotS
 from forebay_proxy.core.shard import shown
 
 __all__ = [
-    "SERVER", "Draining", "InternalFault", "MethodNotAllowed", "NoSuchPath", "PreconditionFailed", "answer_error", "answer_json",
-    "describe", "headers_of", "in_words",
+    "JSON_HEADERS", "SERVER", "Draining", "InternalFault", "MethodNotAllowed", "NoSuchPath", "PreconditionFailed", "answer_error",
+    "answer_json", "describe", "headers_of", "in_words", "json_line",
 ]  # fmt: skip
 
 SERVER = "forebay"  # of every answer; versions are nobody's business who may not ask for /v1/status
 CONTENT_TYPE = "application/problem+json"
+JSON_HEADERS = {"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 # The fetch behind a 502/503/504 has already been repeated for minutes; 2 s keeps sixty-four workers from asking again at once, and
 # curl takes the longer of this and its own delay.
 _RETRY_AFTER_S = 2
@@ -117,8 +118,11 @@ def answer_error(error: ForebayError, *, extra: Mapping[str, str] | None = None)
 
 def answer_json(value: object) -> web.Response:
     """``value`` as a line of JSON, of this moment."""
-    headers = {"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-    return web.Response(body=json.dumps(value).encode() + b"\n", headers=headers)
+    return web.Response(body=json_line(value), headers=JSON_HEADERS)
+
+
+def json_line(value: object) -> bytes:
+    return json.dumps(value).encode() + b"\n"
 
 
 def in_words(error: ForebayError) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import importlib.metadata
 import json
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +17,14 @@ from support.fake_sidecar import FakeSidecar
 from support.scripted_answers import ramp
 from support.scripted_origin import ScriptedOrigin, in_a_thread
 
-from forebay_proxy.cli.doctor.machine_checks import environment_findings
+from forebay_proxy.cli.doctor import machine_checks, origin_probe
+from forebay_proxy.cli.doctor.machine_checks import environment_findings, origin_findings
+from forebay_proxy.cli.doctor.origin_probe import OriginFacts
+from forebay_proxy.cli.doctor.report import report
 from forebay_proxy.cli.doctor.set_rules import Level
 from forebay_proxy.core.segments import SEGMENT_BYTES
+from forebay_proxy.core.shard import Pin, PinKind, Shard, Version
+from forebay_proxy.wire.urls.shard_url import parse_origin_url
 
 SECRET = "S3CRETVALUE"
 
@@ -49,6 +57,7 @@ def test_nothing_to_mend(sidecar: FakeSidecar) -> None:
     [
         ({"http_proxy": f"http://u:{SECRET}@p:3128"}, Level.FAULT, "export NO_PROXY=127.0.0.1,localhost no_proxy=$NO_PROXY"),
         ({"http_proxy": "http://p:3128", "no_proxy": "localhost,127.0.0.1"}, Level.OK, "127.0.0.1 is spared"),
+        ({"ALL_PROXY": "http://p:3128", "NO_PROXY": "x.org"}, Level.FAULT, "export NO_PROXY=x.org,127.0.0.1,localhost"),
         ({"WDS_CACHE": "/x"}, Level.ADVICE, "unset it"),
         ({"WDS_SECURE": "1"}, Level.FAULT, "unset it"),
         ({"FOREBAY_URL": "127.0.0.1:7070"}, Level.FAULT, "unset FOREBAY_URL"),
@@ -63,16 +72,41 @@ def test_traps_of_the_shell(environ: dict[str, str], level: Level, said: str) ->
 
 def test_what_the_sidecar_says(sidecar: FakeSidecar) -> None:
     """The verdict with its line to type; a cache that is smaller than was asked for; errors and troubles. What stands still is a fault."""
+    shared = {"place": "s3://c/p/", "troubles": ["no answer within 1 s"]}
     verdict = {"severity": "act", "cause": "decode", "sentence": "training waited 62 %", "do": "more workers", "line": "num_workers=9"}
     error = {"error": "shard https://o/a.tar: 404", "at": 1.0, "what": "404", "job": "", "count": 1}
-    sidecar.status |= {"verdict": verdict, "troubles": ["the disk is full"], "errors": 3, "recent_errors": [error]}
+    sidecar.status |= {"verdict": verdict, "troubles": ["the disk is full"], "errors": 3, "recent_errors": [error], "shared": shared}
     done = invoke("doctor", "--json")
     found = {one["rule"]: one for one in json.loads(done.stdout)["findings"]}
     assert done.exit_code == 1
     assert (found["verdict"]["level"], found["verdict"]["next_step"]) == ("fault", "more workers; num_workers=9")
     assert "10.0 GB were asked for, and the disk has no more" in found["cache size"]["text"]
     assert found["trouble"]["text"] == "the disk is full"
+    assert found["shared tier"]["text"] == "s3://c/p/: no answer within 1 s"
     assert found["errors"]["text"].endswith("the last: shard https://o/a.tar: 404")
+
+
+def test_a_poor_disk(sidecar: FakeSidecar, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network file system, and one that takes less than a connection brings: two findings, each with the flag to use."""
+    monkeypatch.setattr(machine_checks, "file_system_type", lambda *_: "nfs4")
+    monkeypatch.setattr(machine_checks, "_written_bytes_s", lambda _: 99e6)
+    found = [one for one in json.loads(invoke("doctor", "--json").stdout)["findings"] if one["rule"] == "cache disk"]
+    assert [(one["level"], "--cache-dir ON_A_" in one["next_step"]) for one in found] == [("advice", True)] * 2
+    assert "network file system (nfs4)" in found[0]["text"]
+    assert "takes 99.0 MB/s" in found[1]["text"]
+
+
+@pytest.mark.parametrize(("code", "step"), [(errno.ENOSPC, "make room there"), (errno.EACCES, "as its user")])
+def test_a_disk_that_cannot_be_tried(sidecar: FakeSidecar, code: int, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full, or not ours: it is said, and nothing else is left out."""
+
+    def failing(dir: Path) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(machine_checks.tempfile, "TemporaryFile", failing)
+    found = {one["rule"]: one for one in json.loads(invoke("doctor", "--json").stdout)["findings"]}
+    assert (found["cache disk"]["level"], os.strerror(code) in found["cache disk"]["text"]) == ("not known", True)
+    assert step in found["cache disk"]["next_step"]
 
 
 def test_no_sidecar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -108,6 +142,29 @@ def test_an_origin_that_is_no_good(sidecar: FakeSidecar) -> None:
     assert (found["ranges"], found["version"], done.exit_code) == ("advice", "fault", 1)
     assert json.loads(gone.stdout)["findings"][-1]["level"] == "fault"
     assert "404" in json.loads(gone.stdout)["findings"][-1]["text"]
+    assert json.loads(gone.stdout)["findings"][-1]["next_step"] == f"curl -sSI '{origin.url('/gone.tar')}'"
+
+
+FACTS = OriginFacts(Version('etag:"v"', Pin(PinKind.ETAG, '"v"'), 10), True, 0.01, 1e8, 4e8, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("facts", "rule", "level", "said"),
+    [
+        (FACTS, "origin", Level.OK, "100 MB/s over one connection, 400 MB/s over eight"),
+        (FACTS, "version", Level.OK, "named by etag"),
+        (replace(FACTS, first_byte_s=0.6), "origin", Level.ADVICE, "forebay run"),
+        (replace(FACTS, version=Version("modified:Mon", Pin(PinKind.MODIFIED, "Mon"), 10)), "version", Level.ADVICE, "send an ETag"),
+        (replace(FACTS, skew_s=-61.0), "clock", Level.ADVICE, "this machine's is 1 min 1 s ahead of the origin's"),
+        (replace(FACTS, skew_s=3600.0), "clock", Level.ADVICE, "behind the origin's; timedatectl set-ntp true"),
+    ],
+)
+def test_what_an_origin_is_told_of(facts: OriginFacts, rule: str, level: Level, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each figure that is beyond its bound, and no other: a clock that is right has no row."""
+    monkeypatch.setattr(origin_probe, "probed", lambda *_: facts)
+    found = {one.rule: one for one in origin_findings(Shard.of(parse_origin_url("https://o/a.tar")), None, {})}
+    assert (found[rule].level, said in f"{found[rule].text}; {found[rule].next_step}") == (level, True), found[rule]
+    assert ("clock" in found) == (rule == "clock")
 
 
 def test_ranks_and_workers_belong_together() -> None:
@@ -138,4 +195,16 @@ def test_a_report_holds_no_secret(sidecar: FakeSidecar, tmp_path: Path, monkeypa
     assert said["variables"]["HF_TOKEN"] == "(set)"
     assert "MY_PASSWORD" not in said["variables"]
     assert [line.split()[0] for line in said["log"]] == ["forebay:"]
+    assert said["packages"]["aiohttp"] == importlib.metadata.version("aiohttp")
+    assert {one["rule"] for one in said["findings"]} >= {"sidecar", "cache size", "cache disk"}
     assert said["status"]["pid"] == os.getpid()
+
+
+def test_of_a_long_log_the_end_is_reported(sidecar: FakeSidecar, tmp_path: Path) -> None:
+    """Whole lines of its last 64 KiB; of one that cannot be read the cause."""
+    log = tmp_path / "sidecar.log"
+    log.write_text("".join(f"line {number:06d}\n" for number in range(20_000)))
+    sidecar.status |= {"log": str(log)}
+    said = [json.loads(report([], {"log": str(path)}, {}))["log"] for path in (log, tmp_path)]
+    assert (said[0][-1], 5000 < len(said[0]) <= (64 << 10) // 12) == ("line 019999", True)
+    assert said[1] == [f"{tmp_path} cannot be read: Is a directory"]

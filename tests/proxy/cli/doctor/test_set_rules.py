@@ -150,6 +150,7 @@ def shards(count: int) -> SetFacts:
         (replace(GOOD, lengths=[3 * 10**9]), "bytes a shard", Level.ADVICE, "3.0 GB / 3.0 GB / 3.0 GB"),
         (replace(GOOD, lengths=[], measured_by="the origin answered 403"), "bytes a shard", Level.UNKNOWN, "the origin answered 403"),
         (replace(GOOD, cache_bytes=10**8), "cache", Level.FAULT, "100 MB for 8 readers, each of which holds 2 segments of 8 MiB: 134 MB"),
+        (GOOD, "cache", Level.OK, "1.0 TB hold all of it (16.0 GB)"),
         (replace(GOOD, cache_bytes=4 * 10**9), "cache", Level.OK, "4.0 GB hold 20 of 80 shards (25 % of 16.0 GB)"),
     ],
 )  # fmt: skip

@@ -14,6 +14,8 @@ import pytest
 from support.cli import environment, invoke
 from support.fake_sidecar import FakeSidecar
 
+from forebay_proxy.cli.sidecars.status import _drawn
+
 pytestmark = pytest.mark.another_python
 
 READER = {"reader": "job/0/1/7.1", "shard": "s3://b/a.tar", "position_bytes": 5 * 10**6, "length_bytes": 10**9, "waited_s": 0.25}
@@ -104,6 +106,16 @@ def test_watch_shows_it_again_until_ctrl_c(sidecar: FakeSidecar, tmp_path: Path)
     assert stderr.strip() == ""
 
 
+def test_watched_through_a_pipe_it_is_a_still_picture(sidecar: FakeSidecar, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one screen, with no word of keys."""
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("LINES", "12")
+    lines = invoke("top").stdout.splitlines()
+    assert 3 < len(lines) <= 12
+    assert max(map(len, lines)) <= 60
+    assert not [line for line in lines if "q: quit" in line]
+
+
 def test_ranks_are_shown_with_why_they_wait(sidecar: FakeSidecar) -> None:
     """The last minute's stall, the causes that are a tenth of it, and where; "-" for what is not known."""
     row = {"job": "train", "rank": "3", "batch_size": 256, "slowest_worker": 1, "slowest_shard": "s3://b/7.tar", "skipped": 2}
@@ -115,6 +127,49 @@ def test_ranks_are_shown_with_why_they_wait(sidecar: FakeSidecar) -> None:
     at = lines.index("rank stall a step batch worker shard skipped")
     assert not [line for line in lines if "uneven" in line]  # of one rank alone
     assert lines[at + 1 : at + 3] == ["train 3 20.8 % (decode 72 %, origin 24 %) 0.667 s 256 1 s3://b/7.tar 2", "train 4 - - - - - 2"]
+
+
+def test_what_is_rare_is_said_while_it_is(sidecar: FakeSidecar) -> None:
+    """Each in its place, and nothing of it on other days."""
+    ordinary = invoke("status").stdout
+    meter = {
+        "job": "train", "rank": "3", "ended": True, "batch_size": 8, "slowest_worker": 1, "slowest_shard": None, "skipped": 0,
+        "unequal": "rank 1 has no more batches", "lately": {"wall_s": 60.0, "stall_s": {}, "reader_wait_s": {}, "steps": 9, "samples": 72},
+    }  # fmt: skip
+    cache = {"descriptors": 3, "descriptor_bytes": 10**9, "lingering": 2, "disk_state": "down", "disk_reason": "EIO at a write"}
+    sidecar.status |= {
+        "cache": sidecar.status["cache"] | cache, "bytes": sidecar.status["bytes"] | {"opened": 10**9}, "meters": [meter], "plans_total": 3,
+        "troubles": ["requests pass by"],
+    }  # fmt: skip
+    text = " ".join(invoke("status").stdout.split())
+    for said in (
+        "1.0 GB of it by 3 descriptors (2 by views that outlived their reader)", "disk down: EIO at a write", "1.0 GB opened to read",
+        "ranks train: rank 1 has no more batches", "train 3 (ended)", "and 2 more", "trouble requests pass by",
+    ):  # fmt: skip
+        assert said in text, said
+        assert said not in " ".join(ordinary.split())
+
+
+def test_top_has_the_totals_that_matter_and_three_orders(sidecar: FakeSidecar) -> None:
+    """Room, bytes, errors, troubles, the disk and the shared tier below the tables; readers as they come, the longest wait, by shard."""
+    readers = [
+        READER | {"reader": f"job/0/{n}/7.1", "waited_s": wait, "shard": f"s3://b/{shard}.tar"}
+        for n, wait, shard in ((0, 1, "c"), (1, 9, "b"), (2, 5, "a"))
+    ]
+    shared = {
+        "place": "s3://c/p/",
+        "troubles": [],
+        "failures": 0,
+        **dict.fromkeys(("read_bytes", "written_bytes", "hits", "waited", "fetched"), 1),
+    }
+    cache = sidecar.status["cache"] | {"disk_state": "down", "disk_reason": "EIO"}
+    found = sidecar.status | {"cache": cache, "troubles": ["the disk fills"], "shared": shared, "readers": readers}
+    orders = []
+    for order in range(4):
+        lines = [line.plain for line in _drawn(found, 100, 40, order)]
+        orders.append("".join(line.split("/")[2] for line in lines if line.startswith("job/0/") and "MB of" in line))
+    assert orders == ["012", "120", "210", "012"]
+    assert [line.split()[0] for line in lines[-6:]] == ["cache", "read", "shared", "errors", "trouble", "disk"]
 
 
 def test_ranks_that_part_are_said(sidecar: FakeSidecar) -> None:

@@ -6,6 +6,7 @@ import os
 import pty
 import select
 import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,19 @@ def test_a_small_screen_shows_something_of_each_table() -> None:
     assert len(lines) <= 24
 
 
+def test_what_finds_no_room_is_said() -> None:
+    """Tables have equal parts of the screen; those without a row are named, and a sentence has three lines at most."""
+    tables = [(name, [HEAD, *[(f"{name}-{row}", "s3://b/a.tar", "origin") for row in range(9)]]) for name in ("ranks", "readers", "plans")]
+    lines = texts({**VERDICT, "sentence": "training waits and " * 30}, "ready", tables, ["cache"], 80, 14)
+    assert (lines[2][-1], lines[3]) == ("…", "do: see why")
+    assert (lines[-1].startswith("… no room for: "), len(lines) <= 14) == (True, True)
+    shown = [
+        sum(line.startswith(name) for line in texts(VERDICT, "ready", tables, ["cache"], 80, 24))
+        for name in ("ranks-", "readers-", "plans-")
+    ]
+    assert max(shown) - min(shown) <= 1
+
+
 def test_keys_on_a_terminal(tmp_path: Path) -> None:
     """s sorts the readers, q ends it with exit code 0 and gives the terminal back."""
     readers = [
@@ -98,6 +112,7 @@ def test_keys_on_a_terminal(tmp_path: Path) -> None:
             assert after.index("job/0/1/7.1") < after.index("job/0/0/7.1")
             os.write(descriptor, b"q")
             until(descriptor, None)
+            assert termios.tcgetattr(descriptor)[3] & termios.ICANON
         finally:
             os.close(descriptor)
             _, status = os.waitpid(pid, 0)

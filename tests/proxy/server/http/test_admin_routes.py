@@ -13,6 +13,7 @@ from support.seams import held_in_thread
 from forebay_proxy.core.errors import OriginUnavailable
 from forebay_proxy.core.facts.requests import Aborted, RequestDone
 from forebay_proxy.server.http import plan_route
+from forebay_proxy.server.http.admin_routes import ANSWER_S, _MadeForAll
 
 PLAN = "/v1/plans/train/0/3/7.1"
 URLS = ["s3://b/0.tar", "https://h.example/1.tar?x=1"]
@@ -193,3 +194,25 @@ async def test_a_warm_that_breaks_is_cut(world: World) -> None:
     world.operations.warm_error = OriginUnavailable("s3://b/0.tar", "503")
     assert not (await send(world, "POST", "/v1/warm", {"shards": URLS})).complete
     assert world.operations.warm_left.is_set()
+
+
+async def test_what_is_asked_by_many_is_made_once_for_all() -> None:
+    """After they asked, never before; and the next one only after a pause that is longer the more there were. Its error is the asker's."""
+    made = list[int]()
+
+    def make() -> int:
+        made.append(len(made))
+        if len(made) == 3:
+            raise ValueError("third")
+        return made[-1]
+
+    shared = _MadeForAll(make)
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    assert await asyncio.gather(*(shared.get() for _ in range(20))) == [0] * 20
+    assert await shared.get() == 1
+    assert clock() - began >= 20 * ANSWER_S
+    with pytest.raises(ValueError, match="third"):
+        await shared.get()
+    assert await shared.get() == 3
+    assert shared._made is None

@@ -64,6 +64,23 @@ async def test_one_frame_is_made_for_all(world: World) -> None:
     assert made == before
 
 
+async def test_a_page_that_leaves_stops_no_other(world: World) -> None:
+    """The one that was making the next frame is gone: the next in line makes it."""
+    stream = stream_of(world.server)
+    stream._every_s = 0.3
+    first, others = await listen(world), [await listen(world) for _ in range(3)]
+    for reader, _ in (first, *others):
+        await asyncio.wait_for(reader.readuntil(b"event: shards"), 60)
+    first[1].transport.abort()
+    for reader, writer in others:
+        await asyncio.wait_for(reader.readuntil(b"event: shards"), 60)
+        writer.transport.abort()
+    async with asyncio.timeout(60):
+        while stream.listeners:
+            await asyncio.sleep(0.01)
+    assert not stream._making.locked()
+
+
 async def test_a_page_that_never_reads_is_dropped(world: World) -> None:
     """After the frames that sockets hold: nothing is kept for it, and the others go on."""
     stream = stream_of(world.server)

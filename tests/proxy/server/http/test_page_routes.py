@@ -154,7 +154,8 @@ async def test_a_real_browser_shows_the_status(tmp_path: Path) -> None:
 
 @needs_chromium
 async def test_a_page_left_open_over_a_restart_goes_on(tmp_path: Path) -> None:
-    """It says that what it shows is old, and shows the successor's status, history and map once that answers."""
+    """It says that what it shows is old, and shows the successor's status, history and map once that answers. A clock that is set back
+    stops no curve."""
     async with browsing(tmp_path) as page:
         async with listening() as world:
             port = world.port
@@ -165,6 +166,10 @@ async def test_a_page_left_open_over_a_restart_goes_on(tmp_path: Path) -> None:
             world.page.names.append("s3://b/2.tar")
             await page.until("!document.body.classList.contains('lost') && stream !== null && map.names.length === 3")
             assert await page.value("byId('state').innerText") == "ready"
+            world.page.rows.append([1010.0 - 3600.0, 0.5, None, 3e6, 4e6, None, None])
+            await page.until("past.length === 3")
+            assert "NaN" not in await page.value("byId('curves').innerHTML")
+            assert "M98.88 " in await page.value("byId('curves').innerHTML")  # the first of three rows, at the right edge
 
 
 async def test_history_and_map_are_answered(world: World) -> None:

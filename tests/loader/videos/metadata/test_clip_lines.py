@@ -7,8 +7,8 @@ from pathlib import Path
 
 from support.clip_infos import steady
 
+from forebay_loader.videos.metadata.clip_lines import listed
 from forebay_loader.videos.metadata.clip_table import ClipTable
-from forebay_loader.videos.metadata.listing import listed
 from forebay_loader.videos.metadata.record import ClipRecord
 
 
