@@ -14,9 +14,11 @@ __all__ = ["ACT", "FINE", "LOOK", "MUCH", "OF_ORIGIN", "Levels", "OriginLevels",
 
 FINE, LOOK, ACT = "fine", "look", "act"
 MUCH = 0.05  # of the time, as the alert TrainingStalls: below it prefetch hides what there is
+LEAST_S = 0.5  # of stall: a training that began two seconds ago is no slow one
 BAD = 0.2  # a fifth of what the accelerators cost
 STUCK_S = 5.0  # without one good answer
 NEARLY_ALL = 0.95  # nobody can say how many workers hide a stall of nearly all of the time: a step of this size, then it is measured anew
+MOST_TIMES = 4  # as many workers as now, where nobody knows how many cores are idle
 LIMITS = frozenset({429, 503, 509})  # how an origin says that it wants fewer requests
 WORK = ("read", "decode", "map", "collate")  # what a core does
 
@@ -150,15 +152,12 @@ def verdict(levels: Levels) -> Verdict:
         return _made(levels, ACT, "ranks", share, f"training stands: {levels.unequal}")
     if (outage := _outage(levels, share)) is not None:
         return outage
-    if share is not None and share >= MUCH:
+    if share is not None and share >= MUCH and sum(levels.stall_s.values()) >= LEAST_S:
         return _stalled(levels, share)
     if levels.disk:
         said = f"the cache disk is down ({levels.disk}): bytes pass through memory"
         return _made(levels, LOOK, "disk", share, said if share is None else f"{said}; training waited {_percent(share)}")
-    if share is not None:
-        said = f"training hardly waits for data, {_percent(share)} {levels.span}: if it is slow, that has another cause"
-        return _made(levels, FINE, "trainer", share, said)
-    return _readers(levels)
+    return _readers(levels) if share is None else _hardly(levels, share)
 
 
 def _outage(levels: Levels, share: Optional[float]) -> Optional[Verdict]:
@@ -193,9 +192,18 @@ def _stalled(levels: Levels, share: float) -> Verdict:
     return _made(levels, ACT if share >= BAD else LOOK, cause, share, said)
 
 
+def _hardly(levels: Levels, share: float) -> Verdict:
+    """Training waits for little, or has only begun."""
+    if share >= MUCH:
+        said = f"training has waited {sum(levels.stall_s.values()):.1f} s in {levels.wall_s:.1f} s: too early to judge"
+        return Verdict(FINE, "", share, said)
+    said = f"training hardly waits for data, {_percent(share)} {levels.span}: if it is slow, that has another cause"
+    return _made(levels, FINE, "trainer", share, said)
+
+
 def _readers(levels: Levels) -> Verdict:
     """No training process tells what it waited: only readers are visible."""
-    if levels.ended and levels.share is not None and levels.waited_share is None:
+    if levels.ended and levels.share is not None and not levels.readers:
         word = max(levels.stall_s, key=lambda each: levels.stall_s[each], default="")
         most = f", most of that for {shown_cause(word)}" if levels.share >= MUCH else ""
         said = f"training has ended; it waited {_percent(levels.share)} of its last minute{most}"
@@ -276,7 +284,8 @@ def _workers(levels: Levels, share: float, cause: str) -> Tuple[int, str]:
     share = min(share, NEARLY_ALL)
     wanted = math.ceil(levels.workers / (1 - share) if levels.workers else share / (1 - share))
     if levels.idle_cores is None:
-        return wanted, f"workers {levels.workers} -> {wanted} would hide it, if there are cores for them"
+        wanted = min(wanted, MOST_TIMES * max(1, levels.workers))
+        return wanted, f"workers {levels.workers} -> {wanted} would help, if there are cores for them"
     enough = min(wanted, levels.workers + int(levels.idle_cores))
     if enough <= levels.workers:
         busy = f"{levels.idle_cores:.1f} cores are idle, so more workers would not help"

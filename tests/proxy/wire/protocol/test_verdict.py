@@ -88,7 +88,8 @@ def test_each_cause(levels: Levels, severity: str, cause: str, line: str) -> Non
             "readers waited 41 % of the last minute for origin rate (https://o, 90.0 MB/s now, 8 requests in the air); "
             "whether training waits is not known: only readers are visible",
         ),
-        (Levels(**trained(decode=50) | {"ended": True, "readers": 0, "waited_share": None}),
+        (Levels(**trained(1.3, proxy=0.1), origin=SERVES), "training has waited 0.1 s in 1.3 s: too early to judge"),
+        (Levels(**trained(decode=50) | {"ended": True, "readers": 0}),
          "training has ended; it waited 83 % of its last minute, most of that for decode (train rank 3)"),
         (Levels(refused=("shard s3://b/a.tar: 403", 3.2)),
          "nobody has read in the last minute; who asked last, 3 s ago, was told: shard s3://b/a.tar: 403"),
@@ -117,6 +118,7 @@ def test_how_many_workers() -> None:
         "0.6 cores are idle, so more workers would not help: make decoding cheaper"
         in verdict(Levels(**trained(decode=13.2), idle_cores=0.6)).do
     )
+    assert verdict(Levels(**trained(decode=58) | {"workers": 2})).line == "num_workers=8"  # nobody knows of idle cores
     assert "workers 0 -> 2 would help" in verdict(Levels(**trained(decode=36) | {"workers": 0}, idle_cores=3.0)).do
 
 
