@@ -87,6 +87,7 @@ class Lately:
 def levels_of(
     waits: Waits, board: OriginBoard, lately: Lately, *, readers: int, disk: str, in_flight: Mapping[str, int], plans: int, passes: bool,
     refused: tuple[str, float] | None = None, meters: Sequence[Mapping[str, Any]] = (), shared: str = "", needed_bytes: int | None = None,
+    pattern: str = "",
 ) -> Levels:  # fmt: skip
     """``meters``: the rows of ``MeterBoard``; ``disk``: why it is down, "" where it is not; ``passes``: a job has come to its second."""
     long = [wait for wait in waits if waits.seconds(wait) >= LONG_S]
@@ -108,6 +109,7 @@ def levels_of(
         passes=passes,
         needed_bytes=needed_bytes,
         announced=plans > 0 or not readers,
+        pattern=pattern,
         unequal=next((str(each["unequal"]) for each in meters if each.get("unequal")), ""),
         refused=refused,
         shared=shared,

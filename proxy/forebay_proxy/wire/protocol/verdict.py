@@ -52,6 +52,7 @@ class Levels:
     ``passes``: whether a job has come to its second; ``needed_bytes``: of all that jobs read (None: not known).
     ``announced``: whether a plan is. ``origin``: None where nobody knows why it is slow. ``unequal``: ranks that wait for others.
     ``refused``: what who asked last was told, and how many seconds ago. ``shared``: the shared tier's trouble. ``span``: what is judged.
+    ``pattern``: of all shards that are read, as it can be typed ("": not known).
     """
 
     stall_s: Mapping[str, float] = field(default_factory=dict)
@@ -74,6 +75,7 @@ class Levels:
     refused: Optional[Tuple[str, float]] = None
     shared: str = ""
     span: str = "of the last minute"
+    pattern: str = ""
 
     @property
     def share(self) -> Optional[float]:
@@ -265,6 +267,8 @@ def _made(levels: Levels, severity: str, cause: str, share: Optional[float], sen
         do, line = (
             (do, line.format(size=_size_to_type(size))) if size else (f"{do}. forebay plan says what size helps", "forebay plan 'PATTERN'")
         )
+    if levels.pattern and "'" not in levels.pattern:
+        line = line.replace("PATTERN", levels.pattern)
     shard = levels.waiting[2] if levels.waiting is not None else levels.shard
     if "{shard}" in line:
         line = line.format(shard=shard) if shard and "'" not in shard else line.format(shard="URL")

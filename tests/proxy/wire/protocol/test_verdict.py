@@ -32,6 +32,8 @@ def trained(wall_s: float = 60.0, **stall_s: float) -> dict[str, Any]:
     ("levels", "severity", "cause", "line"),
     [
         (Levels(**trained(origin=30), origin=SERVES), ACT, "origin rate", "forebay warm 'PATTERN'"),
+        (Levels(**trained(origin=30), origin=SERVES, pattern="s3://b/{0..9}.tar"), ACT, "origin rate", "forebay warm 's3://b/{0..9}.tar'"),
+        (Levels(**trained(origin=30), **TURNS, pattern="s3://it's/"), ACT, "cache too small", "forebay plan 'PATTERN'"),
         (Levels(**trained(origin=6), origin=SERVES), LOOK, "origin rate", "forebay warm 'PATTERN'"),
         (Levels(**trained(origin=30), origin=SERVES, announced=False), ACT, "nothing announced", "forebay run -- python train.py"),
         (Levels(**trained(origin=30), origin=OriginLevels(O, latency_share=0.7)), ACT, "origin latency", "export FOREBAY_AHEAD=64"),
