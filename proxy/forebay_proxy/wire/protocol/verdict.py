@@ -7,7 +7,7 @@ The sidecar says it on its page and in ``forebay status``, the loader in its lin
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 __all__ = ["ACT", "FINE", "LOOK", "MUCH", "OF_ORIGIN", "Levels", "OriginLevels", "Verdict", "shown_cause", "verdict"]
@@ -213,7 +213,8 @@ def _readers(levels: Levels) -> Verdict:
     if not levels.readers and levels.waited_share is None:
         if levels.refused is not None:
             said = f"nobody has read in the last minute; who asked last, {levels.refused[1]:.0f} s ago, was told: {levels.refused[0]}"
-            return _made(levels, LOOK, "origin refuses", None, said)
+            shard = levels.refused[0].partition(": ")[0].rpartition(" ")[2]
+            return _made(replace(levels, shard=shard if "://" in shard and "…" not in shard else ""), LOOK, "origin refuses", None, said)
         return Verdict(FINE, "", None, "nobody has read in the last minute")
     share = levels.waited_share or 0.0
     unknown = "whether training waits is not known: only readers are visible"

@@ -64,7 +64,8 @@ def trained(wall_s: float = 60.0, **stall_s: float) -> dict[str, Any]:
         (Levels(readers=2, waited_share=0.4, origin=SERVES), LOOK, "origin rate", "forebay warm 'PATTERN'"),
         (Levels(readers=2, waited_share=0.01, origin=SERVES), FINE, "", ""),
         (Levels(), FINE, "", ""),
-        (Levels(refused=("shard s3://b/a.tar: 403", 3.2)), LOOK, "origin refuses", "forebay check 'URL'"),
+        (Levels(refused=("shard s3://b/a.tar: 403", 3.2)), LOOK, "origin refuses", "forebay check 's3://b/a.tar'"),
+        (Levels(refused=("shard https://o/a.tar?…: 403", 3.2)), LOOK, "origin refuses", "forebay check 'URL'"),
     ],
 )
 def test_each_cause(levels: Levels, severity: str, cause: str, line: str) -> None:
