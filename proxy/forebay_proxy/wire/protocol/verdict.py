@@ -231,7 +231,7 @@ def _of_origin(levels: Levels) -> str:
     origin = levels.origin
     if origin is not None and _is_limited(origin):
         return "origin limit"
-    if origin is not None and origin.failing_s is not None:
+    if origin is not None and (origin.failing_s or 0.0) >= STUCK_S:
         return "origin down"
     if not levels.announced:
         return "nothing announced"

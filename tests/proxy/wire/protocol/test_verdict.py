@@ -43,6 +43,7 @@ def trained(wall_s: float = 60.0, **stall_s: float) -> dict[str, Any]:
         (Levels(**trained(origin=30)), ACT, "origin", "forebay status"),  # only the sidecar knows why
         (Levels(**trained(origin=30), origin=REFUSES, shard="s3://b/1.tar"), ACT, "origin limit", "forebay check 's3://b/1.tar'"),
         (Levels(**trained(origin=30), origin=replace(REFUSES, failing_s=6.0)), ACT, "origin down", "forebay check 'URL'"),
+        (Levels(**trained(origin=30), origin=replace(SERVES, failing_s=0.3)), ACT, "origin rate", "forebay warm 'PATTERN'"),  # one reset
         (Levels(**trained(origin=30), origin=SERVES, turnover=0.9), ACT, "origin rate", "forebay warm 'PATTERN'"),  # a first pass
         (Levels(**trained(origin=40), origin=DOWN, waiting=WAITS), ACT, "origin down", "forebay check 's3://b/7.tar'"),
         (Levels(**trained(origin=0.5), origin=DOWN, waiting=WAITS), LOOK, "origin down", "forebay check 's3://b/7.tar'"),
