@@ -100,9 +100,14 @@ def decoded_member(key: str, data: Any, asked: ClipArguments, of: ClipPass, samp
 def _decoded(clip: ClipBytes, asked: ClipArguments, epoch: int, seed: int, known_as: str) -> DecodedClip:
     timer = ClipTimer(asked.time_limit_s, clip.name, clip.shard)
     with profiled("forebay.video"), ClipSource(clip, size=asked.size, threads=asked.threads, timer=timer) as source:
-        info = _scanned(source.open(), clip, asked, known_as)
+        kept = None if asked.frames is None else asked.frames.find(clip, asked.size)
+        info = _scanned((kept and kept.info) or source.open(), clip, asked, known_as)
         chosen = _chosen(info, asked.sampling, epoch, seed, clip)
-        frames = source.frames(chosen.frames)
+        frames = None if kept is None else kept.frames(chosen.frames)
+        if frames is None:
+            frames = source.frames(chosen.frames)
+            if kept is not None:
+                kept.decoded()
         audio, rate_hz = numpy.zeros((0, 0), numpy.float32), 0
         if asked.audio:
             audio, rate_hz = _all_sound(source) if asked.as_torchvision else source.audio(*_span(info, chosen))

@@ -51,6 +51,10 @@ class MemoryClip:
         self.name, self.shard = name, shard
         self._data = data
 
+    @property
+    def data(self) -> Buffer:
+        return self._data
+
     def __getstate__(self) -> Dict[str, Any]:
         return {**self.__dict__, "_data": bytes(self._data)}  # a view of a map cannot travel
 
@@ -144,6 +148,7 @@ class ObjectClip:
         if found is None:
             raise ShardReadError("only what the sidecar reads can be read by ranges; this URL or command is left to webdataset")
         self.name, self.shard = shown(found), ""
+        self.url = url  # it may hold a token
         self._source, self._limits = found, limits
         self._opened: Optional[Descriptor] = None
         self._version: Optional[ShardVersion] = None

@@ -86,6 +86,24 @@ class ClipSource(VideoSource):
         COUNTS.add("video_frames", len(indices))
         return found
 
+    def each(self) -> Iterator[Tuple[int, Any]]:
+        """All frames one after the other as they are decoded, each with its number: a film's are more than memory holds."""
+        timer = self._timer()
+        tracks = self._opened(timer)
+        with self.named():
+            track = tracks.video
+            if track is None:
+                raise UnsupportedVideo("there is no video track in it")
+            pictures = None
+            groups = track.needed(range(tracks.info.frames))
+            spans = track.byte_spans(groups, GAP_BYTES)
+            with SpanReader(tracks.read, spans, tracks.expect(spans)) as read:
+                for number, frame in decoded(track, groups, read, timer, self._threads):
+                    pictures = pictures or Pictures(frame.width, frame.height, track.rotation_deg, self._size, track.mirrored)
+                    room = room_for(1, pictures.shape)[0]
+                    pictures.into(frame, room)
+                    yield number, room
+
     def audio(self, begin_s: float, end_s: float) -> Tuple[Any, int]:
         timer = self._timer()
         tracks = self._opened(timer)
