@@ -100,7 +100,7 @@ def decoded_member(key: str, data: Any, asked: ClipArguments, of: ClipPass, samp
 def _decoded(clip: ClipBytes, asked: ClipArguments, epoch: int, seed: int, known_as: str) -> DecodedClip:
     timer = ClipTimer(asked.time_limit_s, clip.name, clip.shard)
     with profiled("forebay.video"), ClipSource(clip, size=asked.size, threads=asked.threads, timer=timer) as source:
-        kept = None if asked.frames is None else asked.frames.find(clip, asked.size)
+        kept = None if asked.frames is None else asked.frames.find(source.clip, asked.size)
         info = _scanned((kept and kept.info) or source.open(), clip, asked, known_as)
         chosen = _chosen(info, asked.sampling, epoch, seed, clip)
         frames = None if kept is None else kept.frames(chosen.frames)

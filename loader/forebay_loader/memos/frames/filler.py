@@ -21,7 +21,7 @@ from forebay_loader.base.errors import LoaderError
 from forebay_loader.memos.errors import StoreFull
 from forebay_loader.memos.frames.frame_store import FrameStore, clip_key, spool_most
 from forebay_loader.memos.frames.spool import Spool, Waiting, add_counts, done, tell_stopped
-from forebay_loader.videos.sources.clip_bytes import MemoryClip, ObjectClip
+from forebay_loader.videos.sources.clip_bytes import FileClip, MemoryClip, ObjectClip
 from forebay_loader.videos.sources.clip_source import ClipSource
 
 __all__ = ["fill", "fill_all"]
@@ -87,7 +87,7 @@ def fill(store: FrameStore, waiting: Waiting) -> bool:
     told = waiting.told
     size = tuple(told["size"]) if isinstance(told["size"], list) else told["size"]
     key = bytes.fromhex(told["key"])
-    clip: Any = ObjectClip(told["url"]) if told.get("url") else MemoryClip(waiting.data)
+    clip = _clip_of(waiting)
     try:
         if clip_key(identity_of(clip) or (), size, told["quality"]) != key:
             raise _Changed
@@ -95,15 +95,26 @@ def fill(store: FrameStore, waiting: Waiting) -> bool:
             return True
         with ClipSource(clip, size=size, time_limit_s=_CLIP_S) as source:
             store.keep(key, source.open(), source.each(), told["quality"])
-    except (LoaderError, ValueError):  # the trainer decodes it too, and says it of the clip's name
+    except (LoaderError, ValueError, FileNotFoundError):  # the trainer decodes it too, and says it of the clip's name
         return False
     return True
 
 
+def _clip_of(waiting: Waiting) -> Any:
+    told = waiting.told
+    if told.get("path"):
+        return FileClip(told["path"])
+    return ObjectClip(told["url"]) if told.get("url") else MemoryClip(waiting.data)
+
+
 def identity_of(clip: Any) -> Optional[tuple[Any, ...]]:
-    """Which bytes ``clip`` has: by a digest of those in memory, by the ETag of an object; None where nothing tells."""
+    """Which bytes ``clip`` has: by a digest of those in memory, by the time stamp of a file, by the ETag of an object; None where nothing
+    tells: then none are kept."""
     if isinstance(clip, MemoryClip):
         return "bytes", len(clip.data), xxhash.xxh3_128_hexdigest(clip.data)
+    if isinstance(clip, FileClip):
+        clip.open()
+        return "file", os.path.abspath(clip.path), *clip.version
     if isinstance(clip, ObjectClip):
         length = clip.open()
         return ("object", clip.url.partition("?")[0], clip.etag, length) if clip.etag else None

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
 from urllib.parse import urlsplit
 
 import forebay_proxy.wire
@@ -21,7 +21,7 @@ from forebay_loader.memos.frames.frame_store import FrameStore, KeptClip, clip_k
 from forebay_loader.memos.frames.jpeg import JpegReader
 from forebay_loader.memos.frames.spool import FillerLock, Spool, stopped, take_counts
 from forebay_loader.videos.clip_info import ClipInfo
-from forebay_loader.videos.sources.clip_bytes import MemoryClip
+from forebay_loader.videos.sources.clip_bytes import FileClip, MemoryClip
 
 __all__ = ["ClipLookup", "OpenedFrames", "opened_frames"]
 
@@ -95,7 +95,7 @@ class OpenedFrames:
             told = {**of.told, "key": of.key.hex(), "anew": of.damaged}
             if source is None or time.monotonic() < self._room_s:
                 COUNTS.add("frames_dropped")
-            elif not self._spool.offer(of.key, *(({**told, "url": source}, b"") if isinstance(source, str) else (told, source))):
+            elif not self._spool.offer(of.key, {**told, **source[0]}, source[1]):
                 COUNTS.add("frames_dropped")
                 self._room_s = time.monotonic() + 0.1  # no look at all that waits for each clip
         except OSError as error:
@@ -174,12 +174,14 @@ class ClipLookup:
         self._opened.queue(self)
 
 
-def _source_of(clip: Any) -> Any:
-    """The bytes of the clip, or the URL at which the sidecar reads it: one without a token, for it is written to a file."""
+def _source_of(clip: Any) -> Optional[Tuple[Dict[str, str], Any]]:
+    """Where the clip is, and its bytes if they are here; None of a URL that may hold a token, for it would be written to a file."""
     if isinstance(clip, MemoryClip):
-        return clip.data
+        return {}, clip.data
+    if isinstance(clip, FileClip):
+        return {"path": os.path.abspath(clip.path)}, b""
     parts = urlsplit(clip.url)
-    return None if parts.query or "@" in parts.netloc else clip.url
+    return None if parts.query or "@" in parts.netloc else ({"url": clip.url}, b"")
 
 
 def _started(folder: str, size_bytes: int, lock: int) -> "subprocess.Popen[bytes]":

@@ -106,8 +106,8 @@ class FileClip:
     """A file of this machine: read with ``pread``, because a map of a file that shrinks, or that its disk cannot read, ends the process."""
 
     def __init__(self, path: "str | os.PathLike[str]") -> None:
-        self._path = os.fspath(path)
-        self.name, self.shard = os.path.basename(self._path), ""
+        self.path = os.fspath(path)
+        self.name, self.shard = os.path.basename(self.path), ""
         self._file = -1
 
     def __getstate__(self) -> Dict[str, Any]:
@@ -118,8 +118,14 @@ class FileClip:
 
     def open(self) -> int:
         if self._file < 0:
-            self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         return os.fstat(self._file).st_size
+
+    @property
+    def version(self) -> Tuple[int, int, int]:
+        """Of the open file: another one where it was written anew."""
+        state = os.fstat(self._file)
+        return state.st_ino, state.st_size, state.st_mtime_ns
 
     def read(self, at: int, size: int) -> Buffer:
         data = os.pread(self._file, size, at)

@@ -52,6 +52,10 @@ class ClipSource(VideoSource):
         self._one_timer = timer
         self._tracks: Optional[ClipTracks] = None
 
+    @property
+    def clip(self) -> ClipBytes:
+        return self._clip
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._clip.name or 'in memory'}{', open' if self._tracks else ''}>"
 

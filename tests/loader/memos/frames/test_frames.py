@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from typing import Any
 import numpy
 import pytest
 from support.clips import frame_number, rendered
+from support.disks import can_mount
+from support.fake_proxy import FakeServer
 from support.lengths import LONG
 
 import forebay_loader as fb
@@ -23,6 +26,8 @@ from forebay_loader.memos.errors import MemoError
 from forebay_loader.memos.frames import filler, opened_frames
 from forebay_loader.memos.frames.frame_store import FrameStore, spool_most
 from forebay_loader.memos.frames.spool import Spool
+from forebay_loader.videos.sources.choice import source_of
+from forebay_loader.videos.sources.clip_bytes import FileClip, ObjectClip
 
 pytestmark = pytest.mark.webdataset
 
@@ -257,6 +262,35 @@ def test_the_memo_knows_of_jpegs() -> None:
     assert jpeg.memo_print(of) == fb.video("uniform(2)", frames=fb.frames(folder="b")).memo_print(of)
 
 
+def test_clips_of_files_and_objects(folder: Path, tmp_path: Path, proxy: FakeServer) -> None:
+    """These wait by their names, and are found by their version. An object whose URL may hold a token is not written down."""
+    asked = fb.frames(folder=folder, size=SIZE)
+    path = tmp_path / "a.mp4"
+    path.write_bytes(CLIP)
+    proxy.put("/s3/bucket/a.mp4", CLIP)
+    clips = [FileClip(path), ObjectClip("s3://bucket/a.mp4")]
+    for clip in clips:
+        asked.find(clip, 96).decoded()
+    assert sum(one.stat().st_size for one in waiting(folder)) < 1000
+    fill(folder)
+    wanted = source_of(CLIP, size=96).frames([3, 9])
+    for clip in clips:
+        found = asked.find(clip, 96).frames([3, 9])
+        assert ((found.astype("f4") - wanted) ** 2).mean() < 65.0
+        clip.close()
+    path.write_bytes(OTHER)
+    proxy.put("/s3/bucket/a.mp4", OTHER)
+    assert [asked.find(clip, 96).info for clip in clips] == [None, None]
+    for clip in clips:
+        clip.close()
+    before = fb.counters()
+    signed = ObjectClip("s3://bucket/a.mp4")
+    signed.url = "https://host/a.mp4?X-Amz-Signature=secret"
+    asked.find(signed, 96).decoded()
+    assert since(before)["dropped"] == 1
+    assert not waiting(folder)
+
+
 @pytest.mark.parametrize(("given", "error"), [(0, ValueError), (101, ValueError), ("90", TypeError), (True, TypeError)])
 def test_a_quality_that_is_none(given: Any, error: type[Exception]) -> None:
     """1 to 100."""
@@ -282,18 +316,24 @@ while time.monotonic() < end:
     print(json.dumps({n: c for n, c in fb.counters().items() if n.startswith("frames_")}), flush=True)
     if fb.counters()["frames_kept"] >= len(clips):
         break
+    if fb.counters()["frames_off"]:
+        break
     time.sleep(0.3)
 """
 
 
 def trainer(folder: Path, seconds: float, *clips: Path) -> subprocess.Popen[str]:
-    path = os.pathsep.join(str(Path(__file__).parents[4] / part) for part in ("loader", "proxy"))
     return subprocess.Popen(
         [sys.executable, "-c", TRAINER, str(folder), str(seconds), *map(str, clips)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": path},
+        env=environment(),
     )
+
+
+def environment() -> dict[str, str]:
+    path = os.pathsep.join(str(Path(__file__).parents[4] / part) for part in ("loader", "proxy"))
+    return {**os.environ, "PYTHONPATH": path}
 
 
 def filler_of(folder: Path) -> int:
@@ -363,6 +403,44 @@ def test_a_trainer_that_is_killed_leaves_what_waits(folder: Path, tmp_path: Path
     before = fb.counters()
     run(stage(folder), path.read_bytes())
     assert since(before)["hits"] == 1
+
+
+@pytest.mark.skipif(not LONG or not can_mount(), reason="a disk of its own, and a filler; scripts/test --long has both")
+def test_a_disk_that_fills_up_ends_no_training(tmp_path: Path) -> None:
+    """Whoever notices first says so: the filler, by the folder, or the trainer, whose clip cannot wait there."""
+    path = tmp_path / "0.mp4"
+    path.write_bytes(rendered(frames=480, width=256, height=192))
+    (tmp_path / "disk").mkdir()
+    mount = 'mount -t tmpfs -o size=1m,mode=700 none "$0" && exec "$@"'
+    command = [
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        mount,
+        str(tmp_path / "disk"),
+        sys.executable,
+        "-c",
+        TRAINER,
+        str(tmp_path / "disk" / "f"),
+        "30",
+    ]
+    done = subprocess.run([*command, str(path)], capture_output=True, text=True, check=False, env=environment(), timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["frames_off"] == 1
+    assert re.search("is full|No space left", done.stderr)
+
+
+@pytest.mark.skipif(not LONG, reason="two trainers; scripts/test --long starts them")
+def test_two_jobs_share_a_folder(folder: Path, tmp_path: Path) -> None:
+    """And the process that fills it."""
+    paths = []
+    for number, clip in enumerate((CLIP, OTHER)):
+        paths.append(tmp_path / f"{number}.mp4")
+        paths[-1].write_bytes(clip)
+    with trainer(folder, 20.0, *paths) as one, trainer(folder, 20.0, *paths) as other:
+        told = [process.communicate()[0].splitlines()[-1] for process in (one, other)]
+    assert sum(json.loads(line)["frames_kept"] for line in told) == 2
 
 
 @pytest.mark.parametrize(
