@@ -139,7 +139,7 @@ def _plan(each: Table) -> Row:
 
 def _waiting(reader: Table) -> str:
     """Without the origin, with which the shard's name begins."""
-    origin, colon, why = reader.get("waiting_for", "").partition(": ")
+    origin, colon, why = str(reader.get("waiting_for", "")).partition(": ")
     return why if colon and reader["shard"].startswith(origin) else origin + colon + why
 
 
