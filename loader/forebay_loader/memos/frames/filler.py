@@ -114,7 +114,7 @@ def identity_of(clip: Any) -> Optional[tuple[Any, ...]]:
         return "bytes", len(clip.data), xxhash.xxh3_128_hexdigest(clip.data)
     if isinstance(clip, FileClip):
         clip.open()
-        return "file", os.path.abspath(clip.path), *clip.version
+        return "file", os.path.abspath(clip.path), *clip.opened
     if isinstance(clip, ObjectClip):
         length = clip.open()
         return ("object", clip.url.partition("?")[0], clip.etag, length) if clip.etag else None

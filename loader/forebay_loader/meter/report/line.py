@@ -15,7 +15,7 @@ from forebay_loader.base.shown_text import size_text
 from forebay_loader.meter.report.cores import CoreUse
 from forebay_loader.meter.report.node_view import NodeView, SidecarSums, stall_share
 from forebay_proxy.wire.protocol.meter import MeterBody
-from forebay_proxy.wire.protocol.verdict import FINE, Levels, OriginLevels, verdict
+from forebay_proxy.wire.protocol.verdict import FINE, OF_ORIGIN, Levels, shown_cause, verdict
 
 __all__ = ["advice", "log_line", "step_times"]
 
@@ -41,12 +41,14 @@ def log_line(view: NodeView, cores: Optional[CoreUse] = None) -> str:
 def step_times(body: MeterBody) -> str:
     """``Data (t): 0.021 Batch (t): 0.670``, means of the interval."""
     steps = max(1, body.steps)
-    return f"Data (t): {sum(body.stall_s.values()) / steps:.3f} Batch (t): {body.wall_s / steps:.3f}"
+    data_s = min(sum(body.stall_s.values()), body.wall_s)  # what was waiting when the interval began is told in it
+    return f"Data (t): {data_s / steps:.3f} Batch (t): {body.wall_s / steps:.3f}"
 
 
 def _causes(body: MeterBody) -> str:
-    named = sorted(((seconds, cause) for cause, seconds in body.stall_s.items() if seconds >= NAMED * body.wall_s), reverse=True)
-    return f" ({', '.join(f'{cause} {100 * seconds / body.wall_s:.1f}' for seconds, cause in named)})" if named else ""
+    whole_s = max(body.wall_s, sum(body.stall_s.values()))
+    named = sorted(((seconds, cause) for cause, seconds in body.stall_s.items() if seconds >= NAMED * whole_s), reverse=True)
+    return f" ({', '.join(f'{shown_cause(cause)} {100 * seconds / whole_s:.1f}' for seconds, cause in named)})" if named else ""
 
 
 def _samples(view: NodeView) -> str:
@@ -68,7 +70,8 @@ def _sidecar(sums: Optional[SidecarSums], seconds: float) -> list[str]:
         return ["no sidecar answers: this rank alone"]
     parts = []
     if sums.lead_bytes is not None:
-        parts.append(f"lead {sums.lead_shards or 0:.0f} shards {size_text(sums.lead_bytes)}")
+        shards = f"{sums.lead_shards:.0f} shards " if sums.lead_shards else ""
+        parts.append(f"lead {shards}{size_text(sums.lead_bytes)}")
     if sums.sent_bytes > 0:
         parts.append(f"hit {100 * sums.hit_bytes / sums.sent_bytes:.0f} %")
     rate = size_text(max(0, sums.origin_bytes) / seconds) if seconds > 0 else "-"
@@ -85,19 +88,23 @@ def _told(name: str, text: str) -> list[str]:
 
 
 def advice(view: NodeView, cores: Optional[CoreUse]) -> str:
-    """What to do for the slowest rank of ``view``; "" where there is nothing. ``cores``: of the same interval, None where not known."""
+    """What to do for the slowest rank of ``view``; "" where there is nothing. ``cores``: of the same interval, None where not known.
+
+    Why bytes of an origin are waited for, the sidecar knows.
+    """
     body = view.ranks.get(view.slowest or "")
     if body is None:
         return ""
     alike = sum(stall_share(each) >= stall_share(body) / 2 for each in view.ranks.values())  # each of them could have its part of the cores
-    rate = max(0, view.sidecar.origin_bytes) / view.seconds if view.sidecar is not None and view.seconds > 0 else 0.0
     said = verdict(
         Levels(
             stall_s=body.stall_s,
             wall_s=body.wall_s,
             workers=body.workers,
             idle_cores=None if cores is None else cores.idle * cores.count / max(1, alike),
-            origin=OriginLevels("origin", rate_bytes_s=rate),
         )
     )
-    return "" if said.severity == FINE or not said.do else f"{said.cause}: {said.do}{f' ({said.line})' if said.line else ''}"
+    cause, do, line = said.cause, said.do, said.line
+    if cause == "origin" and view.sidecar is not None and view.sidecar.says[0] in OF_ORIGIN:
+        cause, do, line = view.sidecar.says
+    return "" if said.severity == FINE or not do else f"{cause}: {do}{f' ({line})' if line else ''}"

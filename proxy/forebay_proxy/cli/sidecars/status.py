@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,7 @@ from forebay_proxy.cli.output import is_terminal, many, plain_table, say, say_js
 from forebay_proxy.cli.sidecars import watch as watching
 from forebay_proxy.core.quantities import format_duration, format_size
 from forebay_proxy.telemetry.rank_balance import rank_balance
+from forebay_proxy.wire.protocol.verdict import shown_cause
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -49,7 +51,7 @@ def status_rows(status: Table) -> list[Row]:
         *_shared(status.get("shared")),
         ("requests", ", ".join(f"{count} {_RESULTS.get(result, result)}" for result, count in status["requests"].items())),
         ("waited", f"readers {format_duration(status['reader_wait_s'])} in all"),
-        ("errors", f"{status['errors']}{', the last ones below' if status.get('recent_errors') else ''}"),
+        ("errors", f"{status['errors']} to readers{', the last ones below' if status.get('recent_errors') else ''}"),
         *_told("log", status.get("log")),
     ]
     rows += [("ranks", f"{each['job']}: {each['unequal']}") for each in status.get("meters", ()) if each.get("unequal")]
@@ -83,7 +85,7 @@ def _tables(status: Table, order: int = 0) -> Iterator[list[Row]]:
     readers = status.get("readers", ()) if sort is None else sorted(status.get("readers", ()), key=sort)
     yield [("rank", "stall", "a step", "batch", "worker", "shard", "skipped"), *map(_rank, status.get("meters", ()))]
     yield [("reader", "shard", "position", "waited", "waits now for"), *(
-        (each["reader"], each["shard"], _position(each), format_duration(each["waited_s"]), each.get("waiting_for", ""))
+        (each["reader"], each["shard"], _position(each), format_duration(each["waited_s"]), _waiting(each))
         for each in readers
     )]  # fmt: skip
     yield [("origin", "now", "in the air", "answers", "throttled", "retries", "last error"), *map(_origin, status.get("origins", ()))]
@@ -103,11 +105,12 @@ _ORDERS: Sequence[tuple[str, Callable[[Table], Any] | None]] = (
 
 
 def _origin(each: Table) -> Row:
-    codes = ", ".join(f"{count} x {'no answer' if code == '0' else code}" for code, count in each["codes_last_minute"].items())
+    answers = sorted(each["codes_last_minute"].items(), key=lambda one: one[0].startswith("2"))  # the bad ones first: the end may be cut
+    codes = ", ".join(f"{count} x {'no answer' if code == '0' else code}" for code, count in answers)
     ago = each["last_error_s_ago"]
     return (
         each["origin"], f"{format_size(int(each['rate_bytes_s']))}/s", str(each["in_flight"]), codes or _or_dash(each["last_code"]),
-        str(each["throttled"]), str(each["retries"]), "" if ago is None else f"{each['last_error']}, {format_duration(ago)} ago",
+        str(each["throttled"]), str(each["retries"]), "" if ago is None else f"{format_duration(ago)} ago: {each['last_error']}",
     )  # fmt: skip
 
 
@@ -116,10 +119,13 @@ def _rank(each: Table) -> Row:
     sums = each["lately"]
     stall_s, wall_s, steps = sum(sums["stall_s"].values()), sums["wall_s"], sums["steps"]
     causes = sorted(sums["stall_s"].items(), key=lambda cause: -cause[1])
-    named = ", ".join(f"{cause} {100 * seconds / stall_s:.0f} %" for cause, seconds in causes if seconds and seconds >= stall_s / 10)
+    named = ", ".join(
+        f"{shown_cause(cause)} {100 * seconds / stall_s:.0f} %" for cause, seconds in causes if seconds and seconds >= stall_s / 10
+    )
     return (
         f"{each['job']} {each['rank']}{' (ended)' if each.get('ended') else ''}",
-        f"{100 * stall_s / wall_s:.1f} %{f' ({named})' if named else ''}" if wall_s else "-", f"{wall_s / steps:.3f} s" if steps else "-",
+        f"{min(100.0, 100 * stall_s / wall_s):.1f} %{f' ({named})' if named else ''}" if wall_s else "-",
+        f"{wall_s / steps:.3f} s" if steps else "-",
         *(_or_dash(each[name]) for name in ("batch_size", "slowest_worker", "slowest_shard")), str(each["skipped"]),
     )  # fmt: skip
 
@@ -129,6 +135,12 @@ def _plan(each: Table) -> Row:
         each["reader"], _or_dash(each["set"]), _or_dash(each["epoch"]), f"{each['position']}/{each['length']}", f"{each['rate']:.2g}/s",
         f"{format_size(each['lead_bytes'])}, {format_duration(each['lead_s'])}", "waiting" if each["waiting"] else "",
     )  # fmt: skip
+
+
+def _waiting(reader: Table) -> str:
+    """Without the origin, with which the shard's name begins."""
+    origin, colon, why = str(reader.get("waiting_for", "")).partition(": ")
+    return why if colon and reader["shard"].startswith(origin) else origin + colon + why
 
 
 def _position(reader: Table) -> str:
@@ -208,7 +220,7 @@ _ROWS_SHOWN = 20  # a screen; a pipe and --json have them all
 
 @click.command()
 @json_option
-@click.option("--watch", is_flag=True, help="Show it again every interval until q or Ctrl-C; on a terminal, what fits its screen.")
+@click.option("--watch", is_flag=True, help="Show it again every interval until q or Ctrl-C: what fits the screen. Into a pipe: once.")
 @click.option(
     "--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True, metavar="SECONDS", help="How often, with --watch."
 )
@@ -224,8 +236,12 @@ def status(as_json: bool, watch: bool, interval: float, url: str | None) -> int:
       forebay status --json | jq .cache
     """
     sidecar = locate(url, os.environ)
-    if watch and is_terminal() and not as_json:
-        watching.watch(sidecar.status, _drawn, interval)
+    if watch and not as_json:
+        if is_terminal():
+            watching.watch(sidecar.status, _drawn, interval)
+        else:  # a still picture
+            for text in _drawn(sidecar.status(), *get_terminal_size()):
+                say(text.plain)
         return 0
     while True:
         found = sidecar.status()
@@ -239,13 +255,15 @@ def status(as_json: bool, watch: bool, interval: float, url: str | None) -> int:
         time.sleep(interval)
 
 
-def _drawn(found: Table, width: int, height: int, order: int) -> list[Text]:
+def _drawn(found: Table, width: int, height: int, order: int | None = None) -> list[Text]:
+    """``order`` of the readers; None: nobody is there to press keys."""
     up = format_duration(found["uptime_s"])
-    head = f"{found['state']}, up {up}, {found['url']}   q: quit, s: readers {_ORDERS[order % len(_ORDERS)][0]}"
+    keys = "" if order is None else f"   q: quit, s: readers {_ORDERS[order % len(_ORDERS)][0]}"
+    head = f"{found['state']}, up {up}, {found['url']}{keys}"
     totals = [
         f"{name:<8}  {text}" for name, text in status_rows(found) if name in ("cache", "read", "errors", "trouble", "disk", "shared tier")
     ]
-    tables = list(zip(_TABLES, _tables(found, order), strict=True))
+    tables = list(zip(_TABLES, _tables(found, order or 0), strict=True))
     return watching.screen(found.get("verdict"), head, tables, totals, width, height)
 
 

@@ -58,7 +58,7 @@ def test_why_it_is_slow_stands_at_the_top(sidecar: FakeSidecar) -> None:
     assert lines[1:4] == [f"now ACT: {said}", "do see why", "type forebay check URL"]
     assert "log /run/forebay.log" in lines
     assert "chosen cache size 20 GiB" in lines
-    assert "https://o 1.5 MB/s 3 88 x 503, 1 x no answer 88 89 503 Service Unavailable, 2.0 s ago" in lines
+    assert "https://o 1.5 MB/s 3 88 x 503, 1 x no answer 88 89 2.0 s ago: 503 Service Unavailable" in lines
     assert any(line.endswith("404 2 x shard https://o/x.tar: not there") for line in lines)
     assert "job/0/1/7.1 s3://b/a.tar 0 B 30 s https://o: 503 Service Unavailable" in lines
 
@@ -104,6 +104,16 @@ def test_watch_shows_it_again_until_ctrl_c(sidecar: FakeSidecar, tmp_path: Path)
         _, stderr = process.communicate()
     assert process.returncode == 130
     assert stderr.strip() == ""
+
+
+def test_watched_through_a_pipe_it_is_a_still_picture(sidecar: FakeSidecar, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one screen, with no word of keys."""
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("LINES", "12")
+    lines = invoke("top").stdout.splitlines()
+    assert 3 < len(lines) <= 12
+    assert max(map(len, lines)) <= 60
+    assert not [line for line in lines if "q: quit" in line]
 
 
 def test_ranks_are_shown_with_why_they_wait(sidecar: FakeSidecar) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay_proxy.core.quantities import parse_size
 from forebay_proxy.wire.protocol.meter import CAUSES as METERED
 from forebay_proxy.wire.protocol.verdict import ACT, CAUSES, FINE, LOOK, Levels, OriginLevels, verdict
 
@@ -17,6 +19,8 @@ O = "https://o"  # noqa: E741
 SERVES = OriginLevels(O, rate_bytes_s=90e6, in_flight=8)
 DOWN = OriginLevels(O, error="503 Service Unavailable", failing_s=40.0, refusals={503: 12})
 LIMITED = OriginLevels(O, error="429", refusals={429: 7}, rate_bytes_s=1e6)
+REFUSES = OriginLevels(O, refusals={503: 40}, rate_bytes_s=1e6, failing_s=1.0)  # others are served
+TURNS: dict[str, Any] = {"origin": SERVES, "passes": True, "turnover": 0.9}
 WAITS = (2, 12.0, "s3://b/7.tar")
 
 
@@ -32,14 +36,18 @@ def trained(wall_s: float = 60.0, **stall_s: float) -> dict[str, Any]:
         (Levels(**trained(origin=30), origin=SERVES, announced=False), ACT, "nothing announced", "forebay run -- python train.py"),
         (Levels(**trained(origin=30), origin=OriginLevels(O, latency_share=0.7)), ACT, "origin latency", "export FOREBAY_AHEAD=64"),
         (Levels(**trained(origin=30), origin=LIMITED), ACT, "origin limit", "forebay check 'URL'"),
-        (Levels(**trained(origin=30), origin=SERVES, passes=True, turnover=0.9), ACT, "cache too small", "forebay serve --cache-size SIZE"),
+        (Levels(**trained(origin=30), **TURNS, needed_bytes=1_234_000_000), ACT, "cache too small", "forebay serve --cache-size 1.4GB"),
+        (Levels(**trained(origin=30), **TURNS), ACT, "cache too small", "forebay plan 'PATTERN'"),
+        (Levels(**trained(origin=30)), ACT, "origin", "forebay status"),  # only the sidecar knows why
+        (Levels(**trained(origin=30), origin=REFUSES, shard="s3://b/1.tar"), ACT, "origin limit", "forebay check 's3://b/1.tar'"),
+        (Levels(**trained(origin=30), origin=replace(REFUSES, failing_s=6.0)), ACT, "origin down", "forebay check 'URL'"),
         (Levels(**trained(origin=30), origin=SERVES, turnover=0.9), ACT, "origin rate", "forebay warm 'PATTERN'"),  # a first pass
         (Levels(**trained(origin=40), origin=DOWN, waiting=WAITS), ACT, "origin down", "forebay check 's3://b/7.tar'"),
         (Levels(**trained(origin=0.5), origin=DOWN, waiting=WAITS), LOOK, "origin down", "forebay check 's3://b/7.tar'"),
         (Levels(origin=DOWN, waiting=WAITS, readers=2), ACT, "origin down", "forebay check 's3://b/7.tar'"),
         (Levels(**trained(origin=40), origin=LIMITED, waiting=WAITS), ACT, "origin limit", "forebay check 's3://b/7.tar'"),
         (Levels(**trained(proxy=30)), ACT, "proxy", "top -p $(forebay ps --json | jq -r '.[0].pid')"),
-        (Levels(**trained(disk=30)), ACT, "disk", "forebay serve --cache-dir DIRECTORY"),
+        (Levels(**trained(disk=30)), ACT, "disk", "forebay serve --cache-dir /another/disk"),
         (Levels(**trained(decode=30)), ACT, "decode", "num_workers=8"),
         (Levels(**trained(map=30), idle_cores=2.0), ACT, "user code", "num_workers=6"),
         (Levels(**trained(map=30), idle_cores=0.4), ACT, "user code", ""),
@@ -49,7 +57,7 @@ def trained(wall_s: float = 60.0, **stall_s: float) -> dict[str, Any]:
         (Levels(**trained(start=30)), ACT, "start", "persistent_workers=True"),
         (Levels(**trained(other=30)), ACT, "not known", "py-spy dump --pid PID"),
         (Levels(**trained(origin=0.7), origin=SERVES), FINE, "trainer", ""),
-        (Levels(**trained(origin=0.7), disk="no space left"), LOOK, "disk", "forebay serve --cache-dir DIRECTORY"),
+        (Levels(**trained(origin=0.7), disk="no space left"), LOOK, "disk", "forebay serve --cache-dir /another/disk"),
         (Levels(unequal="rank 1 has ended"), ACT, "ranks", CAUSES["ranks"][1]),
         (Levels(readers=2, waited_share=0.4, origin=SERVES), LOOK, "origin rate", "forebay warm 'PATTERN'"),
         (Levels(readers=2, waited_share=0.01, origin=SERVES), FINE, "", ""),
@@ -73,7 +81,7 @@ def test_each_cause(levels: Levels, severity: str, cause: str, line: str) -> Non
         ),
         (
             Levels(**trained(origin=0.72), origin=SERVES),
-            "training does not wait for data: 1.2 % of the last minute; prefetch hides what readers waited",
+            "training hardly waits for data, 1.2 % of the last minute: if it is slow, that has another cause",
         ),
         (
             Levels(readers=2, waited_share=0.41, origin=SERVES),
@@ -90,12 +98,26 @@ def test_the_sentence(levels: Levels, sentence: str) -> None:
     assert verdict(levels).sentence == sentence
 
 
+@pytest.mark.parametrize(
+    ("needed_bytes", "size"), [(1, "1MB"), (8_000_000, "9MB"), (412_000_000, "460MB"), (999_000_000, "1.1GB"), (47_300_000_000, "53GB"),
+                               (1_234_000_000_000, "1400GB")]
+)  # fmt: skip
+def test_a_size_to_type(needed_bytes: int, size: str) -> None:
+    """A tenth more than what is needed, rounded up."""
+    said = verdict(Levels(**trained(origin=30), **TURNS, needed_bytes=needed_bytes))
+    assert said.line == f"forebay serve --cache-size {size}"
+    assert parse_size(size) > needed_bytes
+
+
 def test_how_many_workers() -> None:
     """As many times more as the trainer would take batches faster, and as there are idle cores for; the trainer's own process counts."""
-    assert "workers 4 -> 6 would pay" in verdict(Levels(**trained(decode=13.2), idle_cores=6.4)).do
-    assert "workers 4 -> 10 would pay" in verdict(Levels(**trained(map=42), idle_cores=6.4)).do
-    assert "more workers would not pay: 0.6 cores idle" in verdict(Levels(**trained(decode=13.2), idle_cores=0.6)).do
-    assert "workers 0 -> 2 would pay" in verdict(Levels(**trained(decode=36) | {"workers": 0}, idle_cores=3.0)).do
+    assert "workers 4 -> 6 would help" in verdict(Levels(**trained(decode=13.2), idle_cores=6.4)).do
+    assert "workers 4 -> 10 would help" in verdict(Levels(**trained(map=42), idle_cores=6.4)).do
+    assert (
+        "0.6 cores are idle, so more workers would not help: make decoding cheaper"
+        in verdict(Levels(**trained(decode=13.2), idle_cores=0.6)).do
+    )
+    assert "workers 0 -> 2 would help" in verdict(Levels(**trained(decode=36) | {"workers": 0}, idle_cores=3.0)).do
 
 
 def test_the_shared_tier_is_named_where_its_trouble_explains_the_wait() -> None:
@@ -109,10 +131,12 @@ origins = st.builds(
     st.floats(0, 1e10), st.integers(0, 99), st.floats(0, 1),
 )  # fmt: skip
 everything = st.builds(
-    Levels, st.dictionaries(st.sampled_from(METERED), st.floats(0, 1e3)), st.floats(0, 1e3), st.text(max_size=9), st.booleans(),
+    Levels, st.dictionaries(st.sampled_from(METERED), st.floats(0, 1e3)), st.floats(0, 1e3), st.text(max_size=9), st.text(max_size=9),
+    st.booleans(),
     st.none() | st.integers(0, 99), st.none() | st.floats(0, 99), st.integers(0, 99), st.none() | st.floats(0, 1),
     st.none() | st.tuples(st.integers(1, 9), st.floats(5, 1e6), st.text(max_size=20)), st.none() | origins, st.sampled_from(["", "EIO"]),
-    st.floats(0, 1), st.booleans(), st.booleans(), st.sampled_from(["", "rank 1"]), st.none() | st.tuples(st.text(), st.floats(0, 60)),
+    st.floats(0, 1), st.booleans(), st.none() | st.integers(0, 10**15), st.booleans(), st.sampled_from(["", "rank 1"]),
+    st.none() | st.tuples(st.text(), st.floats(0, 60)),
 )  # fmt: skip
 
 
