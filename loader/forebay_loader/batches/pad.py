@@ -94,7 +94,8 @@ class PadCollation:
             raise ValueError(
                 f"samples have a field {_listed(own)} of their own, and fb.padded's mask is called so: rename it, in a map before"
             )
-        columns, masks = {}, {}
+        columns: dict[Field, Any] = {}
+        masks: dict[Field, Any] = {}
         for name in names:
             values = [row[name] for row in rows]
             if name in self._fields:
