@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.disks import bad_disk
 from support.lengths import LEFT, LONG
 from support.ports import free_ports
 from support.prometheus import Prometheus, needs_prometheus, running_prometheus
@@ -23,9 +25,12 @@ from support.warm_python import python_program
 import forebay_proxy
 
 pytest.importorskip("torch.utils.data")
-pytestmark = [needs_prometheus, pytest.mark.once, pytest.mark.timeout(900), pytest.mark.skipif(not LONG, reason="takes four minutes")]
+pytestmark = [
+    needs_prometheus, pytest.mark.once, pytest.mark.timeout(900), pytest.mark.needs("gcc"),
+    pytest.mark.skipif(not LONG, reason="takes six minutes"),
+]  # fmt: skip
 if not LONG:
-    LEFT.append("the dashboard and its alerts beside a real training with an outage")
+    LEFT.append("the dashboard and its alerts beside a real training with an outage and a bad disk")
 
 FASTER, SCRAPE_S = 5, 3
 FILES = Path(forebay_proxy.__file__).parent / "dashboard"
@@ -89,14 +94,16 @@ def wait_for_alert(prometheus: Prometheus, name: str, severity: str, *, fires: b
 
 
 def test_a_day_beside_a_real_training(place: Path) -> None:
-    """In an outage readers are shown to wait, OriginDown and TrainingStalls fire and resolve; throttling, a restart, a second job show."""
+    """In an outage readers are shown to wait, OriginDown and TrainingStalls fire and resolve, and so does CacheDiskDown with a disk that
+    takes nothing; throttling, a restart, a second job show."""
     weather, origin, port = Weather(), ScriptedOrigin(), free_ports(1)[0]
     for number in range(SHARDS):
         origin.put(f"/{number}.tar", tar_shard(number * SAMPLES, SAMPLES, 60_000), always=weather)
     flags = ("--cache-size", "30MB", "--port", str(port))
-    with in_a_thread(origin), running_prometheus(place, f"127.0.0.1:{port}", rules(place), SCRAPE_S) as prometheus:
+    target = f"127.0.0.1:{port}"
+    with bad_disk(place) as disk, in_a_thread(origin), running_prometheus(place, target, rules(place), SCRAPE_S) as prometheus:
         urls = [f"{origin.base}/{number}.tar" for number in range(SHARDS)]
-        sidecar = running(place, *flags, allow=[origin.base])
+        sidecar = running(place, *flags, allow=[origin.base], environ=dict(disk.environ))
         with sidecar as first, training(place, first.url, "one", urls):
             prometheus.wait_for(f"{panel('Samples a second')} > 20")
             prometheus.wait_for(f"{panel('From the origins')} > 1e5")
@@ -113,6 +120,11 @@ def test_a_day_beside_a_real_training(place: Path) -> None:
             weather.status, weather.share = 503, 0.2
             prometheus.wait_for(f"{panel('Throttled')} > 0")
             weather.status = None
+            disk.set(write=errno.EIO)
+            wait_for_alert(prometheus, "CacheDiskDown", "page", fires=True, within_s=600 / FASTER)
+            prometheus.wait_for(f"{panel('Samples a second')} > 20")
+            disk.mend()
+            wait_for_alert(prometheus, "CacheDiskDown", "page", fires=False, within_s=600 / FASTER)
             with training(place, first.url, "two", urls):
                 prometheus.wait_for(f"count({panel('Samples a second by job')} > 0) == 2")
             first.kill()

@@ -67,7 +67,7 @@ def train(case: str, urls: str, batches: int, step_s: float, workers: int) -> di
     found = iter(loader_of(case, urls, workers))
     for _ in range(WARM_BATCHES):
         next(found)
-    _settled()
+    settled()
     before, began_s, stepped_s = fb.stalls(), time.perf_counter(), 0.0
     for _ in range(batches):
         next(found)
@@ -75,12 +75,12 @@ def train(case: str, urls: str, batches: int, step_s: float, workers: int) -> di
         time.sleep(step_s)
         stepped_s += time.perf_counter() - step_began_s
     wall_s = time.perf_counter() - began_s
-    _settled()
+    settled()
     stalls = fb.stalls().since(before)
     return {"wall_s": wall_s, "step_s": stepped_s, "stalls": stalls.as_json(), "said": str(stalls)}
 
 
-def _settled() -> None:
+def settled() -> None:
     """Until the causes of all stalls are known."""
     until_s = time.monotonic() + 30
     while fb.stalls().pending_s and time.monotonic() < until_s:

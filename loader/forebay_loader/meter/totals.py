@@ -34,6 +34,7 @@ class StallTotals:
     - ``wall_s``: seconds in which a loader was being read. The time between a loader's end and its next begin does not count.
     - ``stall_s``: cause to seconds inside ``next(loader)`` and the start of the workers. The causes are those of docs/stalls.md.
     - ``pending_s``: seconds of stall whose cause is not known yet. They move to ``stall_s`` within moments.
+    - ``pending_cause``: what that stall looks like, "" where there is none.
     - ``reader_wait_s``: cause to seconds in which workers waited for bytes, summed over workers. Prefetched batches hide them: no stall.
     - ``steps``: batches that were given.
     - ``samples``: samples in them.
@@ -46,6 +47,7 @@ class StallTotals:
     wall_s: float = 0.0
     stall_s: Mapping[str, float] = field(default_factory=dict)
     pending_s: float = 0.0
+    pending_cause: str = ""
     reader_wait_s: Mapping[str, float] = field(default_factory=dict)
     steps: int = 0
     samples: int = 0
@@ -95,7 +97,8 @@ class StallTotals:
     @property
     def verdict(self) -> Verdict:
         """How bad it is, and what to do; as far as this process sees it (the sidecar's page knows more of origins)."""
-        stalls = {**self.stall_s, "other": self.stall_s.get("other", 0.0) + self.pending_s}
+        pending = self.pending_cause or self.cause or "other"
+        stalls = {**self.stall_s, pending: max(0.0, self.stall_s.get(pending, 0.0) + self.pending_s)}
         where = self._where().strip(" ()")
         return verdict(Levels(stall_s=stalls, wall_s=self.wall_s, who=where, workers=len(self.workers) or None, span="of the time"))
 

@@ -123,7 +123,11 @@ def rank_part(state: Any, *, exact: bool = True) -> RankPart:
     """One rank's ``state`` taken apart. Raises ``ValueError`` for what is none, or cannot be taken apart; where it must be ``exact``, also
     for workers that resume by replay."""
     if isinstance(state, Mapping) and not is_state(state):
-        return _of_workers([each for _, each in states_in(_stateful(state))], exact=exact)
+        inside = list(states_in(_stateful(state)))
+        whole = next((name for name, each in inside if "kind" in each), None)
+        if whole is not None:
+            raise ValueError(f"this is a checkpoint, in which the state of a loader stands at {whole}: give that part of it")
+        return _of_workers([each for _, each in inside], exact=exact)
     check_format(state)
     kind = state.get("kind")
     if kind == "merged":

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from forebay_proxy.telemetry.troubles import RecentErrors, Troubles
 from forebay_proxy.telemetry.usage import PeakBytes, Usage
 from forebay_proxy.telemetry.waits import OPENING, why
 from forebay_proxy.wire.protocol.plan import ReaderName
-from forebay_proxy.wire.protocol.verdict import verdict
+from forebay_proxy.wire.protocol.verdict import Verdict, verdict
 from forebay_proxy.wire.protocol.version import VERSION
 
 __all__ = ["Lead", "PlanStatus", "ServiceInfo", "StatusReport", "TelemetryParts"]
@@ -182,6 +183,9 @@ def _place(reader: ReaderName) -> tuple[object, ...]:
     return reader.job, len(reader.rank), reader.rank, len(reader.worker), reader.worker, reader.opener
 
 
+SAMPLED = 256  # shards' lengths: those of a set are alike
+LATELY_S = 60.0
+
 _CACHE_LEVELS = (
     "effective_bytes", "stored_bytes", "reserved_bytes", "doomed_bytes", "overhead_bytes", "leased_bytes", "descriptors",
     "descriptor_bytes", "lingering", "unread_bytes", "shards", "segments", "in_flight", "disk_state",
@@ -288,19 +292,35 @@ class StatusReport:
             derived=self._telemetry.derived.levels(),
         )
 
+    def verdict(self) -> Verdict:
+        """Why training waits, and what to do."""
+        usage, progress = self.usage(), self._plans.progress()
+        shared = None if self._parts.fetcher.shared is None else self._parts.fetcher.shared.status()
+        levels = levels_of(
+            self._cache.readers.waits, self._telemetry.board, self._telemetry.lately, readers=usage.readers,
+            disk="" if usage.disk_state == "normal" else self._cache.disk.reason, in_flight=usage.origins, plans=len(self._parts.plans),
+            passes=any((each["epoch"] or 0) > 0 for each in progress), refused=self._telemetry.recent_errors.lately(),
+            meters=self._telemetry.meters.rows(), shared=next(iter(shared["troubles"]), "") if shared else "",
+            needed_bytes=self._read_bytes(),
+        )  # fmt: skip
+        return verdict(levels)
+
+    def _read_bytes(self) -> int | None:
+        """Of all shards of the sets that are read now, if they are as long as those that are known: a job in its second pass has opened
+        each. None where they would fit."""
+        known = islice(self._parts.resolver.versions.current.values(), SAMPLED)
+        lengths = [length for each in known if (length := each.version.length)]
+        shards = self._parts.plans.epochs.groups.shards_read(self._clock() - LATELY_S)
+        found = shards * sum(lengths) // max(1, len(lengths))
+        return found if found > self._cache.room.ledger.capacity_bytes else None
+
     def status(self) -> dict[str, Any]:
         """``/v1/status``, less what the server knows itself (state, url, socket); plans as in ``/v1/plans``, the first ones."""
         info, waits = self._info, self._cache.readers.waits
         usage, plans, meters = self.usage(), self._plans.page(), self._telemetry.meters.rows()
         shared = None if self._parts.fetcher.shared is None else self._parts.fetcher.shared.status()
-        levels = levels_of(
-            waits, self._telemetry.board, self._telemetry.lately, readers=usage.readers,
-            disk="" if usage.disk_state == "normal" else self._cache.disk.reason, in_flight=usage.origins, plans=plans["total"],
-            passes=any((plan["epoch"] or 0) > 0 for plan in plans["plans"]), refused=self._telemetry.recent_errors.lately(), meters=meters,
-            shared=next(iter(shared["troubles"]), "") if shared else "",
-        )  # fmt: skip
         return {
-            "verdict": verdict(levels).as_json(),
+            "verdict": self.verdict().as_json(),
             "forebay": VERSION,
             "instance": self._instance,
             "host": socket.gethostname(),
@@ -365,6 +385,7 @@ class StatusReport:
         return {
             "instance": self._instance,
             "job": job,
+            "verdict": self.verdict().as_json(),
             "ranks": self._telemetry.meters.rows(job),
             "sidecar": {
                 "sent_bytes": counted.sent_bytes,

@@ -86,7 +86,7 @@ class Lately:
 
 def levels_of(
     waits: Waits, board: OriginBoard, lately: Lately, *, readers: int, disk: str, in_flight: Mapping[str, int], plans: int, passes: bool,
-    refused: tuple[str, float] | None = None, meters: Sequence[Mapping[str, Any]] = (), shared: str = "",
+    refused: tuple[str, float] | None = None, meters: Sequence[Mapping[str, Any]] = (), shared: str = "", needed_bytes: int | None = None,
 ) -> Levels:  # fmt: skip
     """``meters``: the rows of ``MeterBoard``; ``disk``: why it is down, "" where it is not; ``passes``: a job has come to its second."""
     long = [wait for wait in waits if waits.seconds(wait) >= LONG_S]
@@ -98,7 +98,7 @@ def levels_of(
     name = first.origin if first is not None else (board.busiest() or ("", 0.0))[0]
     row = _worst(meters)
     return Levels(
-        **({} if row is None else _trainer(row)),
+        **({} if row is None else _trainer(row, meters)),
         readers=readers,
         waited_share=waits.share(),
         waiting=waiting,
@@ -106,6 +106,7 @@ def levels_of(
         disk=disk,
         turnover=lately.turnover(),
         passes=passes,
+        needed_bytes=needed_bytes,
         announced=plans > 0 or not readers,
         unequal=next((str(each["unequal"]) for each in meters if each.get("unequal")), ""),
         refused=refused,
@@ -134,7 +135,11 @@ def _worst(meters: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     running = [row for row in meters if not row.get("ended")]
     present = [row for row in running if row.get("silent_s", 0.0) <= SILENT_S] or running or [*meters]
     told = [row for row in present if row["lately"]["wall_s"]]
-    return max(told, key=lambda row: sum(row["lately"]["stall_s"].values()) / row["lately"]["wall_s"], default=None)
+    return max(told, key=_share, default=None)
+
+
+def _share(row: Mapping[str, Any]) -> float:
+    return min(1.0, float(sum(row["lately"]["stall_s"].values())) / float(row["lately"]["wall_s"]))
 
 
 def worst_share(meters: Sequence[Mapping[str, Any]]) -> float | None:
@@ -142,16 +147,24 @@ def worst_share(meters: Sequence[Mapping[str, Any]]) -> float | None:
     row = _worst(meters)
     if row is None or row.get("ended"):
         return None
-    return min(1.0, float(sum(row["lately"]["stall_s"].values())) / float(row["lately"]["wall_s"]))
+    return _share(row)
 
 
-def _trainer(row: Mapping[str, Any]) -> dict[str, Any]:
+def _trainer(row: Mapping[str, Any], meters: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A training that has just begun had to start its workers: nothing could spare it that stall."""
     worker = "" if row.get("slowest_worker") is None else f", worker {row['slowest_worker']}"
     shard = "" if row.get("slowest_shard") is None else f", {row['slowest_shard']}"
+    idle = row.get("idle_cores")
+    alike = sum(not each.get("ended") and each["lately"]["wall_s"] > 0 and _share(each) >= _share(row) / 2 for each in meters)
+    stall_s, wall_s = dict(row["lately"]["stall_s"]), row["lately"]["wall_s"]
+    if row.get("wall_s") == wall_s:
+        wall_s = max(0.0, wall_s - stall_s.pop("start", 0.0))
     return {
-        "stall_s": row["lately"]["stall_s"],
-        "wall_s": row["lately"]["wall_s"],
+        "stall_s": stall_s,
+        "wall_s": wall_s,
         "who": f"{row['job']} rank {row['rank']}{worker}{shard}",
+        "shard": row.get("slowest_shard") or "",
         "ended": bool(row.get("ended")),
         "workers": row.get("workers"),
+        "idle_cores": None if idle is None else idle / max(1, alike),
     }

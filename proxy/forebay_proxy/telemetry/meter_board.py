@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from forebay_proxy.core.events import Events
@@ -112,10 +112,13 @@ class _MeteredProcess:
         return self.told[-1][1]
 
     def lately(self) -> MeterBody:
-        """What the last minute brought; of a process that has told once only, all of it."""
+        """What the last minute brought; of a process that has told once only, all of it. What is waited for just now counts as what it
+        looks like."""
         since = self.heard_at - LATELY_S - 1.0  # messages come a little late
         before = next((body for at, body in self.told if at >= since), self.last)
-        return self.last if before is self.last else self.last.since(before)
+        found = self.last if before is self.last else self.last.since(before)
+        pending = found.pending or "other"
+        return replace(found, stall_s={**found.stall_s, pending: found.stall_s[pending] + (found.pending_s or 0.0)})
 
 
 class MeterBoard:
@@ -185,6 +188,7 @@ class MeterBoard:
             "ended": meter.ended,
             "batch_size": body.batch_size,
             "workers": body.workers,
+            "idle_cores": body.idle_cores,
             "slowest_worker": body.slowest_worker,
             "slowest_shard": None if body.slowest_shard is None else shown_set(body.slowest_shard),
             **_sums(body),

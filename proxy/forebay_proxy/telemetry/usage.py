@@ -23,7 +23,7 @@ class Usage:
     descriptors: int = 0  # passed to readers that still hold their lease, or a map of what they had
     lingering: int = 0  # of the descriptors: shards whose readers have gone on, and of which maps are left
     descriptor_bytes: int = 0  # of the leased bytes: held by descriptors
-    peak_bytes: int = 0  # highest ``held_bytes`` of the last 30 to 60 seconds, see ``PeakBytes``
+    peak_bytes: int = 0  # the most on the disk in the last 30 to 60 seconds, see ``PeakBytes``
     shards: int = 0
     segments: int = 0
     in_flight: int = 0  # fetches that run

@@ -18,6 +18,14 @@ def test_one_true_sentence() -> None:
     assert (FOUND.verdict.severity, FOUND.verdict.cause, FOUND.verdict.line) == ("act", "decode", "num_workers=3")
 
 
+def test_what_is_not_booked_yet_counts_as_what_it_looks_like() -> None:
+    """An outage is told of in its first second; where nothing is known, as most of the stall."""
+    waits = StallTotals(wall_s=9.0, stall_s={"decode": 1.0}, pending_s=4.0, pending_cause="origin")
+    assert (waits.verdict.cause, waits.verdict.line) == ("origin", "forebay status")
+    assert StallTotals(wall_s=9.0, stall_s={"decode": 1.0}, pending_s=4.0).verdict.cause == "decode"
+    assert StallTotals(wall_s=9.0, pending_s=4.0).verdict.cause == "not known"
+
+
 def test_no_stall_to_speak_of() -> None:
     assert str(StallTotals(wall_s=60.0, stall_s={"transfer": 0.3}, steps=9)) == "stall 0.5 % of 60 s: the trainer sets the pace"
     assert str(StallTotals()) == "no batch was asked for yet"

@@ -181,6 +181,12 @@ def test_only_a_list_of_states(given: Any) -> None:
         fb.merge_states(given)
 
 
+def test_a_checkpoint_is_no_state() -> None:
+    """It says which part of it is."""
+    with pytest.raises(ValueError, match=r"the state of a loader stands at loader: give that part of it"):
+        fb.merge_states([{"model": 1, "loader": state} for state in two(lambda states: None)])
+
+
 def test_torchdata_must_keep_up() -> None:
     """Its state between two snapshots counts steps, which nobody can turn into samples."""
     with pytest.raises(ValueError, match="3 steps behind its loader: snapshot_every_n_steps=1"):

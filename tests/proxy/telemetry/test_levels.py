@@ -81,6 +81,21 @@ def test_the_rank_that_waits_most_is_told_of() -> None:
     assert (levels.who, levels.wall_s, levels.workers) == ("train rank 3, worker 1, s3://b/7.tar", 60, 4)
 
 
+def test_idle_cores_are_shared_by_ranks_that_wait_alike() -> None:
+    """One that hardly waits, or has ended, wants none."""
+    ranks = [metered(number, 60, decode=waits) | {"idle_cores": 6.0} for number, waits in enumerate((20.0, 15.0, 1.0))]
+    assert Node().levels(meters=(*ranks, ranks[0] | {"ended": True})).idle_cores == 3.0
+    assert Node().levels(meters=(metered(0, 60, decode=9.0),)).idle_cores is None
+
+
+def test_the_first_start_of_workers_is_no_stall() -> None:
+    """Of a process that has only begun; each later one is."""
+    young = metered(0, 10, start=6.0, decode=1.0) | {"wall_s": 10}
+    levels = Node().levels(meters=(young,))
+    assert (levels.wall_s, levels.stall_s) == (4.0, {"origin": 0.0, "decode": 1.0})
+    assert Node().levels(meters=(young | {"wall_s": 300},)).stall_s["start"] == 6.0
+
+
 @pytest.mark.parametrize(("ended", "silent_s"), [(True, 1.0), (False, 16.0)])
 def test_who_has_ended_does_not_lead(ended: bool, silent_s: float) -> None:
     """Neither who said so, nor who is silent, as a process that waits is not; one in a long step leads where nobody else trains."""

@@ -43,6 +43,15 @@ def test_counters_go_on(node: Node) -> None:
     assert sum(each.steps for each in node.grown) == 55
 
 
+def test_what_is_waited_for_now_is_of_lately(node: Node) -> None:
+    """As what it looks like, though no sum has it yet: an outage is seen in its first seconds."""
+    node.tell(60, 1, pending_s=20.0, pending="disk")
+    assert {cause: s for cause, s in node.board.rows()[0]["lately"]["stall_s"].items() if s} == {"origin": 1, "disk": 20.0}
+    assert node.board.rows()[0]["stall_s"]["disk"] == 0
+    node.tell(61, 1, pending_s=21.0)
+    assert node.board.rows()[0]["lately"]["stall_s"]["other"] == 21.0
+
+
 def test_after_a_long_silence_it_goes_on_from_where_it_was(node: Node) -> None:
     """A trainer that wrote a checkpoint for ten minutes is not counted twice; meanwhile it is not shown."""
     node.tell(10, 1)

@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from dataclasses import replace
 from typing import Any, Callable, Dict, NamedTuple, Optional, Set, Tuple
 
 from forebay_loader.meter.clock.batch_samples import samples_in
@@ -194,7 +195,14 @@ class StallClock:
                 if books in around.books and (books is not self._books or len(self._now_in) == (inside is not None)):
                     rests_ns.append(around.long_ns(now_ns, BRIEF_NS, now_ns - inside.called_ns if inside is not None else 0))
             pending_ns += max(rests_ns)
-            return books.totals(now_ns, pending_ns)
+            return replace(books.totals(now_ns, pending_ns), pending_cause=self._seems() if pending_ns else "")
+
+    def _seems(self) -> str:
+        """What the call of ``next`` that has lasted longest waits for now, as far as its worker says."""
+        one = min(tuple(self._now_in.values()), key=lambda each: each.called_ns, default=None)
+        page = one.page_of(one.worker) if one is not None else None
+        view = page.view() if page is not None else None
+        return view.cause if view is not None else ""
 
     def waiting(self) -> Optional[TrainerWait]:
         """The call of ``next`` that has lasted longest; None while the trainer asks for no batch."""

@@ -15,7 +15,7 @@ from forebay_loader.base.shown_text import size_text
 from forebay_loader.meter.report.cores import CoreUse
 from forebay_loader.meter.report.node_view import NodeView, SidecarSums, stall_share
 from forebay_proxy.wire.protocol.meter import MeterBody
-from forebay_proxy.wire.protocol.verdict import FINE, Levels, OriginLevels, verdict
+from forebay_proxy.wire.protocol.verdict import FINE, OF_ORIGIN, Levels, verdict
 
 __all__ = ["advice", "log_line", "step_times"]
 
@@ -85,19 +85,23 @@ def _told(name: str, text: str) -> list[str]:
 
 
 def advice(view: NodeView, cores: Optional[CoreUse]) -> str:
-    """What to do for the slowest rank of ``view``; "" where there is nothing. ``cores``: of the same interval, None where not known."""
+    """What to do for the slowest rank of ``view``; "" where there is nothing. ``cores``: of the same interval, None where not known.
+
+    Why bytes of an origin are waited for, the sidecar knows.
+    """
     body = view.ranks.get(view.slowest or "")
     if body is None:
         return ""
     alike = sum(stall_share(each) >= stall_share(body) / 2 for each in view.ranks.values())  # each of them could have its part of the cores
-    rate = max(0, view.sidecar.origin_bytes) / view.seconds if view.sidecar is not None and view.seconds > 0 else 0.0
     said = verdict(
         Levels(
             stall_s=body.stall_s,
             wall_s=body.wall_s,
             workers=body.workers,
             idle_cores=None if cores is None else cores.idle * cores.count / max(1, alike),
-            origin=OriginLevels("origin", rate_bytes_s=rate),
         )
     )
-    return "" if said.severity == FINE or not said.do else f"{said.cause}: {said.do}{f' ({said.line})' if said.line else ''}"
+    cause, do, line = said.cause, said.do, said.line
+    if cause == "origin" and view.sidecar is not None and view.sidecar.says[0] in OF_ORIGIN:
+        cause, do, line = view.sidecar.says
+    return "" if said.severity == FINE or not do else f"{cause}: {do}{f' ({line})' if line else ''}"

@@ -46,7 +46,7 @@ class MeterTicks:
         self._totals, self._waiting = totals, waiting
         self._line_s, self._tell_s = line_s, min(TELL_S, line_s or TELL_S)  # what rank 0 says of others is no older than its line
         self._watchdog = Watchdog(watchdog_s) if watchdog_s else None
-        self._client, self._cores = MeterClient(), CoreLooks()
+        self._client, self._cores, self._cores_to_tell = MeterClient(), CoreLooks(), CoreLooks()
         self._told: Optional[MeterBody] = None
         self._warned: Tuple[Optional[int], Optional[int]] = None, None  # of the loader and its step, that others have ended before it
         self._tell_at_s = time.monotonic()
@@ -57,6 +57,7 @@ class MeterTicks:
     def run(self) -> None:
         """Until ``end``; then the last totals are told."""
         self._cores.look()
+        self._cores_to_tell.look()
         self._safely(self._begin_line)
         while not self._ended.wait(TICK_S):
             self._safely(self.look)
@@ -91,6 +92,8 @@ class MeterTicks:
         """Tell the sidecar what is new; a trainer that waits for a batch is told of all the same, or it would seem to have ended."""
         totals = self._totals()
         if totals != self._told or waits:
+            cores = self._cores_to_tell.look()
+            totals = totals if cores is None else replace(totals, idle_cores=cores.idle * cores.count)
             self._client.tell(_name(), totals)
             self._told = totals
 

@@ -7,7 +7,7 @@ counts from its own beginning.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping, Optional, Tuple
 
 from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody
 
@@ -20,7 +20,10 @@ FEW_STEPS = 2  # that an interval may have more or less at its ends
 
 @dataclass(frozen=True)
 class SidecarSums:
-    """Of the sidecar: sums for this job (origin's: for all jobs), and what lies ahead of the job's readers now (None: no plan)."""
+    """Of the sidecar: sums for this job (origin's: for all jobs), and what lies ahead of the job's readers now (None: no plan).
+
+    ``says``: its verdict's cause, what to do, and what to type.
+    """
 
     instance: str = ""
     sent_bytes: int = 0
@@ -29,6 +32,7 @@ class SidecarSums:
     origin_retries: int = 0
     lead_shards: Optional[float] = None
     lead_bytes: Optional[int] = None
+    says: Tuple[str, str, str] = ("", "", "")
 
     def since(self, earlier: Optional[SidecarSums]) -> SidecarSums:
         """What has come on top of ``earlier``, if that is of the same sidecar."""
@@ -112,11 +116,13 @@ def read_node(page: Any) -> NodeSums:
     """The answer to ``GET /v1/meter/{job}``. Raises ``ValueError``, ``TypeError``, ``KeyError``, ``AttributeError`` for anything else."""
     told = page["sidecar"]
     shards, ahead = told["lead_shards"], told["lead_bytes"]
+    said = page.get("verdict") or {}  # an older sidecar has none
     sidecar = SidecarSums(
         str(page["instance"]),
         **{name: int(told[name]) for name in _SUMS},
         lead_shards=None if shards is None else float(shards),
         lead_bytes=None if ahead is None else int(ahead),
+        says=(str(said.get("cause", "")), str(said.get("do", "")), str(said.get("line", ""))),
     )
     ranks = page["ranks"]
     unequal = {str(row["reader"]): str(row["unequal"]) for row in ranks if row.get("unequal")}

@@ -51,6 +51,8 @@ def own_totals(clock: StallClock, window: Window) -> MeterBody:
         workers=clock.workers,
         slowest_worker=None if slowest is None or slowest.worker < 0 else slowest.worker,
         slowest_shard=None if slowest is None or not slowest.shard else slowest.shard,
+        pending_s=max(0.0, totals.pending_s),
+        pending=totals.pending_cause or None,
         loader=stand and stand.number,
         loader_passes=stand and stand.passes,
         loader_steps=stand and stand.steps,

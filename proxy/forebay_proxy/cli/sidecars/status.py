@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -120,7 +121,8 @@ def _rank(each: Table) -> Row:
     named = ", ".join(f"{cause} {100 * seconds / stall_s:.0f} %" for cause, seconds in causes if seconds and seconds >= stall_s / 10)
     return (
         f"{each['job']} {each['rank']}{' (ended)' if each.get('ended') else ''}",
-        f"{100 * stall_s / wall_s:.1f} %{f' ({named})' if named else ''}" if wall_s else "-", f"{wall_s / steps:.3f} s" if steps else "-",
+        f"{min(100.0, 100 * stall_s / wall_s):.1f} %{f' ({named})' if named else ''}" if wall_s else "-",
+        f"{wall_s / steps:.3f} s" if steps else "-",
         *(_or_dash(each[name]) for name in ("batch_size", "slowest_worker", "slowest_shard")), str(each["skipped"]),
     )  # fmt: skip
 
@@ -217,7 +219,7 @@ _ROWS_SHOWN = 20  # a screen; a pipe and --json have them all
 
 @click.command()
 @json_option
-@click.option("--watch", is_flag=True, help="Show it again every interval until q or Ctrl-C; on a terminal, what fits its screen.")
+@click.option("--watch", is_flag=True, help="Show it again every interval until q or Ctrl-C: what fits the screen. Into a pipe: once.")
 @click.option(
     "--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True, metavar="SECONDS", help="How often, with --watch."
 )
@@ -233,8 +235,12 @@ def status(as_json: bool, watch: bool, interval: float, url: str | None) -> int:
       forebay status --json | jq .cache
     """
     sidecar = locate(url, os.environ)
-    if watch and is_terminal() and not as_json:
-        watching.watch(sidecar.status, _drawn, interval)
+    if watch and not as_json:
+        if is_terminal():
+            watching.watch(sidecar.status, _drawn, interval)
+        else:  # a still picture
+            for text in _drawn(sidecar.status(), *get_terminal_size()):
+                say(text.plain)
         return 0
     while True:
         found = sidecar.status()
@@ -248,13 +254,15 @@ def status(as_json: bool, watch: bool, interval: float, url: str | None) -> int:
         time.sleep(interval)
 
 
-def _drawn(found: Table, width: int, height: int, order: int) -> list[Text]:
+def _drawn(found: Table, width: int, height: int, order: int | None = None) -> list[Text]:
+    """``order`` of the readers; None: nobody is there to press keys."""
     up = format_duration(found["uptime_s"])
-    head = f"{found['state']}, up {up}, {found['url']}   q: quit, s: readers {_ORDERS[order % len(_ORDERS)][0]}"
+    keys = "" if order is None else f"   q: quit, s: readers {_ORDERS[order % len(_ORDERS)][0]}"
+    head = f"{found['state']}, up {up}, {found['url']}{keys}"
     totals = [
         f"{name:<8}  {text}" for name, text in status_rows(found) if name in ("cache", "read", "errors", "trouble", "disk", "shared tier")
     ]
-    tables = list(zip(_TABLES, _tables(found, order), strict=True))
+    tables = list(zip(_TABLES, _tables(found, order or 0), strict=True))
     return watching.screen(found.get("verdict"), head, tables, totals, width, height)
 
 

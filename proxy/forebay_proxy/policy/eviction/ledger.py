@@ -62,6 +62,7 @@ class Ledger(Generic[S]):
         self.peak_bytes = 0
         self.unallocated_bytes = 0  # of the reserved ones: promised, and the disk still counts them as free
         self.least_bytes = 0  # that the disk has held of ours since ``watch``
+        self._not_yet_bytes = 0  # of the overhead: set aside for what comes, and not on the disk
         self._measured_bytes = 0  # what the overhead really was when it was last looked at, without what is being swept
 
     def __repr__(self) -> str:
@@ -201,6 +202,7 @@ class Ledger(Generic[S]):
         ``swept`` of it are being removed. ``ahead``: a single commit may add so much, of which the whole steps are set aside too.
         """
         self.overhead_bytes = (size // OVERHEAD_STEP_BYTES + 2 + ahead // OVERHEAD_STEP_BYTES) * OVERHEAD_STEP_BYTES
+        self._not_yet_bytes = self.overhead_bytes - size
         self._measured_bytes = size - swept
         self._changed()
 
@@ -209,12 +211,13 @@ class Ledger(Generic[S]):
         return max(0, self.used_bytes - self.doomed_bytes - self.capacity_bytes)
 
     def pop_peak(self) -> int:
-        """The highest sum since the last call."""
-        peak, self.peak_bytes = self.peak_bytes, self.used_bytes
+        """The most that was on the disk since the last call, reserved bytes among it. What is set aside for an overhead that grows can
+        take the sums above the bound until its victims have left, but nothing of it is on the disk."""
+        peak, self.peak_bytes = self.peak_bytes, self.used_bytes - self._not_yet_bytes
         return peak
 
     def _changed(self) -> None:
-        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes - self._not_yet_bytes)
         self.least_bytes = min(self.least_bytes, self.held_bytes)
 
 

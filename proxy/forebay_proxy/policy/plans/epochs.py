@@ -74,6 +74,11 @@ class Groups:
         """So many more have been seen in some pass."""
         self._seen += shards
 
+    def shards_read(self, since: float) -> int:
+        """How many shards have been read of the sets and groups that were opened since then, by that job of each which has read most."""
+        lately = (group for group in self._groups.values() if group.opened_at >= since)
+        return sum(max((len(known.marks) for known in group.passes.values()), default=0) for group in lately)
+
     def expire(self, now: float) -> None:
         """Forget the groups nobody opens any more."""
         for key in [key for key, group in self._groups.items() if now - group.opened_at > GROUP_LIFE_S and key not in self.sets.kept]:

@@ -167,7 +167,7 @@ METRICS: tuple[Metric, ...] = (
     _gauge("cache_capacity_bytes", "The bound: as configured, and as the disk allows now.", kind=("configured", "effective")),
     _gauge("cache_bytes", "Allocated bytes; their sum never exceeds the capacity. doomed: being deleted.",
            state=("stored", "reserved", "doomed", "overhead")),
-    _gauge("cache_peak_bytes", "Highest sum of cache_bytes in the last 30 to 60 seconds."),
+    _gauge("cache_peak_bytes", "Most bytes on the disk in the last 30 to 60 seconds; cache_bytes counts what is set aside, too."),
     _gauge("cache_segments", "Segments stored."),
     _gauge("cache_shards", "Shards with at least one segment stored."),
     _gauge("lease_bytes", "Stored bytes that a reader holds, so that they may not be evicted."),

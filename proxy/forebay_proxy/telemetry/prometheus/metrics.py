@@ -73,7 +73,7 @@ _DISK_STATES: Mapping[str, float] = {"normal": 0, "down": 2}
 
 _SINGLE: Mapping[str, Callable[[Usage], float]] = {
     "cache_disk_state": lambda usage: _DISK_STATES.get(usage.disk_state, 2),  # a word we do not know is no reason to look healthy
-    "cache_peak_bytes": lambda usage: max(usage.peak_bytes, usage.held_bytes),
+    "cache_peak_bytes": lambda usage: usage.peak_bytes,
     "cache_segments": lambda usage: usage.segments,
     "cache_shards": lambda usage: usage.shards,
     "descriptor_lease_bytes": lambda usage: usage.descriptor_bytes,

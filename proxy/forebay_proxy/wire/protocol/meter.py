@@ -54,9 +54,9 @@ _MAX_SHARD = 2048
 _BY_CAUSE = ("stall_s", "reader_wait_s")
 _SUMS = ("steps", "samples", "skipped")
 _LEVELS = ("batch_size", "workers", "slowest_worker", "loader", "loader_passes", "loader_steps")
-_AGES = ("step_s", "ended_s")
+_NOW = ("step_s", "ended_s", "pending_s", "idle_cores")
 _BY_KIND = ("derived", "folders")
-_FIELDS = ("wall_s", *_BY_CAUSE, *_SUMS, *_LEVELS, *_AGES, "slowest_shard", *_BY_KIND)
+_FIELDS = ("wall_s", *_BY_CAUSE, *_SUMS, *_LEVELS, *_NOW, "slowest_shard", "pending", *_BY_KIND)
 _NEEDED = ("wall_s", "stall_s", "steps")
 
 
@@ -76,8 +76,9 @@ class MeterBody:
     Of now, and no sums: ``batch_size`` (samples), ``workers``, and the ``slowest_worker`` with its ``slowest_shard``; None: not known.
     ``loader``: which loader the process asked last, by the order in which it first read them; ``loader_passes`` begun and ``loader_steps``
     given by it so far. ``step_s``: the trainer has its last batch for so long and has not asked for the next; ``ended_s``: the pass ended
-    so long ago, and no loader was asked since. Both None: a batch is being waited for, or the loop was left. Bodies that differ only in
-    these two ages are equal.
+    so long ago, and no loader was asked since. Both None: a batch is being waited for, or the loop was left. ``pending_s``: stall that is
+    in no sum yet, since nobody is sure what it went for; it looks like ``pending``. ``idle_cores``: of those it may use. Bodies
+    that differ only in these are equal.
     ``derived``: what the derived caches of the process and its workers counted, by kind, a sum as all others. ``folders``: of each kind,
     bytes on the disk now and the limit, by the folder's base name, ``@``, and what tells folders of one name apart.
     """
@@ -97,6 +98,9 @@ class MeterBody:
     loader_steps: Optional[int] = None
     step_s: Optional[float] = field(default=None, compare=False)
     ended_s: Optional[float] = field(default=None, compare=False)
+    pending_s: Optional[float] = field(default=None, compare=False)
+    pending: Optional[str] = field(default=None, compare=False)
+    idle_cores: Optional[float] = field(default=None, compare=False)
     derived: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     folders: Mapping[str, Mapping[str, Tuple[int, int]]] = field(default_factory=dict)
 
@@ -121,7 +125,7 @@ class MeterBody:
 
 def encode_meter(totals: MeterBody) -> bytes:
     """``totals`` as ``decode_meter`` reads them; seconds to the microsecond."""
-    content: dict[str, Any] = {name: getattr(totals, name) for name in (*_SUMS, *_LEVELS, *_AGES, "slowest_shard")}
+    content: dict[str, Any] = {name: getattr(totals, name) for name in (*_SUMS, *_LEVELS, *_NOW, "slowest_shard", "pending")}
     content["wall_s"] = round(totals.wall_s, 6)
     content |= {name: {cause: round(s, 6) for cause, s in getattr(totals, name).items() if s} for name in _BY_CAUSE}
     content |= {name: getattr(totals, name) or None for name in _BY_KIND}  # an older sidecar knows neither
@@ -141,14 +145,14 @@ def decode_meter(body: bytes) -> MeterBody:
     values |= {name: _by_cause(name, content.get(name, {})) for name in _BY_CAUSE}
     values |= {name: _whole(name, content.get(name, 0)) for name in _SUMS}
     values |= {name: None if content.get(name) is None else _whole(name, content[name]) for name in _LEVELS}
-    values |= {name: None if content.get(name) is None else _seconds(name, content[name]) for name in _AGES}
+    values |= {name: None if content.get(name) is None else _seconds(name, content[name]) for name in _NOW}
     values["derived"] = {
         kind: {name: _whole(f"derived.{kind}.{name}", counts.get(name, 0)) for name in DERIVED[kind]}
         for kind, counts in _by_kind("derived", content.get("derived", {})).items()
         if _named(f"derived.{kind}", counts, DERIVED[kind])
     }
     values["folders"] = {kind: _folders(f"folders.{kind}", told) for kind, told in _by_kind("folders", content.get("folders", {})).items()}
-    return MeterBody(**values, slowest_shard=_shard(content.get("slowest_shard")))
+    return MeterBody(**values, slowest_shard=_shard(content.get("slowest_shard")), pending=_cause(content.get("pending")))
 
 
 def _parsed(body: bytes) -> dict[str, Any]:
@@ -197,7 +201,7 @@ def _by_cause(name: str, value: Any) -> dict[str, float]:
 
 def _seconds(name: str, value: Any) -> float:
     if type(value) not in (int, float) or not 0 <= value <= _MAX_S:  # NaN, which json takes, is in no range
-        raise InvalidMeter(f"{name} is not a number of seconds from 0 to {_MAX_S:g}")
+        raise InvalidMeter(f"{name} is not a number from 0 to {_MAX_S:g}")
     return float(value)
 
 
@@ -210,6 +214,12 @@ def _whole(name: str, value: Any) -> int:
 def _shard(value: Any) -> Optional[str]:
     if value is not None and (not isinstance(value, str) or len(value) > _MAX_SHARD or not value.isprintable()):
         raise InvalidMeter(f"slowest_shard is not a shard's name of at most {_MAX_SHARD} printable characters")
+    return value
+
+
+def _cause(value: Any) -> Optional[str]:
+    if value is not None and (not isinstance(value, str) or value not in CAUSES):
+        raise InvalidMeter(f"pending is no cause; known are {', '.join(CAUSES)}")
     return value
 
 

@@ -10,11 +10,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-__all__ = ["ACT", "FINE", "LOOK", "MUCH", "Levels", "OriginLevels", "Verdict", "verdict"]
+__all__ = ["ACT", "FINE", "LOOK", "MUCH", "OF_ORIGIN", "Levels", "OriginLevels", "Verdict", "verdict"]
 
 FINE, LOOK, ACT = "fine", "look", "act"
 MUCH = 0.05  # of the time, as the alert TrainingStalls: below it prefetch hides what there is
 BAD = 0.2  # a fifth of what the accelerators cost
+STUCK_S = 5.0  # without one good answer
 NEARLY_ALL = 0.95  # nobody can say how many workers hide a stall of nearly all of the time: a step of this size, then it is measured anew
 LIMITS = frozenset({429, 503, 509})  # how an origin says that it wants fewer requests
 WORK = ("read", "decode", "map", "collate")  # what a core does
@@ -41,17 +42,20 @@ class OriginLevels:
 class Levels:
     """Of the last minute, or of the interval that is judged.
 
-    The training process that waited most of those that train: ``stall_s`` by cause and ``wall_s`` (0: nobody told), ``who`` it is, its
-    ``workers``, ``idle_cores`` of the machine that each of such processes could have (None: not measured). ``ended``: nobody trains now.
+    The training process that waited most of those that train: ``stall_s`` by cause and ``wall_s`` (0: nobody told), ``who`` it is, the
+    ``shard`` that it waited for, its ``workers``, ``idle_cores`` of the machine that each of such processes could have (None: not
+    measured). ``ended``: nobody trains now.
     Readers: how many there are, ``waited_share`` of their time, ``waiting``: (how many wait for long now, for how many seconds, a shard).
     The cache: ``disk`` in words where it is down, ``turnover``: bytes that left for want of room, as a part of those that came;
-    ``passes``: whether a job has come to its second; ``announced``: whether a plan is. ``unequal``: ranks that wait for others.
+    ``passes``: whether a job has come to its second; ``needed_bytes``: of all that jobs read (None: not known).
+    ``announced``: whether a plan is. ``origin``: None where nobody knows why it is slow. ``unequal``: ranks that wait for others.
     ``refused``: what who asked last was told, and how many seconds ago. ``shared``: the shared tier's trouble. ``span``: what is judged.
     """
 
     stall_s: Mapping[str, float] = field(default_factory=dict)
     wall_s: float = 0.0
     who: str = ""
+    shard: str = ""
     ended: bool = False
     workers: Optional[int] = None
     idle_cores: Optional[float] = None
@@ -62,6 +66,7 @@ class Levels:
     disk: str = ""
     turnover: float = 0.0
     passes: bool = False
+    needed_bytes: Optional[int] = None
     announced: bool = True
     unequal: str = ""
     refused: Optional[Tuple[str, float]] = None
@@ -97,16 +102,17 @@ class Verdict:
 
 # By cause: what to do in words, and what to type. {shard} is one that is waited for.
 CAUSES: Mapping[str, Tuple[str, str]] = {
-    "origin down": ("see why it does not answer; reading goes on by itself once it does", "forebay check '{shard}'"),
+    "origin down": ("see why the origin does not answer; reading goes on by itself once it does", "forebay check '{shard}'"),
     "origin refuses": ("what it was asked for is not there, or not allowed", "forebay check '{shard}'"),
     "origin limit": (
-        "it wants fewer requests, and gets fewer: read from a nearer copy or another prefix, or run fewer jobs at once",
+        "the origin wants fewer requests, and gets fewer: read from a nearer copy or another prefix, or run fewer jobs at once",
         "forebay check '{shard}'",
     ),
-    "origin latency": ("its answers take long to begin: let more shards come ahead", "export FOREBAY_AHEAD=64"),
-    "origin rate": ("it brings no more: fill the cache before the run, or read from a nearer copy", "forebay warm 'PATTERN'"),
+    "origin latency": ("the origin's answers take long to begin: let more shards come ahead", "export FOREBAY_AHEAD=64"),
+    "origin rate": ("the origin brings no more: fill the cache before the run, or read from a nearer copy", "forebay warm 'PATTERN'"),
+    "origin": ("bytes come too slowly: ask the sidecar why", "forebay status"),
     "nothing announced": ("no program says what it will read, so nothing comes ahead", "forebay run -- python train.py"),
-    "cache too small": ("what training needs again leaves for want of room: give it more", "forebay serve --cache-size SIZE"),
+    "cache too small": ("what training needs again leaves for want of room: give it more", "forebay serve --cache-size {size}"),
     "proxy": ("the sidecar gets too little of a processor: leave it a core of its own", "top -p $(forebay ps --json | jq -r '.[0].pid')"),
     "disk": ("the cache's disk is too slow, or fails: give the cache another one", "forebay serve --cache-dir DIRECTORY"),
     "read": ("workers take tars apart: let more of them do it", "num_workers={workers}"),
@@ -122,6 +128,7 @@ CAUSES: Mapping[str, Tuple[str, str]] = {
     "trainer": ("", ""),
     "not known": ("", "py-spy dump --pid PID"),
 }
+OF_ORIGIN = frozenset({"origin down", "origin limit", "origin latency", "origin rate", "nothing announced", "cache too small"})
 _OF_STALL = {"map": "user code", "other": "not known"}  # the others are named as the meter names them
 
 
@@ -208,14 +215,16 @@ def _of_origin(levels: Levels) -> str:
         return "nothing announced"
     if levels.passes and levels.turnover >= 0.5:
         return "cache too small"
-    if origin is not None and origin.latency_share >= 0.5:
-        return "origin latency"
-    return "origin rate"
+    if origin is None:
+        return "origin"
+    return "origin latency" if origin.latency_share >= 0.5 else "origin rate"
 
 
 def _is_limited(origin: OriginLevels) -> bool:
+    """It says so with 429; or with another of these while it serves others: one that serves nobody any more is down."""
     limited = sum(times for status, times in origin.refusals.items() if status in LIMITS)
-    return limited > 0 and limited >= sum(origin.refusals.values()) / 2 and (origin.rate_bytes_s > 0 or 429 in origin.refusals)
+    serves = origin.rate_bytes_s > 0 and (origin.failing_s or 0.0) < STUCK_S
+    return limited > 0 and limited >= sum(origin.refusals.values()) / 2 and (serves or 429 in origin.refusals)
 
 
 def _shown(levels: Levels, cause: str) -> str:
@@ -232,7 +241,12 @@ def _made(levels: Levels, severity: str, cause: str, share: Optional[float], sen
     if "{workers}" in line:
         enough, why = _workers(levels, share or 0.0)
         do, line = (f"{do}: {why}" if enough else why), line.format(workers=enough) if enough else ""
-    shard = levels.waiting[2] if levels.waiting is not None else ""
+    if "{size}" in line:
+        size = levels.needed_bytes
+        do, line = (
+            (do, line.format(size=_size_to_type(size))) if size else (f"{do}; what size helps is what it says", "forebay plan 'PATTERN'")
+        )
+    shard = levels.waiting[2] if levels.waiting is not None else levels.shard
     if "{shard}" in line:
         line = line.format(shard=shard) if shard and "'" not in shard else line.format(shard="URL")
     if levels.shared and cause.startswith("origin"):
@@ -247,14 +261,14 @@ def _workers(levels: Levels, share: float) -> Tuple[int, str]:
     would make them. Without workers it makes them itself, in the share s: workers beside it have the rest of the time for that.
     """
     if levels.workers is None:
-        return 0, "let more workers do it" if levels.idle_cores is None else ""
+        return 0, "let more workers do it"
     share = min(share, NEARLY_ALL)
     wanted = math.ceil(levels.workers / (1 - share) if levels.workers else share / (1 - share))
     if levels.idle_cores is None:
         return wanted, f"workers {levels.workers} -> {wanted} would hide it, if there are cores for them"
     enough = min(wanted, levels.workers + int(levels.idle_cores))
     if enough <= levels.workers:
-        return 0, f"more workers would not pay: {levels.idle_cores:.1f} cores idle"
+        return 0, f"more workers would not pay: {levels.idle_cores:.1f} cores idle; make that work less, or keep what it made (fb.memo)"
     return enough, f"workers {levels.workers} -> {enough} would pay: {levels.idle_cores:.1f} cores idle"
 
 
@@ -268,3 +282,11 @@ def _size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return ""
+
+
+def _size_to_type(count: int) -> str:
+    """A tenth more, for what a cache needs besides, in two digits: ``1.3GB``."""
+    size = math.ceil(1.1 * count / 1e6)
+    digits = max(0, len(str(size)) - 2)
+    size = math.ceil(size / 10**digits) * 10**digits
+    return f"{size}MB" if size < 1000 else f"{size / 1000:g}GB"

@@ -127,6 +127,13 @@ def test_a_line_is_of_what_came_since_the_one_before() -> None:
     assert (view.skipped, view.sidecar and view.sidecar.sent_bytes) == (4, 50)
 
 
+def test_what_the_sidecar_says_is_read() -> None:
+    """One of an older version says nothing."""
+    says = {"cause": "origin rate", "do": "wait", "line": "forebay warm", "severity": "act"}
+    told, silent = read_node({**page({}), "verdict": says}).sidecar, read_node(page({})).sidecar
+    assert (told and told.says, silent and silent.says) == (("origin rate", "wait", "forebay warm"), ("", "", ""))
+
+
 def test_what_was_skipped_never_falls() -> None:
     """Whoever is silent, speaks again, or begins anew."""
     names = [["0", "1"], ["0"], [], ["1", "2"], ["3"], ["0", "3"]]
@@ -153,6 +160,11 @@ def of_workers(workers: int | None = 4, ranks: int = 1, **stall_s: float) -> Nod
     return NodeView({str(rank): body for rank in range(ranks)}, 100.0, 0, SidecarSums("ab", origin_bytes=41_000_000_000))
 
 
+def told_of(cause: str, **stall_s: float) -> NodeView:
+    """The same, with what the sidecar says."""
+    return replace(of_workers(**stall_s), sidecar=SidecarSums("ab", says=(cause, "read from elsewhere", "forebay check URL")))
+
+
 @pytest.mark.parametrize(
     ("seen", "cores", "said"),
     [
@@ -161,7 +173,10 @@ def of_workers(workers: int | None = 4, ranks: int = 1, **stall_s: float) -> Nod
         (of_workers(decode=21.9), CoreUse(16, 0.04), "decode: more workers would not pay: 0.6 cores idle"),
         (of_workers(decode=21.9, ranks=8), CoreUse(16, 0.4), "decode: more workers would not pay: 0.8 cores idle"),  # 8 ranks want them
         (of_workers(0, decode=60.0), CoreUse(4, 0.75), "workers 0 -> 2 would pay: 3.0 cores idle (num_workers=2)"),
-        (of_workers(origin=30.0), CoreUse(16, 0.9), "origin rate: it brings no more"),
+        (of_workers(origin=30.0), CoreUse(16, 0.9), "origin: bytes come too slowly: ask the sidecar why (forebay status)"),
+        (told_of("origin limit", origin=30.0), CoreUse(16, 0.9), "origin limit: read from elsewhere (forebay check URL)"),
+        (told_of("decode", origin=30.0), CoreUse(16, 0.9), "origin: bytes come"),  # of another rank
+        (told_of("origin limit", disk=30.0), CoreUse(16, 0.9), "disk: the cache's disk is too slow"),
         (of_workers(disk=30.0, read=5.0), CoreUse(16, 0.9), "disk: the cache's disk is too slow"),
         (of_workers(transfer=30.0), CoreUse(16, 0.9), "(prefetch_factor=4)"),
         (of_workers(start=30.0), CoreUse(16, 0.9), "(persistent_workers=True)"),

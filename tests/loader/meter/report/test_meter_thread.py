@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from dataclasses import replace
@@ -60,6 +61,7 @@ def test_it_begins_once_and_tells_the_last_totals(monkeypatch: pytest.MonkeyPatc
         thread.end()
         told = [request for request in server.requests if request.method == "POST"]
         assert [decode_meter(request.body) for request in told] == [totals()]
+        assert 0 <= (decode_meter(told[0].body).idle_cores or 0.0) <= (os.cpu_count() or 1)
         assert told[0].target.startswith("/v1/meter/job-1/3/main/")
 
 

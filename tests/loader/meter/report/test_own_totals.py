@@ -11,8 +11,8 @@ from forebay_loader.meter.totals import StallTotals, WorkerStall
 from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody
 
 FIRST = StallTotals(
-    wall_s=100.0, stall_s={"decode": 9.0, "map": 1.0}, pending_s=0.5, reader_wait_s={"origin": 40.0}, steps=50, samples=3200, skipped=2,
-    batch_size=64, workers=(WorkerStall(11, 0, 8.0, "s3://b/0.tar"), WorkerStall(12, 1, 2.0, "s3://b/1.tar")),
+    wall_s=100.0, stall_s={"decode": 9.0, "map": 1.0}, pending_s=0.5, pending_cause="origin", reader_wait_s={"origin": 40.0}, steps=50,
+    samples=3200, skipped=2, batch_size=64, workers=(WorkerStall(11, 0, 8.0, "s3://b/0.tar"), WorkerStall(12, 1, 2.0, "s3://b/1.tar")),
 )  # fmt: skip
 
 
@@ -45,6 +45,7 @@ def test_what_the_sidecar_is_told() -> None:
     assert body.stall_s == {**dict.fromkeys(CAUSES, 0.0), "decode": 9.0, "map": 1.0}
     assert body.reader_wait_s["origin"] == 40.0
     assert (body.slowest_worker, body.slowest_shard) == (0, "s3://b/0.tar")
+    assert (body.pending_s, body.pending) == (0.5, "origin")
 
 
 def test_the_slowest_worker_is_that_of_lately() -> None:

@@ -106,6 +106,16 @@ def test_watch_shows_it_again_until_ctrl_c(sidecar: FakeSidecar, tmp_path: Path)
     assert stderr.strip() == ""
 
 
+def test_watched_through_a_pipe_it_is_a_still_picture(sidecar: FakeSidecar, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one screen, with no word of keys."""
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("LINES", "12")
+    lines = invoke("top").stdout.splitlines()
+    assert 3 < len(lines) <= 12
+    assert max(map(len, lines)) <= 60
+    assert not [line for line in lines if "q: quit" in line]
+
+
 def test_ranks_are_shown_with_why_they_wait(sidecar: FakeSidecar) -> None:
     """The last minute's stall, the causes that are a tenth of it, and where; "-" for what is not known."""
     row = {"job": "train", "rank": "3", "batch_size": 256, "slowest_worker": 1, "slowest_shard": "s3://b/7.tar", "skipped": 2}

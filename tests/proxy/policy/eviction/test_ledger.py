@@ -83,6 +83,19 @@ def test_the_peak_is_told_once() -> None:
     assert (ledger.pop_peak(), ledger.pop_peak()) == (80, 0)
 
 
+def test_the_peak_is_of_what_is_on_the_disk() -> None:
+    """An overhead that is set aside in a full cache has nobody think that the disk holds more than the bound."""
+    ledger = ledger_of(10 * MIB)
+    ledger.measured_overhead(0)
+    ledger.commit(ledger.reserve(ledger.free_bytes, list))
+    assert ledger.pop_peak() == 8 * MIB
+    ledger.measured_overhead(MIB)
+    assert ledger.used_bytes == 11 * MIB
+    assert ledger.pop_peak() == 9 * MIB
+    ledger.measured_overhead(3 * MIB)
+    assert ledger.pop_peak() > ledger.capacity_bytes
+
+
 class Model:
     """What is on the disk, and what was promised."""
 

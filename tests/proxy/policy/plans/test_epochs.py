@@ -35,6 +35,16 @@ def test_a_shard_is_unread_by_the_jobs_that_have_not_opened_it() -> None:
     assert unread(passes, B.name, GROUP, 4.0) == ["one"]
 
 
+def test_how_many_shards_are_read() -> None:
+    """Of the sets that somebody opens lately, by the job that has read most; a further pass adds none."""
+    passes = EpochTracker()
+    for shard in (A, B, C, A):
+        passes.opened(shard, "one", 10.0)
+    passes.opened(D, "two", 20.0)
+    passes.opened(shard_of("https://o/other/x.tar"), "two", 30.0)
+    assert [passes.groups.shards_read(since) for since in (0.0, 25.0, 40.0)] == [4, 1, 0]
+
+
 def test_what_was_asked_for_ahead_waits_for_the_first_job() -> None:
     """From then on only jobs count."""
     passes = EpochTracker()

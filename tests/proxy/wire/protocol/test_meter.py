@@ -34,7 +34,8 @@ def test_the_least_that_is_said() -> None:
         ({"slowest_worker": "3"}, "slowest_worker"), ({"loader": -1}, "loader"), ({"step_s": "3"}, "step_s"),
         ({"ended_s": -1}, "ended_s"), ({"slowest_shard": 3}, "slowest_shard"),
         ({"slowest_shard": "x" * 3000}, "slowest_shard"),
-        ({"slowest_shard": "a\nb"}, "slowest_shard"), ({"colour": 1}, "colour"),
+        ({"slowest_shard": "a\nb"}, "slowest_shard"), ({"pending": "weather"}, "pending"), ({"pending": []}, "pending"),
+        ({"pending_s": -1}, "pending_s"), ({"colour": 1}, "colour"),
         ({"derived": [1]}, "derived"), ({"derived": {"none": {}}}, "none"), ({"derived": {"memo": {"hits": -1}}}, "derived.memo.hits"),
         ({"derived": {"memo": {"x": 1}}}, "derived.memo"), ({"derived": {"memo": None}}, "derived.memo"),
         ({"folders": {"x": {}}}, "folders"),
@@ -105,8 +106,9 @@ def test_a_meter_that_began_anew_counts_whole() -> None:
 def test_what_is_sent_is_what_is_read(body: MeterBody, worker: int | None, shard: str | None) -> None:
     """To the microsecond."""
     shard = shard if shard is None or shard.isprintable() else "x"
-    said = replace(body, slowest_worker=worker, slowest_shard=shard)
+    said = replace(body, slowest_worker=worker, slowest_shard=shard, pending_s=1.5, pending="origin", idle_cores=3.5)
     read = decode_meter(encode_meter(said))
+    assert (read.pending_s, read.pending, read.idle_cores) == (1.5, "origin", 3.5)
     assert read.stall_s == pytest.approx(said.stall_s, abs=1e-6)
     assert read.wall_s == pytest.approx(said.wall_s, abs=1e-6)
     assert replace(read, stall_s={}, wall_s=0.0) == replace(said, stall_s={}, wall_s=0.0)

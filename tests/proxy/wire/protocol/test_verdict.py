@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay_proxy.core.quantities import parse_size
 from forebay_proxy.wire.protocol.meter import CAUSES as METERED
 from forebay_proxy.wire.protocol.verdict import ACT, CAUSES, FINE, LOOK, Levels, OriginLevels, verdict
 
@@ -17,6 +19,8 @@ O = "https://o"  # noqa: E741
 SERVES = OriginLevels(O, rate_bytes_s=90e6, in_flight=8)
 DOWN = OriginLevels(O, error="503 Service Unavailable", failing_s=40.0, refusals={503: 12})
 LIMITED = OriginLevels(O, error="429", refusals={429: 7}, rate_bytes_s=1e6)
+REFUSES = OriginLevels(O, refusals={503: 40}, rate_bytes_s=1e6, failing_s=1.0)  # others are served
+TURNS: dict[str, Any] = {"origin": SERVES, "passes": True, "turnover": 0.9}
 WAITS = (2, 12.0, "s3://b/7.tar")
 
 
@@ -32,7 +36,11 @@ def trained(wall_s: float = 60.0, **stall_s: float) -> dict[str, Any]:
         (Levels(**trained(origin=30), origin=SERVES, announced=False), ACT, "nothing announced", "forebay run -- python train.py"),
         (Levels(**trained(origin=30), origin=OriginLevels(O, latency_share=0.7)), ACT, "origin latency", "export FOREBAY_AHEAD=64"),
         (Levels(**trained(origin=30), origin=LIMITED), ACT, "origin limit", "forebay check 'URL'"),
-        (Levels(**trained(origin=30), origin=SERVES, passes=True, turnover=0.9), ACT, "cache too small", "forebay serve --cache-size SIZE"),
+        (Levels(**trained(origin=30), **TURNS, needed_bytes=1_234_000_000), ACT, "cache too small", "forebay serve --cache-size 1.4GB"),
+        (Levels(**trained(origin=30), **TURNS), ACT, "cache too small", "forebay plan 'PATTERN'"),
+        (Levels(**trained(origin=30)), ACT, "origin", "forebay status"),  # only the sidecar knows why
+        (Levels(**trained(origin=30), origin=REFUSES, shard="s3://b/1.tar"), ACT, "origin limit", "forebay check 's3://b/1.tar'"),
+        (Levels(**trained(origin=30), origin=replace(REFUSES, failing_s=6.0)), ACT, "origin down", "forebay check 'URL'"),
         (Levels(**trained(origin=30), origin=SERVES, turnover=0.9), ACT, "origin rate", "forebay warm 'PATTERN'"),  # a first pass
         (Levels(**trained(origin=40), origin=DOWN, waiting=WAITS), ACT, "origin down", "forebay check 's3://b/7.tar'"),
         (Levels(**trained(origin=0.5), origin=DOWN, waiting=WAITS), LOOK, "origin down", "forebay check 's3://b/7.tar'"),
@@ -90,6 +98,17 @@ def test_the_sentence(levels: Levels, sentence: str) -> None:
     assert verdict(levels).sentence == sentence
 
 
+@pytest.mark.parametrize(
+    ("needed_bytes", "size"), [(1, "1MB"), (8_000_000, "9MB"), (412_000_000, "460MB"), (999_000_000, "1.1GB"), (47_300_000_000, "53GB"),
+                               (1_234_000_000_000, "1400GB")]
+)  # fmt: skip
+def test_a_size_to_type(needed_bytes: int, size: str) -> None:
+    """A tenth more than what is needed, rounded up."""
+    said = verdict(Levels(**trained(origin=30), **TURNS, needed_bytes=needed_bytes))
+    assert said.line == f"forebay serve --cache-size {size}"
+    assert parse_size(size) > needed_bytes
+
+
 def test_how_many_workers() -> None:
     """As many times more as the trainer would take batches faster, and as there are idle cores for; the trainer's own process counts."""
     assert "workers 4 -> 6 would pay" in verdict(Levels(**trained(decode=13.2), idle_cores=6.4)).do
@@ -109,10 +128,12 @@ origins = st.builds(
     st.floats(0, 1e10), st.integers(0, 99), st.floats(0, 1),
 )  # fmt: skip
 everything = st.builds(
-    Levels, st.dictionaries(st.sampled_from(METERED), st.floats(0, 1e3)), st.floats(0, 1e3), st.text(max_size=9), st.booleans(),
+    Levels, st.dictionaries(st.sampled_from(METERED), st.floats(0, 1e3)), st.floats(0, 1e3), st.text(max_size=9), st.text(max_size=9),
+    st.booleans(),
     st.none() | st.integers(0, 99), st.none() | st.floats(0, 99), st.integers(0, 99), st.none() | st.floats(0, 1),
     st.none() | st.tuples(st.integers(1, 9), st.floats(5, 1e6), st.text(max_size=20)), st.none() | origins, st.sampled_from(["", "EIO"]),
-    st.floats(0, 1), st.booleans(), st.booleans(), st.sampled_from(["", "rank 1"]), st.none() | st.tuples(st.text(), st.floats(0, 60)),
+    st.floats(0, 1), st.booleans(), st.none() | st.integers(0, 10**15), st.booleans(), st.sampled_from(["", "rank 1"]),
+    st.none() | st.tuples(st.text(), st.floats(0, 60)),
 )  # fmt: skip
 
 
