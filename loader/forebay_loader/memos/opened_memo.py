@@ -14,7 +14,8 @@ from forebay_loader.base.notices import warn_node
 from forebay_loader.memos.entry import EntryDamaged, MemoStore, packed
 from forebay_loader.memos.kept_value import KeptValue
 from forebay_loader.memos.memo_writer import MemoWriter
-from forebay_loader.memos.stores.choice import held_bytes, opened_store
+from forebay_loader.memos.stores.choice import opened_store
+from forebay_loader.memos.stores.held import held_bytes
 
 __all__ = ["MemoPlace", "OpenedMemo"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from forebay_loader.base import kept_folders
 from forebay_loader.base.kept_folders import folders_now, note_folder
-from forebay_loader.memos.stores.choice import HELD, held_bytes
+from forebay_loader.memos.stores.held import HELD, held_bytes
 from forebay_proxy.wire.protocol.meter import MAX_FOLDER_NAME, MAX_FOLDERS
 
 

@@ -15,13 +15,12 @@ from typing import Any, Dict
 
 from forebay_loader.memos.errors import MemoError
 
-__all__ = ["FORMAT", "HELD", "STORES", "check_store", "default_folder", "held_bytes", "opened_store", "take_folder"]
+__all__ = ["FORMAT", "STORES", "check_store", "default_folder", "opened_store", "take_folder"]
 
 
 # The folder of a store: private, and marked with what lies in it.
 FORMAT = 1
 _MARK = "memo.json"
-HELD = "held-bytes"  # in a store of files: what they take, as its processes count it together
 
 
 def default_folder(kind: str) -> str:
@@ -97,21 +96,6 @@ def check_store(kind: str) -> None:
     for package in (STORES[kind], "numpy", "xxhash"):
         if importlib.util.find_spec(package) is None:
             raise ModuleNotFoundError(f"store={kind!r} needs {package}: install forebay[memo]", name=package)
-
-
-def held_bytes(folder: str) -> int:
-    """What the store in ``folder`` takes on the disk; of a store of files what it counted itself, for there may be millions. Raises
-    ``OSError``."""
-    counted = os.path.join(folder, HELD)
-    for _ in range(3):  # it is empty for the moment in which it is written
-        if not os.path.exists(counted):
-            break
-        with open(counted, "rb") as file:
-            told = file.read()
-        if told.isdigit():
-            return int(told)
-    with os.scandir(folder) as entries:
-        return sum(512 * entry.stat(follow_symlinks=False).st_blocks for entry in entries)
 
 
 def opened_store(kind: str, folder: str, size_bytes: int) -> "MemoStore":

@@ -22,7 +22,7 @@ import numpy
 from forebay_loader.memos.entry import EntryDamaged, checksum_of, key_in, shapes_in, unpacked
 from forebay_loader.memos.errors import StoreFull
 from forebay_loader.memos.kept_value import KeptValue
-from forebay_loader.memos.stores.choice import HELD
+from forebay_loader.memos.stores.held import HELD
 
 __all__ = ["FileStore"]
 
