@@ -17,7 +17,6 @@ from support.scripted_origin import ScriptedOrigin, in_a_thread
 from support.sidecar import Sidecar, running, wait_until
 from support.tarmaking import hand_header
 
-from forebay_proxy.core.exit_codes import ExitCode
 from forebay_proxy.policy.plans.reader_plan import MOST_READERS, MOST_SHARDS
 from forebay_proxy.policy.plans.registry import SILENCE_S
 from forebay_proxy.server.http.plan_route import MOST_ROWS, PLAN_BODY_BYTES
@@ -123,12 +122,6 @@ def test_the_bounds_are_those_of_the_code(words: str, number: object) -> None:
     """Numbers in prose too."""
     assert words.format(number) in PAGE
     assert MOST_SHARDS == 1 << 21
-
-
-def test_the_page_names_every_exit_code() -> None:
-    """Those of every verb; ``run`` has some of its own command besides."""
-    line = PAGE.rpartition("exit codes of")[2]
-    assert all(f"{int(code)} " in line for code in ExitCode if code < 5)
 
 
 def test_the_page_shows_every_path() -> None:

@@ -39,9 +39,11 @@ if TYPE_CHECKING:
     from forebay_loader.loading.web_loader import WebLoader
     from forebay_loader.samples.indexed_shard import IndexedShard
     from forebay_loader.samples.indexed_shards import IndexedShards
+    from forebay_loader.videos.clips import Clips
     from forebay_loader.videos.sampling.phases import by_epoch
 
 __all__ = [
+    "Clips",
     "IndexedShard",
     "IndexedShards",
     "Limits",
@@ -80,6 +82,7 @@ __all__ = [
 
 # Classes of webdataset's kind: they import it, and with it torch. The others are not needed by most.
 _LAZY = {
+    "Clips": "forebay_loader.videos.clips",
     "IndexedShard": "forebay_loader.samples.indexed_shard",
     "IndexedShards": "forebay_loader.samples.indexed_shards",
     "WebDataset": "forebay_loader.dataset.web_dataset",

@@ -35,7 +35,7 @@ NAMES = {
     "See what happens": ("stalls", "postfix", "status", "counters"),
     "Resume": ("save_state", "load_state", "merge_states", "describe_state", "rng"),
     "Batches": ("batched", "padded"),
-    "Video": ("video", "by_epoch"),
+    "Video": ("video", "Clips", "by_epoch"),
     "Keep what was computed": ("memo",),
     "Samples by number": ("IndexedShard", "IndexedShards"),
     "Errors": (

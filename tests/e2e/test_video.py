@@ -178,6 +178,30 @@ def test_eight_of_three_hundred_frames_move_a_quarter_of_a_lone_clip(place: Path
             assert fb.counters()["opened_descriptor"] == 1
 
 
+def test_announced_clips_are_fetched_ahead(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a list of clips, with ``fb.ahead()``: each is fetched once, the others while the first is with its reader. Without it few frames
+    move few bytes."""
+    wds = pytest.importorskip("webdataset")
+    clip = noisy_clip(3, 300, 320, 180, gop=10)
+    with FakeServer().running() as origin, running(place, "--cache-size", "200MB", allow=[origin.url]) as sidecar:
+        monkeypatch.setenv("FOREBAY_URL", sidecar.url)
+        for number in range(4):
+            origin.put(f"/{number}.mp4", clip)
+        urls = [f"{origin.url}/{number}.mp4" for number in range(4)]
+        stage = fb.video("uniform(8)", source="url")
+        (cold,) = wds.DataPipeline(wds.SimpleShardList(urls[:1]), stage)
+        assert 0 < sum(span_bytes(asked.headers["Range"]) for asked in origin.asked("/0.mp4")) <= 0.25 * len(clip)
+        assert not sidecar.shards()
+        reading = iter(wds.DataPipeline(wds.SimpleShardList(urls[1:]), wds.split_by_worker, fb.ahead(), stage))
+        found = [next(reading)]
+        wait_until(lambda: {url for url, one in sidecar.shards().items() if one["complete"]} == set(urls[1:]))
+        before = len(origin.requests)
+        found += reading
+        assert len(origin.requests) == before
+        assert [one["url"] for one in found] == urls[1:]
+        assert all(numpy.array_equal(one["frames"], cold["frames"]) for one in found)
+
+
 def test_an_object_that_was_replaced_between_two_parts_is_an_error(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of it is here to go on with."""
     with FakeServer().running() as origin, running(place, "--cache-size", "200MB", allow=[origin.url]) as sidecar:

@@ -19,6 +19,7 @@ from support.sidecar import Sidecar, environment, forebay, running, small_segmen
 from support.tarmaking import written
 
 import forebay_loader as fb
+from forebay_loader.base.counters import COUNTS
 from forebay_loader.samples.shard_name import shard_name
 from forebay_loader.videos.metadata.clip_table import ClipTable
 from forebay_loader.videos.metadata.record import clip_name
@@ -75,6 +76,29 @@ def test_a_table_of_all_clips(sidecar: Sidecar, films: Path, place: Path) -> Non
     again = forebay(place, *arguments, "--json")
     last = json.loads(again.stdout.splitlines()[-1])
     assert (last["event"], last["scanned"], last["known"], last["failed"]) == ("clips", 0, 6, 1)
+
+
+@pytest.mark.usefixtures("fresh_loader")
+def test_loose_clips(sidecar: Sidecar, films: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their paths and from a list; the table is listed; ``fb.Clips`` knows them by path and by URL, and looks at none again."""
+    monkeypatch.setenv("FOREBAY_URL", sidecar.url)
+    (films / "b.mp4").write_bytes(rendered(frames=20, audio="aac"))
+    (place / "list.txt").write_text(f"file://{films}/b.mp4\n")
+    arguments = ("index", str(films / "alone.webm"), "--from", "list.txt", "--url", sidecar.url, "--video", "films.clips")
+    done = forebay(place, *arguments)
+    assert (done.returncode, done.stdout) == (0, "2 clips scanned; films.clips written\n"), done.stderr
+    listed = forebay(place, "index", "--video", "films.clips", "--list", "--json").stdout.splitlines()
+    names = ("clip", "frames", "seconds", "size", "keyframes")
+    assert [tuple(json.loads(line)[name] for name in names) for line in listed] == [
+        (f"file://{films}/alone.webm", 30, 1.249, "128x96", 3),
+        (f"file://{films}/b.mp4", 20, 0.833, "128x96", 2),
+    ]
+    assert [json.loads(line)["loudness"] is None for line in listed] == [True, False]
+    assert forebay(place, "index", "--list").returncode == 2
+    COUNTS.reset()
+    clips = fb.Clips([f"{films}/alone.webm", f"file://{films}/b.mp4"], video=fb.video("adaptive(2)", metadata=place / "films.clips"))
+    assert [one["video"].frames for one in clips] == [30, 20]
+    assert COUNTS.snapshot()["video_scanned"] == 0
 
 
 @pytest.mark.webdataset

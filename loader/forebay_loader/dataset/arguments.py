@@ -14,7 +14,7 @@ RESUMES = ("exact", "replay")
 
 
 class Arguments(SimpleNamespace):
-    """All of ``fb.WebDataset``, named as there. docs/loader.md says what each does."""
+    """All of ``fb.WebDataset``, named as there. Its docstring says what each does."""
 
     def __init__(self, **given: Any) -> None:
         """``TypeError`` for a value of a wrong kind; arguments that a stage checks itself are left to the stage."""

@@ -1,7 +1,7 @@
 """``fb.WebDataset``: the arguments and stages of ``wds.WebDataset``, of 0.2.86 and of 1.0.2 alike, with shards through the sidecar.
 
 The order of all shards is made first, anew each epoch and alike on all ranks, and split afterwards, so that every rank and worker meets
-every shard in time; webdataset splits first and then repeats one order. docs/loader.md has each argument with webdataset's beside it.
+every shard in time; webdataset splits first and then repeats one order. docs/loader.md has what differs from webdataset.
 Importing this module imports webdataset, and that torch where there is one: ``import forebay_loader`` does not.
 """
 

@@ -77,6 +77,9 @@ class MemoResults:
         """The result for ``sample`` and None, or what tells that it has to be made. Raises ``MemoRefused``, ``MemoError``, and
         ``MemberMissing``."""
         name, transform = name_of_sample(sample, self.naming), self.transform_now()
+        version = getattr(self.transform, "memo_version", None)  # of what the sample only names, such as a clip's URL
+        if version is not None and (told := version(sample)):
+            name = name_of_sample([name, told], None)
         kept = self.place.opened().get(transform + name)
         given = dict(sample) if isinstance(sample, Mapping) else None
         if kept is not None:

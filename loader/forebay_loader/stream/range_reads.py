@@ -88,14 +88,15 @@ def shard_version(source: Source, limits: Limits) -> ShardVersion:
     return _patient(source, limits, limits.open_s, ask_once)
 
 
-def read_range(source: Source, first: int, size: int, etag: str, limits: Limits, *, sparse: bool = False) -> bytes:
-    """``size`` bytes from ``first`` of the version ``etag``; ``sparse``: little is wanted of what lies around them.
+def read_range(source: Source, first: int, size: int, etag: str, limits: Limits, *, sparse: bool = False, reader: str = "") -> bytes:
+    """``size`` bytes from ``first`` of the version ``etag``; ``sparse``: little is wanted of what lies around them. ``reader``: who
+    announced it, "" where nobody did.
 
     Raises ``ShardChanged``, ``ShardReadError``, ``ProxyUnreachable``.
     """
     if not size:
         return b""
-    return _patient(source, limits, limits.resume_s, partial(_range, source, first, size, etag, limits, sparse))
+    return _patient(source, limits, limits.resume_s, partial(_range, source, first, size, etag, limits, sparse, reader))
 
 
 def _patient(source: Source, limits: Limits, within_s: float, ask_once: Callable[[Bearing], T]) -> T:
@@ -141,9 +142,11 @@ def _waited(trouble: Unanswered, source_timeout: SourceTimeout) -> Unanswered:
     return Unanswered(f"{trouble}; waited {source_timeout.waited_s:.0f} s", hung=trouble.hung, reached=trouble.reached)
 
 
-def asked(source: Source, prefix: str, headers: "list[tuple[str, str]]", limits: Limits, bearing: Optional[Bearing] = None) -> Reply:
+def asked(
+    source: Source, prefix: str, headers: "list[tuple[str, str]]", limits: Limits, bearing: Optional[Bearing] = None, reader: str = ""
+) -> Reply:
     """The sidecar's answer about ``source``, below ``prefix``. Raises ``Unanswered``. ``bearing``: of one that does not turn."""
-    reader, activity, cause = reader_name(), here(), PROXY
+    reader, activity, cause = reader or reader_name(), here(), PROXY
     activity.wait(UNTOLD, shown(source), 0)
     try:
         reply = ask_shard(source, reader, headers, limits, prefix=prefix, tell=partial(say_wait, shown(source), reader), bearing=bearing)
@@ -158,12 +161,20 @@ def asked(source: Source, prefix: str, headers: "list[tuple[str, str]]", limits:
 
 
 def open_range(
-    source: Source, first: int, size: int, etag: str, limits: Limits, *, sparse: bool = False, bearing: Optional[Bearing] = None
+    source: Source,
+    first: int,
+    size: int,
+    etag: str,
+    limits: Limits,
+    *,
+    sparse: bool = False,
+    bearing: Optional[Bearing] = None,
+    reader: str = "",
 ) -> Reply:
     """The answer that brings ``size`` bytes from ``first`` of the version ``etag``, asked for once. Raises ``Unanswered`` too."""
     last = first + size - 1
     headers = [("Range", f"bytes={first}-{last}"), ("If-Match", etag), (VERSION, etag), *sparse_header(sparse)]
-    reply = asked(source, "", headers, limits, bearing)
+    reply = asked(source, "", headers, limits, bearing, reader)
     if reply.status != 206:
         _refused(source, reply)
     found = _CONTENT_RANGE.fullmatch(reply.header("Content-Range"))
@@ -173,8 +184,8 @@ def open_range(
     return reply
 
 
-def _range(source: Source, first: int, size: int, etag: str, limits: Limits, sparse: bool, bearing: Bearing) -> bytes:
-    reply = open_range(source, first, size, etag, limits, sparse=sparse, bearing=bearing)
+def _range(source: Source, first: int, size: int, etag: str, limits: Limits, sparse: bool, reader: str, bearing: Bearing) -> bytes:
+    reply = open_range(source, first, size, etag, limits, sparse=sparse, bearing=bearing, reader=reader)
     activity = here()
     activity.wait(waited_for(reply), shown(source), first)
     try:

@@ -66,4 +66,5 @@ class ClipArguments:
     threads: int
     time_limit_s: Optional[float]
     metadata: Any  # a ClipMetadata, whose module needs numpy; or None
+    source: str = ""  # the field that names the clip, in place of members
     as_torchvision: bool = False  # sound as its read_video gives it: all of the clip's, whatever the frames; none where it cannot be read

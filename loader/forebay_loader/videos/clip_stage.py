@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+import uuid
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
@@ -18,6 +20,7 @@ from forebay_loader.plan.epochs import Epochs
 from forebay_loader.plan.plan_client import told_epoch
 from forebay_loader.samples.open_sample import reraise
 from forebay_loader.samples.shard_name import drawn_as
+from forebay_loader.videos.clip_field import clip_named_in, keyed
 from forebay_loader.videos.clip_pass import ClipArguments, ClipPass
 from forebay_loader.videos.errors import NotScanned, VideoError, VideoTimeout
 from forebay_proxy.wire.protocol.version import VERSION
@@ -69,7 +72,24 @@ class ClipStage(EpochStage, EpochDecoder):
         spelled = repr(sampling) if callable(getattr(sampling, "at", None)) else of(sampling)
         told = [spelled, of(asked.size), of(asked.audio), sorted(asked.members), asked.as_torchvision, asked.seed if self.draws else None]
         versions = [f"forebay {VERSION}", f"av {av.__version__}"]
+        told += [asked.source] if asked.source else []
         return [*told, None if asked.metadata is None else file_stamp(asked.metadata.path), *versions]
+
+    def memo_version(self, sample: Any) -> str:
+        """For ``fb.memo``: the version of the clip that a field of ``sample`` names, which the name does not tell. Asked of its file or
+        origin each time; of one that cannot be asked nothing that was kept is found."""
+        if not self.asked.source:
+            return ""
+        from forebay_loader.videos.clip_sample import named_source  # noqa: PLC0415  # PyAV and numpy
+
+        try:
+            return named_source(clip_named_in(sample, self.asked.source), self.asked, None).version()
+        except (OSError, ValueError):
+            return uuid.uuid4().hex
+
+    def by_field(self, field: str) -> ClipStage:
+        """The same, whose clips the field of that name names, unless it has one."""
+        return ClipStage(replace(self.asked, source=self.asked.source or field), self._epochs.told, self.handler, self.replaces)
 
     def begin(self, epoch: int, turn: int, phase: Optional[int] = None, place: int = 0) -> None:
         self._began[threading.get_ident()] = epoch, turn, phase, place
@@ -183,6 +203,7 @@ class ClipStage(EpochStage, EpochDecoder):
         first: Optional[Exception] = None
         for sample in samples:
             try:
+                sample = keyed(sample, self.asked.source) if self.asked.source else sample  # noqa: PLW2901
                 visit = of.visit(drawn_as(sample))
                 found = self.decoded(sample, of, visit)
             except Exception as error:
@@ -212,6 +233,8 @@ class ClipStage(EpochStage, EpochDecoder):
 
         Raises ``ValueError`` where a scan is to be asked and nothing tells of which sample the member is.
         """
+        if self.asked.source:
+            raise ValueError("source= names a field of a sample, and a decoder gets one member: let fb.video(…) be a stage of its own")
         if not self.wants(key):
             return None
         if self.asked.metadata is not None and sample is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forebay_loader.base.errors import LoaderError
 
-__all__ = ["CorruptVideo", "LeftToDemuxer", "NotScanned", "SamplingError", "UnsupportedVideo", "VideoError", "VideoTimeout"]
+__all__ = ["CorruptVideo", "LeftToDemuxer", "MissingVideo", "NotScanned", "SamplingError", "UnsupportedVideo", "VideoError", "VideoTimeout"]
 
 
 class VideoError(LoaderError):
@@ -28,6 +28,10 @@ class CorruptVideo(VideoError):
 
 class UnsupportedVideo(VideoError):
     """Sound bytes that are not read here: another container than was expected, no video track, a codec without a decoder."""
+
+
+class MissingVideo(VideoError):
+    """There is no such clip: no file, a directory in its place, or an origin that says so (404, 410)."""
 
 
 class LeftToDemuxer(UnsupportedVideo):

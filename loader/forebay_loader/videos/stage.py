@@ -33,6 +33,7 @@ def video(
     audio: Union[bool, int] = False,
     *,
     members: Union[str, Iterable[str]] = SUFFIXES,
+    source: Optional[str] = None,
     seed: int = 0,
     epoch: Epoch = None,
     threads: int = 1,
@@ -63,6 +64,9 @@ def video(
         size: None for the size as coded, a number for the shorter side, or ``(height, width)``; in pixels.
         audio: True for the sound at its own rate, or a rate in Hz.
         members: The suffix of the members that are clips, or several.
+        source: The field of a sample that names its clip, instead of members: a URL or path as text, or a table of settings as
+            ``source_of`` takes it. ``json.url`` is the ``url`` in the field ``json``. The field and all members stay as they are. A live
+            stream has no frames by number and is refused.
         seed: A whole number. A sampler's draws depend on the seed, the epoch, the sample's shard and key, and on how often the pass came to
             them before. They are the same in any worker.
         epoch: A whole number, a callable, or an object with ``value`` or ``get_value()``. Without it ``fb.WebDataset`` says the epoch (each
@@ -101,7 +105,11 @@ def video(
     _check_limit(time_limit_s)
     if handler is not None and not callable(handler):
         raise TypeError(f"handler takes a function of an exception, such as wds.warn_and_continue; got {handler!r}")
-    asked = ClipArguments(_sampler(sampling), check_size(size), audio, _suffixes(members), seed, threads, time_limit_s, _metadata(metadata))
+    if source is not None and (not isinstance(source, str) or not source):
+        raise TypeError(f"source takes the name of a field of a sample, such as 'url'; got {source!r}")
+    asked = ClipArguments(
+        _sampler(sampling), check_size(size), audio, _suffixes(members), seed, threads, time_limit_s, _metadata(metadata), source or ""
+    )
     return ClipStage(asked, epoch, handler, replace_corrupt)
 
 

@@ -305,7 +305,7 @@ function showMapSums() {
 }
 
 function showMapKey() {
-  const cells = [...Object.entries(CELLS), ["H", "read in this epoch"]].map(([letter, text]) => {
+  const cells = [...Object.entries(CELLS), ["H", "white square: read in this epoch"]].map(([letter, text]) => {
     const sample = document.createElement("canvas"), item = element("span", "");
     sample.width = sample.height = 13;
     drawCell(sample.getContext("2d"), letter, 0, 0, 11, map.colours);

@@ -6,6 +6,7 @@ from __future__ import annotations
 import struct
 import tracemalloc
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -48,6 +49,14 @@ def test_a_truncated_mp4(how: dict[str, bool], share: float) -> None:
     """Never a shorter clip, wherever it was cut."""
     clip = rendered(**how, audio="aac")
     refused(clip[: int(len(clip) * share)])
+
+
+@pytest.mark.parametrize("text", ["ffconcat version 1.0\nfile b.mp4\n", "#EXTM3U\n#EXTINF:9,\nb.mp4\n#EXT-X-ENDLIST\n"])
+def test_a_list_of_other_files(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is no clip: whoever made a shard does not choose which files of this machine are read."""
+    monkeypatch.chdir(tmp_path)
+    Path("b.mp4").write_bytes(rendered())
+    refused(text.encode())
 
 
 def test_more_descriptions_than_there_are() -> None:

@@ -11,10 +11,11 @@ import pytest
 from support.clips import rendered
 
 import forebay_loader as fb
-from forebay_loader.videos import clip_pass, clip_sample
+from forebay_loader.videos import clip_pass
 from forebay_loader.videos.clip_pass import ClipPass
 from forebay_loader.videos.decode.frames import ClipTimer
 from forebay_loader.videos.errors import UnsupportedVideo, VideoTimeout
+from forebay_loader.videos.sources import clip_source
 from forebay_loader.videos.sources.choice import source_of
 
 
@@ -46,7 +47,7 @@ def test_sound_that_cannot_be_read_is_no_silence(how: str) -> None:
 def test_a_clip_has_one_time_for_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Opening, pictures and sound together: each alone would be within it."""
     steps = count()
-    monkeypatch.setattr(clip_sample, "ClipTimer", partial(ClipTimer, clock=lambda: float(next(steps))))
+    monkeypatch.setattr(clip_source, "ClipTimer", partial(ClipTimer, clock=lambda: float(next(steps))))
     clip = rendered(container="matroska", audio="aac")
     with pytest.raises(VideoTimeout, match=r"a\.mkv in s3://b/0\.tar"):
         fb.video(audio=True, time_limit_s=250.0).decoded(sample(clip, "mkv"))

@@ -15,7 +15,7 @@ from forebay_loader.base.shown_text import size_text
 from forebay_loader.meter.report.cores import CoreUse
 from forebay_loader.meter.report.node_view import NodeView, SidecarSums, stall_share
 from forebay_proxy.wire.protocol.meter import MeterBody
-from forebay_proxy.wire.protocol.verdict import FINE, OF_ORIGIN, Levels, verdict
+from forebay_proxy.wire.protocol.verdict import FINE, OF_ORIGIN, Levels, shown_cause, verdict
 
 __all__ = ["advice", "log_line", "step_times"]
 
@@ -41,12 +41,14 @@ def log_line(view: NodeView, cores: Optional[CoreUse] = None) -> str:
 def step_times(body: MeterBody) -> str:
     """``Data (t): 0.021 Batch (t): 0.670``, means of the interval."""
     steps = max(1, body.steps)
-    return f"Data (t): {sum(body.stall_s.values()) / steps:.3f} Batch (t): {body.wall_s / steps:.3f}"
+    data_s = min(sum(body.stall_s.values()), body.wall_s)  # what was waiting when the interval began is told in it
+    return f"Data (t): {data_s / steps:.3f} Batch (t): {body.wall_s / steps:.3f}"
 
 
 def _causes(body: MeterBody) -> str:
-    named = sorted(((seconds, cause) for cause, seconds in body.stall_s.items() if seconds >= NAMED * body.wall_s), reverse=True)
-    return f" ({', '.join(f'{cause} {100 * seconds / body.wall_s:.1f}' for seconds, cause in named)})" if named else ""
+    whole_s = max(body.wall_s, sum(body.stall_s.values()))
+    named = sorted(((seconds, cause) for cause, seconds in body.stall_s.items() if seconds >= NAMED * whole_s), reverse=True)
+    return f" ({', '.join(f'{shown_cause(cause)} {100 * seconds / whole_s:.1f}' for seconds, cause in named)})" if named else ""
 
 
 def _samples(view: NodeView) -> str:
@@ -68,7 +70,8 @@ def _sidecar(sums: Optional[SidecarSums], seconds: float) -> list[str]:
         return ["no sidecar answers: this rank alone"]
     parts = []
     if sums.lead_bytes is not None:
-        parts.append(f"lead {sums.lead_shards or 0:.0f} shards {size_text(sums.lead_bytes)}")
+        shards = f"{sums.lead_shards:.0f} shards " if sums.lead_shards else ""
+        parts.append(f"lead {shards}{size_text(sums.lead_bytes)}")
     if sums.sent_bytes > 0:
         parts.append(f"hit {100 * sums.hit_bytes / sums.sent_bytes:.0f} %")
     rate = size_text(max(0, sums.origin_bytes) / seconds) if seconds > 0 else "-"

@@ -89,8 +89,9 @@ def demuxed(data: Buffer, timer: ClipTimer) -> Demuxed:
 
 
 def opened(data: Buffer) -> Any:
-    """The container ``data``. Its texts may be of any encoding: nobody here reads them."""
-    return av.open(ClipFile(data), metadata_errors="replace")
+    """The container ``data``. Its texts may be of any encoding: nobody here reads them. It opens nothing else: a list of files (ffconcat)
+    would name files of this machine."""
+    return av.open(ClipFile(data), metadata_errors="replace", options={"protocol_whitelist": "none"})
 
 
 def _pictures(container: Any) -> List[Any]:

@@ -2,7 +2,8 @@
 
 A process of its own, because the sidecar's side knows no decoder; it decodes in others still, because what a broken clip does to a
 decoder must not end the scan. It reads JSON lines, ``{"shard": URL}`` or ``{"clip": URL}``, until they end, and writes JSON lines:
-``progress`` as it goes, ``failed`` for what cannot be read, and ``end`` or ``stopped``. Its exit code is 0 after ``end``.
+``progress`` as it goes, ``failed`` for what cannot be read, and ``end`` or ``stopped``. Its exit code is 0 after ``end``. With ``--list``
+it writes what the table knows, and reads no stdin.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any, Callable, Iterable, Iterator, Optional, TextIO
 
 from forebay_loader.base.errors import LoaderError
 from forebay_loader.videos.clip_info import ClipAddress, ClipInfo
+from forebay_loader.videos.metadata.clip_lines import listed
+from forebay_loader.videos.metadata.clip_table import ClipTable
 from forebay_loader.videos.metadata.decoder_processes import DecoderProcesses
 from forebay_loader.videos.metadata.scan import ClipToScan, ScanProgress, clips_of_shard, lone_clip, scan_clips
 from forebay_loader.videos.stage import SUFFIXES
@@ -71,7 +74,11 @@ def run(arguments: Optional[list[str]], lines: Iterable[str], out: TextIO, look:
     parser.add_argument("table")
     parser.add_argument("--workers", type=int)
     parser.add_argument("--no-audio", action="store_true")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(arguments)
+    if asked.list:
+        return _list(asked.table, out, as_json=asked.json)
     report = _Report(out)
     try:
         clips = _clips(lines, report)
@@ -82,6 +89,18 @@ def run(arguments: Optional[list[str]], lines: Iterable[str], out: TextIO, look:
         report.stopped(str(error))
         return 1
     report.event("end", done)
+    return 0
+
+
+def _list(table: str, out: TextIO, *, as_json: bool) -> int:
+    try:
+        for line in listed(ClipTable(table), as_json=as_json):
+            out.write(f"{line}\n")
+    except BrokenPipeError:  # whoever read the first lines has enough
+        return 0
+    except OSError as error:
+        sys.stderr.write(f"forebay: {error}\n")
+        return 1
     return 0
 
 

@@ -11,16 +11,15 @@ from forebay_loader.videos.decode.frame_size import Size, check_size
 from forebay_loader.videos.sources.clip_bytes import ClipBytes, FileClip, MemoryClip, ObjectClip
 from forebay_loader.videos.sources.clip_source import ClipSource
 from forebay_loader.videos.sources.frames_source import FramesSource
-from forebay_loader.videos.sources.live_source import CAMERAS, CameraSource, LiveSource
+from forebay_loader.videos.sources.kinds import LIVE_MARK, kind_of, scheme_of
+from forebay_loader.videos.sources.live_source import CameraSource, LiveSource
 from forebay_loader.videos.sources.video_source import VideoSource
 
 __all__ = ["VideoSource", "source_of"]
 
 
-_LIVE = ("rtsp", "rtsps", "rtmp", "rtmps", "srt", "udp", "rtp")  # FFmpeg's own, which have no other meaning
 _KINDS = ("clip", "frames", "live", "camera")
 _SETTINGS = ("url", "kind", "clip", "fps", "size", "threads", "time_limit_s", "options")
-_LIVE_MARK = "live+"  # before an http(s) URL: a stream without end, such as HLS, which the sidecar could not store
 
 
 def source_of(
@@ -88,24 +87,16 @@ def _made(
     text = os.fspath(what)
     if not isinstance(text, str) or not text:
         raise TypeError(f"a clip is bytes, a path or a URL; got {what!r}")
-    scheme = text.partition("://")[0].lower() if "://" in text else text.partition(":")[0]
-    kind = kind or _kind(text, scheme)
+    scheme = scheme_of(text)
+    kind = kind or kind_of(text)
     if kind == "camera":
         return CameraSource(text, options=options, size=size, time_limit_s=time_limit_s or 60.0)
     if kind == "live":
-        return LiveSource(text.removeprefix(_LIVE_MARK), options=options, size=size, time_limit_s=time_limit_s or 60.0)
+        return LiveSource(text.removeprefix(LIVE_MARK), options=options, size=size, time_limit_s=time_limit_s or 60.0)
     if kind == "frames":
         return _of_frames(text, size)
     there: ClipBytes = FileClip(text) if scheme == text else ObjectClip(text, limits)
     return ClipSource(there, size=size, threads=threads, time_limit_s=time_limit_s)
-
-
-def _kind(text: str, scheme: str) -> str:
-    if scheme in CAMERAS or text.startswith("/dev/video"):
-        return "camera"
-    if scheme in _LIVE or scheme.startswith(_LIVE_MARK):
-        return "live"
-    return "frames" if scheme == "lmdb" else "clip"
 
 
 def _of_frames(url: str, size: Size) -> VideoSource:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Protocol, Sequence, Tuple
 
 from forebay_loader.base.errors import ShardReadError
 from forebay_loader.base.timeouts import DEFAULT_LIMITS, Limits
-from forebay_loader.identity.reader_name import reader_name
+from forebay_loader.identity.reader_name import CLAIMS
 from forebay_loader.samples.index_client import source_in
 from forebay_loader.stream.descriptor_request import open_descriptor
 from forebay_loader.stream.range_reads import SPANS_AT_ONCE, ShardVersion, are_sparse, read_range, shard_version
@@ -41,6 +43,10 @@ class ClipBytes(Protocol):
         ``read`` may be called in that many threads."""
         ...
 
+    def version(self) -> str:
+        """What tells its bytes from others under its name, asked anew; "" where the bytes themselves are given."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -63,6 +69,9 @@ class MemoryClip:
     def expect(self, spans: Spans) -> int:
         """All of it is here."""
         return 1
+
+    def version(self) -> str:
+        return ""
 
     def close(self) -> None:
         """Nothing is open."""
@@ -94,12 +103,18 @@ class MemberClip:
     def expect(self, spans: Spans) -> int:
         return 1 if self._expect is None else self._expect(spans)
 
+    def version(self) -> str:
+        return ""
+
     def close(self) -> None:
         """What reads it belongs to its shard."""
 
 
 class FileClip:
-    """A file of this machine: read with ``pread``, because a map of a file that shrinks, or that its disk cannot read, ends the process."""
+    """A file of this machine: read with ``pread``, because a map of a file that shrinks, or that its disk cannot read, ends the process.
+
+    ``open`` raises ``OSError`` with the path for what is no file: a directory, or a pipe, for whose writer nobody would wait.
+    """
 
     def __init__(self, path: "str | os.PathLike[str]") -> None:
         self._path = os.fspath(path)
@@ -114,8 +129,13 @@ class FileClip:
 
     def open(self) -> int:
         if self._file < 0:
-            self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        return os.fstat(self._file).st_size
+            self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        found = os.fstat(self._file)
+        if not stat.S_ISREG(found.st_mode):
+            self.close()
+            number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+            raise OSError(number, os.strerror(number), self._path)
+        return found.st_size
 
     def read(self, at: int, size: int) -> Buffer:
         data = os.pread(self._file, size, at)
@@ -127,6 +147,10 @@ class FileClip:
         """All of it is here."""
         return 1
 
+    def version(self) -> str:
+        found = os.stat(self._path)
+        return f"{found.st_size} {found.st_mtime_ns}"
+
     def close(self) -> None:
         file, self._file = self._file, -1
         if file >= 0:
@@ -136,7 +160,8 @@ class FileClip:
 class ObjectClip:
     """An object that the sidecar reads: from its file where all of it is here (a leased descriptor), else by ranges of one version.
 
-    ``url`` as ``fb.WebDataset`` takes it, of one object. Raises ``ShardReadError`` where the sidecar does not read it.
+    ``url`` as ``fb.WebDataset`` takes it, of one object. Whoever announced it (``fb.ahead``) has opened it then. Raises ``ShardReadError``
+    where the sidecar does not read it.
     """
 
     def __init__(self, url: str, limits: Limits = DEFAULT_LIMITS) -> None:
@@ -148,15 +173,17 @@ class ObjectClip:
         self._opened: Optional[Descriptor] = None
         self._version: Optional[ShardVersion] = None
         self._sparse: Optional[bool] = None  # of what was said to be read next; None: nothing was
+        self._reader = ""
 
     def __getstate__(self) -> Dict[str, Any]:
-        return {**self.__dict__, "_opened": None, "_version": None, "_sparse": None}
+        return {**self.__dict__, "_opened": None, "_version": None, "_sparse": None, "_reader": ""}
 
     def open(self) -> int:
         if self._version is not None:
             return self._version.length
         if self._opened is None:
-            self._opened = open_descriptor(self._source, reader_name(), parts=True)
+            self._reader = CLAIMS.opening(self._source.text)
+            self._opened = open_descriptor(self._source, self._reader, parts=True)
         if self._opened is not None:
             return self._opened.size
         self._version = shard_version(self._source, self._limits)
@@ -181,11 +208,14 @@ class ObjectClip:
             version = self._version = ShardVersion(opened.etag, opened.size)
         size = max(0, min(size, version.length - at))
         sparse = are_sparse([(at, at + size)], version.length) if self._sparse is None else self._sparse
-        return read_range(self._source, at, size, version.etag, self._limits, sparse=sparse)
+        return read_range(self._source, at, size, version.etag, self._limits, sparse=sparse, reader=self._reader)
 
     def expect(self, spans: Spans) -> int:
         self._sparse = are_sparse(spans, self.open())
         return SPANS_AT_ONCE if self._version is not None else 1
+
+    def version(self) -> str:
+        return shard_version(self._source, self._limits).etag
 
     def close(self) -> None:
         opened, self._opened, self._version, self._sparse = self._opened, None, None, None

@@ -5,11 +5,9 @@ Of an MP4 only the boxes and the bytes of the wanted groups are read; of a cold 
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy
-from av.error import FFmpegError
 
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.meter.profile_ranges import profiled
@@ -19,14 +17,13 @@ from forebay_loader.videos.decode.frame_size import Size
 from forebay_loader.videos.decode.frames import ClipTimer, decoded
 from forebay_loader.videos.decode.pictures import Pictures
 from forebay_loader.videos.decode.tracks import GAP_BYTES, ClipTracks, tracks_of
-from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo, VideoError
+from forebay_loader.videos.errors import UnsupportedVideo
 from forebay_loader.videos.sources.clip_bytes import ClipBytes
 from forebay_loader.videos.sources.video_source import VideoSource, room_for
 
 __all__ = ["ClipSource"]
 
 _MOST_HZ = 1 << 20  # above what any recorder takes: a header may say anything, and gaps are filled with silence
-_DECODERS = ("av", "builtins", "numpy", "struct")  # whose errors decoders raise; a class of the program's own comes of its signal handler
 
 
 class ClipSource(VideoSource):
@@ -46,6 +43,7 @@ class ClipSource(VideoSource):
         timer: Optional[ClipTimer] = None,
     ) -> None:
         self._clip = clip
+        self.name, self.shard = clip.name, clip.shard
         self._size = size
         self._threads = threads
         self._time_limit_s = time_limit_s
@@ -57,6 +55,15 @@ class ClipSource(VideoSource):
 
     def __getstate__(self) -> Dict[str, Any]:
         return {**self.__dict__, "_tracks": None}
+
+    def clip_bytes(self) -> int:
+        return self._clip.open()
+
+    def version(self) -> str:
+        return self._clip.version()
+
+    def limit_together(self) -> None:
+        self._one_timer = self._timer()
 
     def open(self) -> ClipInfo:
         return self._opened(self._timer()).info
@@ -109,22 +116,6 @@ class ClipSource(VideoSource):
 
     def _timer(self) -> ClipTimer:
         return self._one_timer or ClipTimer(self._time_limit_s, self._clip.name, self._clip.shard)
-
-    @contextmanager
-    def named(self) -> Iterator[None]:
-        """What knows no names raises without them; and whatever a decoder raises of a clip is the clip's error."""
-        try:
-            yield
-        except VideoError as error:
-            if error.clip == self._clip.name and error.shard == self._clip.shard:
-                raise
-            raise error.of(self._clip.name, self._clip.shard) from error
-        except Exception as error:
-            reading = isinstance(error, (OSError, MemoryError)) and not isinstance(error, FFmpegError)
-            if reading or type(error).__module__.partition(".")[0] not in _DECODERS:
-                raise
-            what = f"its decoder fails: {type(error).__name__}: {error}"
-            raise CorruptVideo(what, self._clip.name, self._clip.shard) from error
 
 
 def _places(indices: Sequence[int], frames: int) -> Dict[int, List[int]]:

@@ -80,6 +80,7 @@ class FramesSource(VideoSource):
         if not fps > 0:
             raise ValueError(f"fps takes frames a second, above 0; got {fps!r}")
         self._path, self._clip = os.fspath(path), clip
+        self.name, self.shard = self._clip, self._path
         self._fps, self._size = fps, size
         self._base: Any = None
         self._keys: List[bytes] = []
@@ -116,6 +117,10 @@ class FramesSource(VideoSource):
                 self._pictures.into(self._decoded(index), found[place])
         COUNTS.add("video_frames", len(indices))
         return found
+
+    def version(self) -> str:
+        found = os.stat(_data_file(self._path))
+        return f"{found.st_size} {found.st_mtime_ns}"
 
     def close(self) -> None:
         self._base, self._keys = None, []
@@ -189,7 +194,11 @@ def _reading(base: Any) -> Iterator[Any]:
 def _check_whole(base: Any, path: str) -> None:
     """Raises ``CorruptVideo`` for one that was cut: it is mapped, and reading behind a file's end ends the process."""
     pages, page_bytes = base.info()["last_pgno"] + 1, base.stat()["psize"]
-    there = os.path.getsize(os.path.join(path, "data.mdb") if os.path.isdir(path) else path)
+    there = os.path.getsize(_data_file(path))
     if pages * page_bytes > there:
         base.close()
         raise CorruptVideo(f"the LMDB is cut short: {there} of its {pages * page_bytes} bytes are there")
+
+
+def _data_file(path: str) -> str:
+    return os.path.join(path, "data.mdb") if os.path.isdir(path) else path

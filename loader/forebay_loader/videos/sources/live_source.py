@@ -17,9 +17,10 @@ from forebay_loader.videos.decode.frame_size import Size
 from forebay_loader.videos.decode.frames import ClipTimer
 from forebay_loader.videos.decode.pictures import Pictures
 from forebay_loader.videos.errors import UnsupportedVideo, VideoError
+from forebay_loader.videos.sources.kinds import CAMERAS
 from forebay_loader.videos.sources.video_source import VideoSource, room_for
 
-__all__ = ["CAMERAS", "CameraSource", "LiveSource"]
+__all__ = ["CameraSource", "LiveSource"]
 
 
 class _Left:
@@ -48,6 +49,8 @@ class LiveSource(VideoSource):
         self, url: str, form: str = "", *, options: Optional[Mapping[str, str]] = None, size: Size = None, time_limit_s: float = 60.0
     ) -> None:
         self._url, self._form = url, form
+        scheme, mark, rest = url.partition("://")
+        self.name = f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}" if mark else url  # account and query may hold a password
         self._options = dict(options or {})
         self._size = size
         self._time_limit_s = time_limit_s
@@ -58,7 +61,7 @@ class LiveSource(VideoSource):
         self._pictures: Optional[Pictures] = None
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name}{', open' if self._container else ''}>"
+        return f"<{type(self).__name__} {self.name}{', open' if self._container else ''}>"
 
     def __getstate__(self) -> Dict[str, Any]:
         return {**self.__dict__, "_container": None, "_coming": deque(), "_passed": 0, "_pictures": None}
@@ -85,7 +88,7 @@ class LiveSource(VideoSource):
                     found = found if len(found) else room_for(len(indices), self._pictures.shape)
                     self._pictures.into(frame, found[place])
                 except VideoError as error:
-                    raise error.of(self._name) from error
+                    raise error.of(self.name) from error
             before = index
         COUNTS.add("video_frames", len(indices))
         return found
@@ -96,14 +99,8 @@ class LiveSource(VideoSource):
         if container is not None:
             container.close()
 
-    @property
-    def _name(self) -> str:
-        """Of a URL neither account nor query: either may hold a password."""
-        scheme, mark, rest = self._url.partition("://")
-        return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}" if mark else self._url
-
     def _timer(self) -> ClipTimer:
-        return ClipTimer(self._time_limit_s, self._name)
+        return ClipTimer(self._time_limit_s, self.name)
 
     def _opened(self) -> Any:
         timer = self._left.timer = self._timer()
@@ -112,25 +109,25 @@ class LiveSource(VideoSource):
             found = av.open(self._url, format=self._form or None, options=self._options, timeout=wait)
         except FFmpegError as error:
             timer.check()  # FFmpeg says "I/O error" of what it gave up waiting for
-            raise UnsupportedVideo(f"cannot be opened: {error.strerror}", self._name) from None
+            raise UnsupportedVideo(f"cannot be opened: {error.strerror}", self.name) from None
         if not found.streams.video:
             found.close()
-            raise UnsupportedVideo("there is no video in it", self._name)
+            raise UnsupportedVideo("there is no video in it", self.name)
         found.streams.video[0].codec_context.thread_count = 1
         return found
 
     def _reach(self, index: int, timer: ClipTimer) -> Any:
         """Frame ``index``, past those before it."""
         if index < self._passed:
-            raise IndexError(f"frame {index} of {self._name} has passed: the next one is {self._passed}")
+            raise IndexError(f"frame {index} of {self.name} has passed: the next one is {self._passed}")
         while True:
             try:
                 frame = self._next(timer)
             except FFmpegError as error:
                 timer.check()
-                raise UnsupportedVideo(f"broke off: {error.strerror}", self._name) from None
+                raise UnsupportedVideo(f"broke off: {error.strerror}", self.name) from None
             if frame is None:
-                raise IndexError(f"{self._name} ended after {self._passed} frames")
+                raise IndexError(f"{self.name} ended after {self._passed} frames")
             self._passed += 1
             COUNTS.add("video_packets")
             if self._passed > index:
@@ -153,10 +150,6 @@ class LiveSource(VideoSource):
             if ended and not self._coming:
                 return None
         return self._coming.popleft()
-
-
-# A camera of this machine, by the operating system's own interface; FFmpeg reads it.
-CAMERAS = ("v4l2", "avfoundation", "dshow", "lavfi")  # lavfi is FFmpeg's own synthetic one: lavfi://testsrc=size=320x240:rate=30
 
 
 class CameraSource(LiveSource):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Iterator, Sequence, Tuple, TypeVar
 
 import numpy
+from av.error import FFmpegError
 
 from forebay_loader.videos.clip_info import ClipInfo
-from forebay_loader.videos.errors import UnsupportedVideo
+from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo, VideoError
 
 __all__ = ["VideoSource", "memory_bytes", "room_for"]
+
+_DECODERS = ("av", "builtins", "numpy", "struct")  # whose errors decoders raise; a class of the program's own comes of its signal handler
 
 Self = TypeVar("Self", bound="VideoSource")
 
@@ -23,6 +26,9 @@ class VideoSource:
     Every method but ``close`` opens what is not open. All raise ``VideoError`` naming clip and shard, and what reading the bytes raises:
     ``fb.ShardReadError``, ``fb.ShardChanged``, ``fb.ProxyUnreachable``, ``OSError`` for a file.
     """
+
+    name = ""  # what errors say; neither holds a token
+    shard = ""
 
     def open(self) -> ClipInfo:
         """What is known of the clip. Of a live one ``frames`` is 0: nobody knows how many will come."""
@@ -43,8 +49,34 @@ class VideoSource:
         """
         return numpy.zeros((0, 0), numpy.float32), 0
 
+    def clip_bytes(self) -> int:
+        """How many bytes the clip's file has; 0 of what is no file."""
+        return 0
+
+    def version(self) -> str:
+        """What tells the clip from another of its name, asked anew; "" where the name is not all that was given."""
+        return ""
+
+    def limit_together(self) -> None:
+        """Count ``time_limit_s`` once from now on, for all calls, where a source takes it for each."""
+
     def close(self) -> None:
         """Let go of what is open. Safe to repeat; the source can be used again."""
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """What knows no names raises without them; and whatever a decoder raises of a clip is the clip's error."""
+        try:
+            yield
+        except VideoError as error:
+            if error.clip == self.name and error.shard == self.shard:
+                raise
+            raise error.of(self.name, self.shard) from error
+        except Exception as error:
+            reading = isinstance(error, (OSError, MemoryError)) and not isinstance(error, FFmpegError)
+            if reading or type(error).__module__.partition(".")[0] not in _DECODERS:
+                raise
+            raise CorruptVideo(f"its decoder fails: {type(error).__name__}: {error}", self.name, self.shard) from error
 
     def __enter__(self: Self) -> Self:
         return self

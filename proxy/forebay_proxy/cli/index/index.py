@@ -17,7 +17,7 @@ import click
 
 from forebay_proxy.cli.client import SidecarClient, SidecarRefused, locate
 from forebay_proxy.cli.index.sizes_json import Conflict, SizesJson, file_name
-from forebay_proxy.cli.index.video_scan import VideoScan, is_clip
+from forebay_proxy.cli.index.video_scan import VideoScan, is_clip, list_clips, local_clip
 from forebay_proxy.cli.options import from_option, json_option, url_option
 from forebay_proxy.cli.output import many, notice, say, say_json
 from forebay_proxy.cli.progress import Failures, ProgressView
@@ -58,10 +58,13 @@ Headers = tuple[tuple[str, str], ...]
     "--video", "table", metavar="PATH", default="",
     help="Also look at every clip in the shards once, and write what is known of them (keyframes, motion, loudness) to this table.",
 )  # fmt: skip
+@click.option("--list", "lists_clips", is_flag=True, help="Print what the table of --video knows of each clip, and scan nothing.")
 @click.option("--quiet", is_flag=True, help="No progress; what has no index is still named.")
 @json_option
 @url_option
-def index(urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, table: str, quiet: bool, as_json: bool, url: str | None) -> int:
+def index(
+    urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, table: str, lists_clips: bool, quiet: bool, as_json: bool, url: str | None
+) -> int:
     """Make the sample index of shards ahead, and count their samples.
 
     \b
@@ -70,6 +73,8 @@ def index(urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, table: str,
       forebay index shards.txt --sizes /data/laion/sizes.json
       forebay index 'https://host/{00..99}.tar' --sizes '' --json
       forebay index --video films.clips 's3://bucket/films-{000..099}.tar'
+      forebay index --video films.clips films/*.mp4
+      forebay index --video films.clips --list
 
     URLS are URLs, brace patterns, 'pipe:' commands, or files of them, one a line; '-' is stdin. A shard without an index is fetched into
     the cache for it, once; the index stays when the shard leaves. Where the set is larger than the cache, counted shards leave for the
@@ -79,9 +84,14 @@ def index(urls: tuple[str, ...], lists: tuple[str, ...], sizes: str, table: str,
     alone.
 
     With --video clips are scanned as their shards are counted, in a process of their own, which needs forebay[video]; URLs may be of clips
-    too. A stopped scan goes on from there: clips that the table knows are not looked at again, and its others stay in it. Exit code
-    1 when a clip cannot be read.
+    too, and paths of clips below the sidecar's --file-root. A stopped scan goes on from there: clips that the table knows are not looked at
+    again, and its others stay in it. Exit code 1 when a clip cannot be read.
     """
+    if lists_clips:
+        if not table or urls or lists:
+            raise click.UsageError("--list takes --video TABLE, and no URLs")
+        return list_clips(table, as_json=as_json)
+    urls = tuple(map(local_clip, urls)) if table else urls
     work, clips = _apart(named_batches(urls, lists), video=bool(table))
     sizes = sizes if work else ""  # clips alone have no samples to count
     names = _file_names(work) if sizes else {}

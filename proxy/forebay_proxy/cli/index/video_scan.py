@@ -22,7 +22,7 @@ from forebay_proxy.cli.output import many, say, say_json
 from forebay_proxy.cli.progress import Failures, ProgressView
 from forebay_proxy.core.errors import ConfigError, ForebayError
 
-__all__ = ["CLIP_SUFFIXES", "ScanStopped", "VideoScan", "is_clip"]
+__all__ = ["CLIP_SUFFIXES", "ScanStopped", "VideoScan", "is_clip", "list_clips", "local_clip"]
 
 # What is a clip by itself where a shard is expected; members of shards are chosen by the loader, from the same list.
 CLIP_SUFFIXES = ("mp4", "webm", "mkv", "mov", "m4v", "avi", "mpg", "mpeg", "ogv", "wmv", "ts")
@@ -45,6 +45,25 @@ def is_clip(url: str) -> bool:
     return url.partition("?")[0].rpartition(".")[2].lower() in CLIP_SUFFIXES
 
 
+def list_clips(table: str, *, as_json: bool) -> int:
+    """Have the loader print what ``table`` knows. Returns its exit code. Raises ``ConfigError`` where this environment has no loader."""
+    _check_needs()
+    return subprocess.run([*PROGRAM, table, "--list", *(["--json"] if as_json else [])], check=False).returncode  # noqa: S603  # our own
+
+
+def local_clip(text: str) -> str:
+    """The ``file://`` URL of an argument that is a path of a clip; anything else as it is."""
+    return f"file://{os.path.abspath(text)}" if is_clip(text) and "://" not in text and not text.startswith("pipe:") else text
+
+
+def _check_needs() -> None:
+    if missing := [name for name in _NEEDS if find_spec(name) is None]:
+        raise ConfigError(
+            f"--video decodes clips, and the environment of this command has no {' and no '.join(missing)}",
+            next_step=f"install them there: {sys.executable} -m pip install 'forebay[video]'",
+        )
+
+
 class VideoScan:
     """A scan into ``table``, through ``sidecar``, shown in ``view``; with "" for a table nothing is scanned.
 
@@ -53,12 +72,8 @@ class VideoScan:
 
     def __init__(self, table: str, sidecar: SidecarClient, view: ProgressView) -> None:
         """Raises ``ConfigError`` where this environment cannot decode."""
-        missing = [name for name in _NEEDS if find_spec(name) is None] if table else []
-        if missing:
-            raise ConfigError(
-                f"--video decodes clips, and the environment of this command has no {' and no '.join(missing)}",
-                next_step=f"install them there: {sys.executable} -m pip install 'forebay[video]'",
-            )
+        if table:
+            _check_needs()
         self.failures = Failures()
         self.last: Event = {"event": "progress", **dict.fromkeys(_COUNTS, 0)}
         self._table, self._sidecar, self._view = table, sidecar, view

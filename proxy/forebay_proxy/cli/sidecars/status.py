@@ -16,6 +16,7 @@ from forebay_proxy.cli.output import is_terminal, many, plain_table, say, say_js
 from forebay_proxy.cli.sidecars import watch as watching
 from forebay_proxy.core.quantities import format_duration, format_size
 from forebay_proxy.telemetry.rank_balance import rank_balance
+from forebay_proxy.wire.protocol.verdict import shown_cause
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -50,7 +51,7 @@ def status_rows(status: Table) -> list[Row]:
         *_shared(status.get("shared")),
         ("requests", ", ".join(f"{count} {_RESULTS.get(result, result)}" for result, count in status["requests"].items())),
         ("waited", f"readers {format_duration(status['reader_wait_s'])} in all"),
-        ("errors", f"{status['errors']}{', the last ones below' if status.get('recent_errors') else ''}"),
+        ("errors", f"{status['errors']} to readers{', the last ones below' if status.get('recent_errors') else ''}"),
         *_told("log", status.get("log")),
     ]
     rows += [("ranks", f"{each['job']}: {each['unequal']}") for each in status.get("meters", ()) if each.get("unequal")]
@@ -84,7 +85,7 @@ def _tables(status: Table, order: int = 0) -> Iterator[list[Row]]:
     readers = status.get("readers", ()) if sort is None else sorted(status.get("readers", ()), key=sort)
     yield [("rank", "stall", "a step", "batch", "worker", "shard", "skipped"), *map(_rank, status.get("meters", ()))]
     yield [("reader", "shard", "position", "waited", "waits now for"), *(
-        (each["reader"], each["shard"], _position(each), format_duration(each["waited_s"]), each.get("waiting_for", ""))
+        (each["reader"], each["shard"], _position(each), format_duration(each["waited_s"]), _waiting(each))
         for each in readers
     )]  # fmt: skip
     yield [("cache of", "folder", "on disk", "hits", "made", "kept", "dropped", "damaged"), *map(_derived, status.get("derived", ()))]
@@ -105,11 +106,12 @@ _ORDERS: Sequence[tuple[str, Callable[[Table], Any] | None]] = (
 
 
 def _origin(each: Table) -> Row:
-    codes = ", ".join(f"{count} x {'no answer' if code == '0' else code}" for code, count in each["codes_last_minute"].items())
+    answers = sorted(each["codes_last_minute"].items(), key=lambda one: one[0].startswith("2"))  # the bad ones first: the end may be cut
+    codes = ", ".join(f"{count} x {'no answer' if code == '0' else code}" for code, count in answers)
     ago = each["last_error_s_ago"]
     return (
         each["origin"], f"{format_size(int(each['rate_bytes_s']))}/s", str(each["in_flight"]), codes or _or_dash(each["last_code"]),
-        str(each["throttled"]), str(each["retries"]), "" if ago is None else f"{each['last_error']}, {format_duration(ago)} ago",
+        str(each["throttled"]), str(each["retries"]), "" if ago is None else f"{format_duration(ago)} ago: {each['last_error']}",
     )  # fmt: skip
 
 
@@ -118,7 +120,9 @@ def _rank(each: Table) -> Row:
     sums = each["lately"]
     stall_s, wall_s, steps = sum(sums["stall_s"].values()), sums["wall_s"], sums["steps"]
     causes = sorted(sums["stall_s"].items(), key=lambda cause: -cause[1])
-    named = ", ".join(f"{cause} {100 * seconds / stall_s:.0f} %" for cause, seconds in causes if seconds and seconds >= stall_s / 10)
+    named = ", ".join(
+        f"{shown_cause(cause)} {100 * seconds / stall_s:.0f} %" for cause, seconds in causes if seconds and seconds >= stall_s / 10
+    )
     return (
         f"{each['job']} {each['rank']}{' (ended)' if each.get('ended') else ''}",
         f"{min(100.0, 100 * stall_s / wall_s):.1f} %{f' ({named})' if named else ''}" if wall_s else "-",
@@ -140,6 +144,12 @@ def _plan(each: Table) -> Row:
         each["reader"], _or_dash(each["set"]), _or_dash(each["epoch"]), f"{each['position']}/{each['length']}", f"{each['rate']:.2g}/s",
         f"{format_size(each['lead_bytes'])}, {format_duration(each['lead_s'])}", "waiting" if each["waiting"] else "",
     )  # fmt: skip
+
+
+def _waiting(reader: Table) -> str:
+    """Without the origin, with which the shard's name begins."""
+    origin, colon, why = str(reader.get("waiting_for", "")).partition(": ")
+    return why if colon and reader["shard"].startswith(origin) else origin + colon + why
 
 
 def _position(reader: Table) -> str:

@@ -29,9 +29,11 @@ _MARKS = {"fine": ("OK", "bold green"), "look": ("LOOK", "bold yellow"), "act": 
 
 
 def shortened(text: str, width: int) -> str:
-    """Names differ at their ends, and say what they are at their beginnings: the middle is cut."""
+    """Names differ at their ends, and say what they are at their beginnings: the middle is cut. Of words the end."""
     if len(text) <= width:
         return text
+    if " " in text and width > 1:
+        return f"{text[: width - 1]}…"
     if width <= 1:
         return "…"[:width]
     end = (width - 1) * 2 // 3

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-__all__ = ["ACT", "FINE", "LOOK", "MUCH", "OF_ORIGIN", "Levels", "OriginLevels", "Verdict", "verdict"]
+__all__ = ["ACT", "FINE", "LOOK", "MUCH", "OF_ORIGIN", "Levels", "OriginLevels", "Verdict", "shown_cause", "verdict"]
 
 FINE, LOOK, ACT = "fine", "look", "act"
 MUCH = 0.05  # of the time, as the alert TrainingStalls: below it prefetch hides what there is
@@ -105,16 +105,22 @@ CAUSES: Mapping[str, Tuple[str, str]] = {
     "origin down": ("see why the origin does not answer; reading goes on by itself once it does", "forebay check '{shard}'"),
     "origin refuses": ("what it was asked for is not there, or not allowed", "forebay check '{shard}'"),
     "origin limit": (
-        "the origin wants fewer requests, and gets fewer: read from a nearer copy or another prefix, or run fewer jobs at once",
+        "the origin answers 'slow down', and the sidecar asks less: read from a nearer copy or another prefix, or run fewer jobs",
         "forebay check '{shard}'",
     ),
     "origin latency": ("the origin's answers take long to begin: let more shards come ahead", "export FOREBAY_AHEAD=64"),
     "origin rate": ("the origin brings no more: fill the cache before the run, or read from a nearer copy", "forebay warm 'PATTERN'"),
     "origin": ("bytes come too slowly: ask the sidecar why", "forebay status"),
     "nothing announced": ("no program says what it will read, so nothing comes ahead", "forebay run -- python train.py"),
-    "cache too small": ("what training needs again leaves for want of room: give it more", "forebay serve --cache-size {size}"),
+    "cache too small": (
+        "each epoch reads more than the cache holds, and fetches it again: restart the sidecar with more; reading goes on meanwhile",
+        "forebay serve --cache-size {size}",
+    ),
     "proxy": ("the sidecar gets too little of a processor: leave it a core of its own", "top -p $(forebay ps --json | jq -r '.[0].pid')"),
-    "disk": ("the cache's disk is too slow, or fails: give the cache another one", "forebay serve --cache-dir DIRECTORY"),
+    "disk": (
+        "the cache's disk is too slow, or fails: restart the sidecar with its cache on another disk; reading goes on meanwhile",
+        "forebay serve --cache-dir /another/disk",
+    ),
     "read": ("workers take tars apart: let more of them do it", "num_workers={workers}"),
     "decode": ("workers decode: let more of them do it, or keep what they made (fb.memo)", "num_workers={workers}"),
     "user code": ("your own stages take the time: let more workers run them, or profile one", "num_workers={workers}"),
@@ -126,10 +132,15 @@ CAUSES: Mapping[str, Tuple[str, str]] = {
     "start": ("workers are started anew each epoch: keep them", "persistent_workers=True"),
     "ranks": ("ranks take unequal numbers of steps", "fb.WebLoader(dataset, batch_size=64)"),
     "trainer": ("", ""),
-    "not known": ("", "py-spy dump --pid PID"),
+    "not known": ("nobody could tell what the workers did: look at one of them", "py-spy dump --pid PID"),
 }
 OF_ORIGIN = frozenset({"origin down", "origin limit", "origin latency", "origin rate", "nothing announced", "cache too small"})
-_OF_STALL = {"map": "user code", "other": "not known"}  # the others are named as the meter names them
+_CHEAPER = {"decode": "decoding", "user code": "your functions", "read": "the tars", "collate": "the collation"}
+
+
+def shown_cause(cause: str) -> str:
+    """A cause of the meter's, as people are told it."""
+    return {"map": "user code", "other": "not known"}.get(cause, cause)
 
 
 def verdict(levels: Levels) -> Verdict:
@@ -145,8 +156,8 @@ def verdict(levels: Levels) -> Verdict:
         said = f"the cache disk is down ({levels.disk}): bytes pass through memory"
         return _made(levels, LOOK, "disk", share, said if share is None else f"{said}; training waited {_percent(share)}")
     if share is not None:
-        hidden = "; prefetch hides what readers waited" if (levels.waited_share or 0.0) >= MUCH else ""
-        return _made(levels, FINE, "trainer", share, f"training does not wait for data: {_percent(share)} {levels.span}{hidden}")
+        said = f"training hardly waits for data, {_percent(share)} {levels.span}: if it is slow, that has another cause"
+        return _made(levels, FINE, "trainer", share, said)
     return _readers(levels)
 
 
@@ -176,7 +187,7 @@ def _outage(levels: Levels, share: Optional[float]) -> Optional[Verdict]:
 def _stalled(levels: Levels, share: float) -> Verdict:
     stall_s = sum(levels.stall_s.values())
     word, seconds = max(levels.stall_s.items(), key=lambda each: each[1])
-    cause = _of_origin(levels) if word == "origin" else _OF_STALL.get(word, word)
+    cause = _of_origin(levels) if word == "origin" else shown_cause(word)
     who = f" ({levels.who})" if levels.who else ""
     said = f"training waited {_percent(share)} {levels.span}, {_percent(seconds / stall_s)} of that for {_shown(levels, cause)}{who}"
     return _made(levels, ACT if share >= BAD else LOOK, cause, share, said)
@@ -186,7 +197,7 @@ def _readers(levels: Levels) -> Verdict:
     """No training process tells what it waited: only readers are visible."""
     if levels.ended and levels.share is not None and levels.waited_share is None:
         word = max(levels.stall_s, key=lambda each: levels.stall_s[each], default="")
-        most = f", most of that for {_OF_STALL.get(word, word)}" if levels.share >= MUCH else ""
+        most = f", most of that for {shown_cause(word)}" if levels.share >= MUCH else ""
         said = f"training has ended; it waited {_percent(levels.share)} of its last minute{most}"
         return Verdict(FINE, "", None, f"{said}{f' ({levels.who})' if levels.who else ''}")
     if not levels.readers and levels.waited_share is None:
@@ -239,12 +250,12 @@ def _shown(levels: Levels, cause: str) -> str:
 def _made(levels: Levels, severity: str, cause: str, share: Optional[float], sentence: str) -> Verdict:
     do, line = CAUSES[cause]
     if "{workers}" in line:
-        enough, why = _workers(levels, share or 0.0)
+        enough, why = _workers(levels, share or 0.0, cause)
         do, line = (f"{do}: {why}" if enough else why), line.format(workers=enough) if enough else ""
     if "{size}" in line:
         size = levels.needed_bytes
         do, line = (
-            (do, line.format(size=_size_to_type(size))) if size else (f"{do}; what size helps is what it says", "forebay plan 'PATTERN'")
+            (do, line.format(size=_size_to_type(size))) if size else (f"{do}. forebay plan says what size helps", "forebay plan 'PATTERN'")
         )
     shard = levels.waiting[2] if levels.waiting is not None else levels.shard
     if "{shard}" in line:
@@ -254,7 +265,7 @@ def _made(levels: Levels, severity: str, cause: str, share: Optional[float], sen
     return Verdict(severity, cause, share, sentence, do, line)
 
 
-def _workers(levels: Levels, share: float) -> Tuple[int, str]:
+def _workers(levels: Levels, share: float, cause: str) -> Tuple[int, str]:
     """(how many workers would hide the stall, or as many as cores are idle for; 0: no more would pay, and why).
 
     Let the trainer have waited for the share s of its time: it would take batches 1 / (1 - s) times as fast, and as many times more workers
@@ -268,8 +279,9 @@ def _workers(levels: Levels, share: float) -> Tuple[int, str]:
         return wanted, f"workers {levels.workers} -> {wanted} would hide it, if there are cores for them"
     enough = min(wanted, levels.workers + int(levels.idle_cores))
     if enough <= levels.workers:
-        return 0, f"more workers would not pay: {levels.idle_cores:.1f} cores idle; make that work less, or keep what it made (fb.memo)"
-    return enough, f"workers {levels.workers} -> {enough} would pay: {levels.idle_cores:.1f} cores idle"
+        busy = f"{levels.idle_cores:.1f} cores are idle, so more workers would not help"
+        return 0, f"{busy}: make {_CHEAPER.get(cause, 'that')} cheaper, or keep its results on a disk (fb.memo)"
+    return enough, f"workers {levels.workers} -> {enough} would help: {levels.idle_cores:.1f} cores are idle"
 
 
 def _percent(share: float) -> str:

@@ -18,6 +18,7 @@ from forebay_loader.base.errors import ShardReadError
 from forebay_loader.videos.errors import CorruptVideo
 from forebay_loader.videos.metadata import __main__ as program
 from forebay_loader.videos.metadata.clip_table import ClipTable
+from forebay_loader.videos.metadata.record import ClipRecord
 from forebay_loader.videos.metadata.scan import ClipToScan
 
 
@@ -97,3 +98,14 @@ def test_progress_is_told_now_and_then(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(program.time, "monotonic", lambda: 1.0)
     _, events = run(tmp_path / "t", *[{"shard": "a"}] * 50)
     assert [event["event"] for event in events] == ["progress", "end"]
+
+
+def test_a_table_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where there is one; else an error, and no table is made."""
+    out = io.StringIO()
+    ClipTable(tmp_path / "a.clips").add([ClipRecord("a.mp4", 7, "", steady(3))])
+    assert program.main([str(tmp_path / "a.clips"), "--list", "--json"], (), out) == 0
+    assert json.loads(out.getvalue())["frames"] == 3
+    assert program.main([str(tmp_path / "none.clips"), "--list"], (), out) == 1
+    assert "none.clips" in capsys.readouterr().err
+    assert not (tmp_path / "none.clips").exists()

@@ -58,7 +58,7 @@ def test_why_it_is_slow_stands_at_the_top(sidecar: FakeSidecar) -> None:
     assert lines[1:4] == [f"now ACT: {said}", "do see why", "type forebay check URL"]
     assert "log /run/forebay.log" in lines
     assert "chosen cache size 20 GiB" in lines
-    assert "https://o 1.5 MB/s 3 88 x 503, 1 x no answer 88 89 503 Service Unavailable, 2.0 s ago" in lines
+    assert "https://o 1.5 MB/s 3 88 x 503, 1 x no answer 88 89 2.0 s ago: 503 Service Unavailable" in lines
     assert any(line.endswith("404 2 x shard https://o/x.tar: not there") for line in lines)
     assert "job/0/1/7.1 s3://b/a.tar 0 B 30 s https://o: 503 Service Unavailable" in lines
 

@@ -47,7 +47,7 @@ def trained(wall_s: float = 60.0, **stall_s: float) -> dict[str, Any]:
         (Levels(origin=DOWN, waiting=WAITS, readers=2), ACT, "origin down", "forebay check 's3://b/7.tar'"),
         (Levels(**trained(origin=40), origin=LIMITED, waiting=WAITS), ACT, "origin limit", "forebay check 's3://b/7.tar'"),
         (Levels(**trained(proxy=30)), ACT, "proxy", "top -p $(forebay ps --json | jq -r '.[0].pid')"),
-        (Levels(**trained(disk=30)), ACT, "disk", "forebay serve --cache-dir DIRECTORY"),
+        (Levels(**trained(disk=30)), ACT, "disk", "forebay serve --cache-dir /another/disk"),
         (Levels(**trained(decode=30)), ACT, "decode", "num_workers=8"),
         (Levels(**trained(map=30), idle_cores=2.0), ACT, "user code", "num_workers=6"),
         (Levels(**trained(map=30), idle_cores=0.4), ACT, "user code", ""),
@@ -57,7 +57,7 @@ def trained(wall_s: float = 60.0, **stall_s: float) -> dict[str, Any]:
         (Levels(**trained(start=30)), ACT, "start", "persistent_workers=True"),
         (Levels(**trained(other=30)), ACT, "not known", "py-spy dump --pid PID"),
         (Levels(**trained(origin=0.7), origin=SERVES), FINE, "trainer", ""),
-        (Levels(**trained(origin=0.7), disk="no space left"), LOOK, "disk", "forebay serve --cache-dir DIRECTORY"),
+        (Levels(**trained(origin=0.7), disk="no space left"), LOOK, "disk", "forebay serve --cache-dir /another/disk"),
         (Levels(unequal="rank 1 has ended"), ACT, "ranks", CAUSES["ranks"][1]),
         (Levels(readers=2, waited_share=0.4, origin=SERVES), LOOK, "origin rate", "forebay warm 'PATTERN'"),
         (Levels(readers=2, waited_share=0.01, origin=SERVES), FINE, "", ""),
@@ -81,7 +81,7 @@ def test_each_cause(levels: Levels, severity: str, cause: str, line: str) -> Non
         ),
         (
             Levels(**trained(origin=0.72), origin=SERVES),
-            "training does not wait for data: 1.2 % of the last minute; prefetch hides what readers waited",
+            "training hardly waits for data, 1.2 % of the last minute: if it is slow, that has another cause",
         ),
         (
             Levels(readers=2, waited_share=0.41, origin=SERVES),
@@ -111,10 +111,13 @@ def test_a_size_to_type(needed_bytes: int, size: str) -> None:
 
 def test_how_many_workers() -> None:
     """As many times more as the trainer would take batches faster, and as there are idle cores for; the trainer's own process counts."""
-    assert "workers 4 -> 6 would pay" in verdict(Levels(**trained(decode=13.2), idle_cores=6.4)).do
-    assert "workers 4 -> 10 would pay" in verdict(Levels(**trained(map=42), idle_cores=6.4)).do
-    assert "more workers would not pay: 0.6 cores idle" in verdict(Levels(**trained(decode=13.2), idle_cores=0.6)).do
-    assert "workers 0 -> 2 would pay" in verdict(Levels(**trained(decode=36) | {"workers": 0}, idle_cores=3.0)).do
+    assert "workers 4 -> 6 would help" in verdict(Levels(**trained(decode=13.2), idle_cores=6.4)).do
+    assert "workers 4 -> 10 would help" in verdict(Levels(**trained(map=42), idle_cores=6.4)).do
+    assert (
+        "0.6 cores are idle, so more workers would not help: make decoding cheaper"
+        in verdict(Levels(**trained(decode=13.2), idle_cores=0.6)).do
+    )
+    assert "workers 0 -> 2 would help" in verdict(Levels(**trained(decode=36) | {"workers": 0}, idle_cores=3.0)).do
 
 
 def test_the_shared_tier_is_named_where_its_trouble_explains_the_wait() -> None:
