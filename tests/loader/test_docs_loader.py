@@ -89,6 +89,25 @@ def made_by(text: str) -> dict[str, Any]:
     return names
 
 
+def test_the_recipe_for_pictures_of_several_sizes(tmp_path: Path) -> None:
+    """Each batch has one size, and clips of different lengths."""
+    clips = pytest.importorskip("support.clips")
+    with tarfile.open(tmp_path / "0.tar", "w") as tar:
+        for number, (width, height, frames) in enumerate([(128, 96, 12), (96, 128, 8), (128, 96, 20)]):
+            data = clips.rendered(width=width, height=height, frames=frames)
+            member = tarfile.TarInfo(f"{number}.mp4")
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    (recipe,) = [
+        block for block in re.findall(r"```python\n(.*?)```", (DOCS / "batches.md").read_text(), re.S) if 'shape="frames"' in block
+    ]
+    names: dict[str, Any] = {"fb": fb, "urls": [str(tmp_path / "0.tar")]}
+    exec(compile(recipe, "docs/batches.md", "exec"), names)  # the page is ours
+    found = [*names["dataset"]]
+    assert [batch["frames"].shape for batch in found] == [(2, 10, 96, 128, 3), (1, 4, 128, 96, 3)]
+    assert [batch["mask"].sum(1).tolist() for batch in found] == [[6, 10], [4]]
+
+
 RESAMPLED = """
 dataset = fb.WebDataset(urls, resampled=True, shardshuffle=True, cache_dir="./cache", nodesplitter=wds.split_by_node)
 dataset = dataset.shuffle(1000).decode("pil").to_tuple("png", "json").map(identity).batched(64)
