@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import pickle
 import random
-import re
 from typing import Any
 
 import pytest
