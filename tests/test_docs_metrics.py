@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from forebay_proxy.telemetry.prometheus.metric_catalog import METRICS, table
-from forebay_proxy.telemetry.prometheus.metrics import MAX_JOBS, MAX_ORIGINS, MAX_RANKS
+from forebay_proxy.telemetry.prometheus.metrics import MAX_DERIVED, MAX_JOBS, MAX_ORIGINS, MAX_RANKS
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
@@ -37,3 +37,4 @@ def test_the_bounds_are_those_of_the_code() -> None:
     """The page promises what the code keeps."""
     assert f"at most {MAX_ORIGINS} origins" in PAGE
     assert f"{MAX_JOBS} jobs and {MAX_RANKS} ranks" in PAGE
+    assert f"({MAX_DERIVED} jobs for their" in PAGE

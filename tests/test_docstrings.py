@@ -17,7 +17,8 @@ pytest.importorskip("webdataset")
 # What is called, or made, by a user; the others are errors and results.
 CALLED = (
     "Clips", "IndexedShard", "IndexedShards", "Limits", "WebDataset", "WebLoader", "ahead", "batched", "by_epoch", "counters",
-    "describe_state", "disable", "enable", "load_state", "memo", "merge_states", "padded", "postfix", "rng", "save_state", "sidecar",
+    "describe_state", "disable", "enable", "frames", "load_state", "memo", "merge_states", "padded", "postfix", "rng", "save_state",
+    "sidecar",
     "stalls", "status", "tarfile_to_samples", "video", "worker_init",
 )  # fmt: skip
 RAISED = (

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[1]
 LOADER = {
     "Clips", "IndexedShard", "IndexedShards", "Limits", "LoaderError", "NotResumable", "ProxyUnreachable", "ShardChanged",
     "ShardReadError", "StepsError", "TarFault", "TooManySkips", "VideoError", "WebDataset", "WebLoader", "ahead", "batched", "by_epoch",
-    "counters", "describe_state", "disable", "enable", "load_state", "memo", "merge_states", "padded", "postfix", "rng", "save_state",
+    "counters", "describe_state", "disable", "enable", "frames", "load_state", "memo", "merge_states", "padded", "postfix", "rng",
+    "save_state",
     "sidecar", "stalls", "status", "tarfile_to_samples", "video", "worker_init",
 }  # fmt: skip
 VERBS = {

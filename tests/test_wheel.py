@@ -92,7 +92,11 @@ def test_the_version_is_stated_once() -> None:
     """In pyproject.toml; the program asks its metadata."""
     version = re.escape(PROJECT["version"])
     stated = re.compile(rf"""["']{version}["']|(?i:forebay)\W{{0,6}}v?{version}\b|__version__\s*=""")
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "scripts").iterdir()]
+    pages = [
+        ROOT / "README.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(path for path in (ROOT / "scripts").rglob("*") if path.is_file() and path.suffix != ".pyc"),
+    ]
     sources = [path for folder, name in PACKAGES for path in (ROOT / folder / name).rglob("*.py")]
     assert [str(path.relative_to(ROOT)) for path in [*pages, *sources] if stated.search(path.read_text(encoding="utf-8"))] == []
 

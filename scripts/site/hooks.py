@@ -36,7 +36,7 @@ NAMES = {
     "Resume": ("save_state", "load_state", "merge_states", "describe_state", "rng"),
     "Batches": ("batched", "padded"),
     "Video": ("video", "Clips", "by_epoch"),
-    "Keep what was computed": ("memo",),
+    "Keep what was computed": ("memo", "frames"),
     "Samples by number": ("IndexedShard", "IndexedShards"),
     "Errors": (
         "LoaderError", "ProxyUnreachable", "ShardReadError", "ShardChanged", "TarFault", "VideoError", "TooManySkips", "StepsError",

@@ -11,10 +11,12 @@ from support.browser import browsing, needs_chromium
 from support.fake_proxy import FakeServer
 from support.sidecar import running
 
+DERIVED = b'{"wall_s": 1, "stall_s": {}, "steps": 1, "derived": {"memo": {"hits": 3}}, "folders": {"memo": {"f@1": [4096, 2000000]}}}'
+
 
 @needs_chromium
 async def test_a_page_outlives_its_sidecar(place: Path, tmp_path: Path) -> None:
-    """The copy button gives what is to be typed; a stopped sidecar and one that has gone are told of; the next one is shown."""
+    """The copy button gives what is to be typed; a stopped sidecar and one that has gone are told of; the next one and caches are shown."""
     with FakeServer().running() as origin:
         async with browsing(tmp_path / "profile") as page:
             with running(place, "--cache-size", "100MB", allow=[origin.url]) as sidecar:
@@ -38,3 +40,5 @@ async def test_a_page_outlives_its_sidecar(place: Path, tmp_path: Path) -> None:
                 now = sidecar.status()["instance"]
                 assert await page.value("instance") == now != before
                 assert await page.value("byId('line').textContent") == sidecar.status()["verdict"]["line"] != line
+                sidecar.ask("/v1/meter/train/0/main/7.0", DERIVED, "POST")
+                assert "4.10 kB of 2.00 MB" in str(await page.until("byId('derived').innerText"))

@@ -44,15 +44,6 @@ def test_both_versions_arguments_are_taken() -> None:
     assert set(arguments(wds.WebDataset)) <= set(arguments(fb.WebDataset))
 
 
-def test_the_table_of_batches_has_every_argument() -> None:
-    """docs/batches.md: names and defaults of fb.batched, in the order of the signature; the function that collates is said in words."""
-    told = re.findall(r"^\| `(\w+)` \| (\S+) \|", (DOCS / "batches.md").read_text(), re.M)
-    own = inspect.signature(fb.batched).parameters.values()
-    assert [(name, default.strip("`").replace('"', "'")) for name, default in told] == [
-        (one.name, "webdataset's" if one.name == "collate" else repr(one.default)) for one in own
-    ]
-
-
 def identity(sample: Any) -> Any:
     return sample
 
@@ -87,6 +78,25 @@ def made_by(text: str) -> dict[str, Any]:
     names: dict[str, Any] = {"wds": wds, "fb": importlib.import_module("forebay_loader"), "urls": URLS, "identity": identity}
     exec(compile(text, "docs/loader.md", "exec"), names)  # the page is ours
     return names
+
+
+def test_the_recipe_for_pictures_of_several_sizes(tmp_path: Path) -> None:
+    """Each batch has one size, and clips of different lengths."""
+    clips = pytest.importorskip("support.clips")
+    with tarfile.open(tmp_path / "0.tar", "w") as tar:
+        for number, (width, height, frames) in enumerate([(128, 96, 12), (96, 128, 8), (128, 96, 20)]):
+            data = clips.rendered(width=width, height=height, frames=frames)
+            member = tarfile.TarInfo(f"{number}.mp4")
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    (recipe,) = [
+        block for block in re.findall(r"```python\n(.*?)```", (DOCS / "batches.md").read_text(), re.S) if 'shape="frames"' in block
+    ]
+    names: dict[str, Any] = {"fb": fb, "urls": [str(tmp_path / "0.tar")]}
+    exec(compile(recipe, "docs/batches.md", "exec"), names)  # the page is ours
+    found = [*names["dataset"]]
+    assert [batch["frames"].shape for batch in found] == [(2, 10, 96, 128, 3), (1, 4, 128, 96, 3)]
+    assert [batch["mask"].sum(1).tolist() for batch in found] == [[6, 10], [4]]
 
 
 RESAMPLED = """

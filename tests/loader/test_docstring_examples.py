@@ -24,7 +24,7 @@ pytestmark = pytest.mark.webdataset
 
 SHARDS = 3
 WITH_EXAMPLES = [name for name in fb.__all__ if ">>>" in (inspect.getdoc(getattr(fb, name)) or "")]
-NEEDS = {"Clips": "av", "video": "av", "by_epoch": "av", "memo": "lmdb"}  # packages that not everybody has
+NEEDS = {"Clips": "av", "video": "av", "by_epoch": "av", "memo": "lmdb", "frames": "lmdb"}  # packages that not everybody has
 
 
 @pytest.fixture

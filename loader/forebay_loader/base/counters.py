@@ -57,6 +57,11 @@ NAMES = (
     "memo_dropped",  # results that were not kept: the queue to the writer was full, or the transform changed while it ran
     "memo_damaged",  # kept results that were not as they were written: made again
     "memo_off",  # stores that this process gave up: full, or failing
+    "frames_hits",  # clips whose frames came from the store of fb.frames
+    "frames_kept",  # clips all of whose frames were kept, told to this process by the process that fills
+    "frames_dropped",  # clips that were not kept: the queue was full, or the process that fills could not use what lay there
+    "frames_damaged",  # clips of which an entry was not as it was written: decoded again
+    "frames_off",  # stores of frames that this process gave up, or that take no more
 )
 SKIPPED = ("skipped_open", "skipped_read", "skipped_decode", "skipped_map")  # of the names: those that together are all skips
 
@@ -91,13 +96,13 @@ class LoaderCounts:
             return dict(self._values)
 
 
-MEMOS = tuple(name for name in NAMES if name.startswith("memo_"))
+MEMOS = tuple(name for name in NAMES if name.startswith(("memo_", "frames_")))
 _ROW = struct.Struct(f"{1 + len(MEMOS)}q")  # whose workers, and their counts
 _MOST = 256  # rows: ranks that were forked from one process
 
 
 class SharedMemoCounts:
-    """What the memos of all workers of a training process counted, in memory that they share. Pickles for one that is started."""
+    """What all workers of a training process counted of memos and frames, in memory that they share. Pickles for one that is started."""
 
     def __init__(self) -> None:
         self._part = SharedPart(_MOST * _ROW.size)
@@ -152,7 +157,8 @@ os.register_at_fork(after_in_child=COUNTS.reset)
 def counters() -> dict[str, int]:
     """What happened in this process since it started. It never raises.
 
-    Each DataLoader worker has counts of its own. Those of ``fb.memo`` contain this process's workers too, also those that have ended.
+    Each DataLoader worker has counts of its own. Those of ``fb.memo`` and ``fb.frames`` contain this process's workers too, also those that
+    have ended.
 
     Returns:
         Name of a count to its value: a number of events, or of bytes for names that begin with ``bytes_``.

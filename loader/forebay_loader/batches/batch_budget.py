@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
-from typing import Generic, Iterator, Literal, NamedTuple, Optional, TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, Hashable, Iterator, Literal, NamedTuple, Optional, TypeVar
 
 from forebay_loader.base.argument_types import whole
 
@@ -14,11 +14,12 @@ T = TypeVar("T")
 
 
 class SampleSize(NamedTuple):
-    """Of one sample; what no budget asks for is 0."""
+    """Of one sample; what no budget asks for is 0. ``shape``: samples of a batch have the same."""
 
     tokens: int = 0
     frames: int = 0
     size_bytes: int = 0
+    shape: Hashable = None
 
 
 class BatchLoad(NamedTuple):
@@ -47,7 +48,8 @@ class BatchBudget:
     """``max_…``: of one batch, None for no limit. ``buckets``: the greatest lengths of all buckets but the last, ascending.
 
     ``pad_to``: how tokens and frames are counted. "longest": as many for each sample as the longest in its batch has, because padding takes
-    room too; "edge": as many as the bucket's greatest length; None: as they are. Raises ``TypeError`` and ``ValueError``.
+    room too; "edge": as many as the bucket's greatest length; None: as they are. ``max_waiting``: how many batches wait for more samples,
+    None for one a bucket and shape. Raises ``TypeError`` and ``ValueError``.
     """
 
     max_samples: Optional[int] = None
@@ -57,6 +59,7 @@ class BatchBudget:
     buckets: tuple[int, ...] = ()
     pad_to: Optional[Literal["longest", "edge"]] = "longest"
     oversize: Literal["alone", "raise"] = "alone"
+    max_waiting: Optional[int] = field(default=None, repr=False)  # states of before it have it not
 
     def __post_init__(self) -> None:
         limits = ("max_samples", "max_bytes", "max_frames", "max_tokens")
@@ -65,6 +68,8 @@ class BatchBudget:
                 whole(name, getattr(self, name), "a whole number from 1, or None for no limit", least=1)
         if all(getattr(self, name) is None for name in limits):
             raise ValueError(f"a batch without a limit would be the whole epoch: give one of {', '.join(limits)}")
+        if self.max_waiting is not None:
+            whole("max_waiting", self.max_waiting, "a whole number from 1, or None for no limit", least=1)
         for edge in self.buckets:
             whole("buckets", edge, "lengths from 1", least=1)
         if list(self.buckets) != sorted(set(self.buckets)):
@@ -115,36 +120,41 @@ class BatchBudget:
         return samples * longest
 
 
+_Bucket = tuple[int, Hashable]  # of a length, and a shape
+
+
 class BudgetBuckets(Generic[T]):
     """What waits for a batch. Items are anything: a sample, its key.
 
-    A sample waits in the bucket of its length until no other fits in. One that does not fit itself begins the next batch, and those that
-    wait leave as one. So each bucket keeps the order of arrival, the same samples give the same batches, and one batch a bucket waits.
+    A sample waits in the bucket of its length and shape until no other fits in. One that does not fit itself begins the next batch, and
+    those that wait leave as one. Where more batches wait than may, the one that waits for longest leaves. So each bucket keeps the order
+    of arrival, the same samples give the same batches, and one batch a bucket waits.
     """
 
     def __init__(self, budget: BatchBudget) -> None:
         self._budget = budget
         self._arrived = 0
-        self._waits: dict[int, list[tuple[int, T]]] = {}  # by bucket, each with the number of its arrival
-        self._loads: dict[int, BatchLoad] = {}
+        self._waits: dict[_Bucket, list[tuple[int, T]]] = {}  # each with the number of its arrival
+        self._loads: dict[_Bucket, BatchLoad] = {}
 
     def add(self, item: T, size: SampleSize) -> list[list[T]]:
         """The batches that are whole now: none, one, or two where an item that alone is over the budget follows others of its bucket."""
-        bucket = self._budget.bucket_of(size)
+        bucket = self._budget.bucket_of(size), size.shape
         self._arrived += 1
         made = []
-        if not self._budget.fits(self._loads.get(bucket, BatchLoad()).plus(size), bucket):
+        if not self._budget.fits(self._loads.get(bucket, BatchLoad()).plus(size), bucket[0]):
             made += self._take(bucket)
         self._waits.setdefault(bucket, []).append((self._arrived, item))
         self._loads[bucket] = load = self._loads.get(bucket, BatchLoad()).plus(size)
-        if self._budget.is_full(load, bucket):
+        if self._budget.is_full(load, bucket[0]):
             made += self._take(bucket)
+        elif self._budget.max_waiting is not None and len(self._waits) > self._budget.max_waiting:
+            made += self._take(self._oldest_first()[0])
         return made
 
     def flush(self) -> list[list[T]]:
         """The batches that are left at the end, one of each bucket in which something waits; the longest waiting first."""
-        buckets = sorted(self._waits, key=lambda bucket: self._waits[bucket][0][0])
-        return [batch for bucket in buckets for batch in self._take(bucket)]
+        return [batch for bucket in self._oldest_first() for batch in self._take(bucket)]
 
     @property
     def waiting(self) -> list[T]:
@@ -152,7 +162,10 @@ class BudgetBuckets(Generic[T]):
         waits = [each for bucket in self._waits.values() for each in bucket]
         return [item for _, item in sorted(waits, key=lambda each: each[0])]
 
-    def _take(self, bucket: int) -> list[list[T]]:
+    def _oldest_first(self) -> list[_Bucket]:
+        return sorted(self._waits, key=lambda bucket: self._waits[bucket][0][0])
+
+    def _take(self, bucket: _Bucket) -> list[list[T]]:
         self._loads.pop(bucket, None)
         waited = self._waits.pop(bucket, [])
         return [[item for _, item in waited]] if waited else []

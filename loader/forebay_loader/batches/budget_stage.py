@@ -18,6 +18,8 @@ __all__ = ["BudgetStage", "Collate", "batched", "has_budget"]
 Collate = Callable[[list[Any]], Any]
 _WEBDATASET = PadCollation(())  # no field is padded: webdataset's own collation, of dicts in 0.2.86 too
 
+_MOST_SHAPES = 16  # a data set may have any number
+
 
 def batched(
     *,
@@ -27,6 +29,8 @@ def batched(
     max_tokens: Optional[int] = None,
     buckets: Sequence[int] = (),
     length: Union[Length, Mapping[str, Length], None] = None,
+    shape: Optional[Length] = None,
+    max_waiting: Optional[int] = None,
     pad_to: Optional[Literal["longest", "edge"]] = "longest",
     oversize: Literal["alone", "raise"] = "alone",
     collate: Optional[Collate] = _WEBDATASET,
@@ -48,6 +52,10 @@ def batched(
         length: The field that counts (its number, its first axis, or its length), or a function of the sample. It counts tokens, or frames
             if ``max_tokens`` is not given. ``{"tokens": …, "frames": …, "bytes": …}`` names each. The default for frames is the field
             ``frames``, which ``fb.video`` makes.
+        shape: Samples of a batch have the same shape of this field. The first axis of frames (T x H x W x C) may differ. A function of the
+            sample may return any hashable value instead.
+        max_waiting: The most incomplete batches that wait for samples. Beyond that the stage yields the one that has waited longest. The
+            default is 16 with ``shape``, else one for each bucket.
         pad_to: Tokens and frames are counted as padded to the ``"longest"`` sample of the batch, or to the ``"edge"`` of the bucket. None
             counts no padding.
         oversize: A sample that alone is over the budget: ``"alone"`` makes it a batch, ``"raise"`` raises.
@@ -69,8 +77,10 @@ def batched(
     """
     if collate is not None and not callable(collate):
         raise TypeError(f"collate takes a function of a list of samples, or None; got {collate!r}")
-    budget = BatchBudget(max_samples, max_bytes, max_frames, max_tokens, tuple(buckets), pad_to, oversize)
-    return BudgetStage(budget, SampleSizes(budget, length), collate, partial=partial)
+    if max_waiting is None and shape is not None:
+        max_waiting = _MOST_SHAPES
+    budget = BatchBudget(max_samples, max_bytes, max_frames, max_tokens, tuple(buckets), pad_to, oversize, max_waiting)
+    return BudgetStage(budget, SampleSizes(budget, length, shape), collate, partial=partial)
 
 
 def has_budget(pipeline: Any) -> bool:
@@ -95,7 +105,9 @@ class BudgetStage:
     @property
     def made_of(self) -> str:
         """What must be the same for a state to mean the same batches."""
-        return f"batched {self.budget}{'' if self._partial else ' without partial ones'}"
+        waiting = "" if self.budget.max_waiting is None else f", {self.budget.max_waiting} waiting"
+        shape = "" if self._sizes.shape is None else " by shape"
+        return f"batched {self.budget}{waiting}{shape}{'' if self._partial else ' without partial ones'}"
 
     def __call__(self, samples: Iterable[Any]) -> Iterator[Any]:
         cursor, held = cursor_here(), None

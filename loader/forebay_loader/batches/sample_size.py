@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping as MappingABC
-from typing import Any, Callable, Mapping, Optional, Union
+from typing import Any, Callable, Hashable, Mapping, Optional, Union
 
 from forebay_loader.base.shown_text import shown_shard
 from forebay_loader.batches.batch_budget import BatchBudget, SampleSize
@@ -18,12 +18,15 @@ _NUMBER_BYTES = 8
 
 class SampleSizes:
     """``sizes(sample)``: what ``budget`` asks for. ``length``: how tokens are counted, or frames where the budget is of frames alone; or
-    of ``tokens``, ``frames`` and ``bytes`` each.
+    of ``tokens``, ``frames`` and ``bytes`` each. ``shape``: of which field batches have one shape.
 
     Raises ``TypeError`` and ``ValueError`` for arguments, ``ValueError`` for a sample that cannot be counted, which it names.
     """
 
-    def __init__(self, budget: BatchBudget, length: Union[Length, Mapping[str, Length], None]) -> None:
+    def __init__(self, budget: BatchBudget, length: Union[Length, Mapping[str, Length], None], shape: Optional[Length] = None) -> None:
+        if shape is not None and not callable(shape) and not isinstance(shape, (str, int)):
+            raise TypeError(f"shape takes the name of a field or a function of a sample; got {shape!r}")
+        self.shape = shape
         given = _by_measure(length, "frames" if budget.by_frames else "tokens")
         self._tokens = given.get("tokens") if budget.max_tokens is not None or (budget.buckets and not budget.by_frames) else None
         self._frames = given.get("frames", "frames") if budget.max_frames is not None else None
@@ -33,7 +36,10 @@ class SampleSizes:
 
     def __call__(self, sample: Any) -> SampleSize:
         return SampleSize(
-            _measured(sample, "tokens", self._tokens), _measured(sample, "frames", self._frames), _measured(sample, "bytes", self._bytes)
+            _measured(sample, "tokens", self._tokens),
+            _measured(sample, "frames", self._frames),
+            _measured(sample, "bytes", self._bytes),
+            None if self.shape is None else _shape(sample, self.shape),
         )
 
 
@@ -92,6 +98,17 @@ def _measured(sample: Any, measure: str, how: Optional[Length]) -> int:
     if found < 0:
         raise ValueError(f"{named_sample(sample)}: length= says {found} {measure}; a number from 0 is needed")
     return found
+
+
+def _shape(sample: Any, how: Length) -> Hashable:
+    """What a function says; of a field of four axes or more, as frames are, the shape without the first; else the whole shape."""
+    try:
+        found = how(sample) if callable(how) else tuple(sample[how].shape)
+        hash(found)
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        cause = f"it has no field {how!r}" if isinstance(error, (KeyError, IndexError)) and not callable(how) else str(error)
+        raise ValueError(f"{named_sample(sample)}: its shape cannot be told: {cause}. shape= names an array, or is a function") from error
+    return found if callable(how) or len(found) < 4 else found[1:]
 
 
 def _number(value: Any) -> int:

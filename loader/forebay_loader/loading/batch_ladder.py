@@ -270,8 +270,8 @@ class BatchJoin:
                 f"batch_ladder puts batches together, and these {len(parts)} do not fit: {str(error).rstrip('.')}. {_ALIKE}"
             ) from error
 
-    def _fills(self, parts: Sequence[Any]) -> dict[Field, Any]:
-        """Of the columns that are padded in all ``parts``."""
+    def _fills(self, parts: Sequence[Any]) -> dict[Field, tuple[Any, int]]:
+        """Of the columns that are padded in all ``parts``: with what, along how many axes."""
         if self._padding is None:
             return {}
         fills = [self._padding.fills(part) for part in parts]
@@ -300,7 +300,7 @@ class BatchJoin:
         )
 
 
-def _joined(parts: Sequence[Any], layout: Any, fills: Mapping[Field, Any]) -> Any:
+def _joined(parts: Sequence[Any], layout: Any, fills: Mapping[Field, tuple[Any, int]]) -> Any:
     """``fills``: of the columns at this level that are padded on."""
     first = parts[0]
     if isinstance(layout, dict):
@@ -315,16 +315,21 @@ def _joined(parts: Sequence[Any], layout: Any, fills: Mapping[Field, Any]) -> An
     return importlib.import_module("numpy").concatenate(parts)
 
 
-def _column(parts: Sequence[Any], layout: Any, name: Field, fills: Mapping[Field, Any]) -> Any:
-    if name in fills and len({part.shape[1] for part in parts}) > 1:
-        return _padded_on(parts, fills[name])
+def _column(parts: Sequence[Any], layout: Any, name: Field, fills: Mapping[Field, tuple[Any, int]]) -> Any:
+    if name in fills and len({tuple(part.shape[1:]) for part in parts}) > 1:
+        return _padded_on(parts, *fills[name])
     return _joined(parts, layout, {})
 
 
-def _padded_on(parts: Sequence[Any], fill: Any) -> Any:
-    """Tensors, or arrays, one behind the other, each padded to the widest."""
+def _padded_on(parts: Sequence[Any], fill: Any, axes: int) -> Any:
+    """Tensors, or arrays, one behind the other, each padded to the longest along ``axes`` axes behind the first. Raises ``ValueError``
+    where they differ in others."""
     first = parts[0]
-    shape = (sum(part.shape[0] for part in parts), max(part.shape[1] for part in parts), *first.shape[2:])
+    rests = {tuple(part.shape[1 + axes :]) for part in parts}
+    if len(rests) > 1:
+        raise ValueError(f"what fb.padded pads differs in other axes: {sorted(rests)}")
+    longest = (max(part.shape[axis] for part in parts) for axis in range(1, 1 + axes))
+    shape = (sum(part.shape[0] for part in parts), *longest, *rests.pop())
     if hasattr(first, "new_full"):
         made = importlib.import_module("torch").full(
             shape, fill, dtype=common_dtype(parts), device=first.device, pin_memory=first.is_pinned()
@@ -334,7 +339,7 @@ def _padded_on(parts: Sequence[Any], fill: Any) -> Any:
         made = numpy.full(shape, fill, dtype=numpy.result_type(*parts))
     row = 0
     for part in parts:
-        made[row : row + part.shape[0], : part.shape[1]] = part
+        made[(slice(row, row + part.shape[0]), *map(slice, part.shape[1 : 1 + axes]))] = part
         row += part.shape[0]
     return made
 

@@ -6,14 +6,16 @@ import os
 import threading
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
-from typing import Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 from forebay_loader.base.counters import COUNTS
+from forebay_loader.base.kept_folders import note_folder
 from forebay_loader.base.notices import warn_node
 from forebay_loader.memos.entry import EntryDamaged, MemoStore, packed
 from forebay_loader.memos.kept_value import KeptValue
 from forebay_loader.memos.memo_writer import MemoWriter
 from forebay_loader.memos.stores.choice import opened_store
+from forebay_loader.memos.stores.held import held_bytes
 
 __all__ = ["MemoPlace", "OpenedMemo"]
 
@@ -28,6 +30,13 @@ class MemoPlace:
     store: str
     folder: str
     size_bytes: int
+
+    def __post_init__(self) -> None:
+        note_folder("memo", self.folder, self.size_bytes, held_bytes)
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
 
     def opened(self) -> "OpenedMemo":
         """The one of this process. Raises ``MemoError`` where the folder is of something else."""

@@ -14,7 +14,7 @@ from forebay_loader.base.notices import notice_once
 from forebay_loader.memos.errors import MemoRefused
 from forebay_loader.memos.stores.choice import check_store
 
-__all__ = ["MemoAsked", "folded", "memo"]
+__all__ = ["MemoAsked", "bytes_of", "folded", "memo"]
 
 _UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30, "TI": 1 << 40}
 _LEAST = 1 << 20
@@ -80,7 +80,7 @@ def memo(
     are_names = isinstance(key, (list, tuple)) and bool(key) and all(isinstance(one, str) for one in key)
     if not (key is None or isinstance(key, str) or callable(key) or are_names):
         raise TypeError(f"key takes the name of a member, several, or a function of a sample; got {key!r}")
-    return MemoAsked(store, None if folder is None else os.path.abspath(os.fspath(folder)), _bytes_of(size), key, version, random == "keep")
+    return MemoAsked(store, None if folder is None else os.path.abspath(os.fspath(folder)), bytes_of(size), key, version, random == "keep")
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,8 @@ def folded(stages: Sequence[Any], handler: Any = None) -> List[Any]:
     return found
 
 
-def _bytes_of(size: Any) -> int:
+def bytes_of(size: Any) -> int:
+    """What ``size=`` says. Raises ``TypeError``, ``ValueError``."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", size.upper()) if isinstance(size, str) else None
     if found is not None and found[2] in _UNITS:
         size = int(float(found[1]) * _UNITS[found[2]])

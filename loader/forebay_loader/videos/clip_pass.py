@@ -67,4 +67,5 @@ class ClipArguments:
     time_limit_s: Optional[float]
     metadata: Any  # a ClipMetadata, whose module needs numpy; or None
     source: str = ""  # the field that names the clip, in place of members
+    frames: Any = None  # what ``fb.frames`` gives, of a room above; or None
     as_torchvision: bool = False  # sound as its read_video gives it: all of the clip's, whatever the frames; none where it cannot be read

@@ -116,9 +116,14 @@ def decoded_member(key: str, data: Any, asked: ClipArguments, of: ClipPass, samp
 def _decoded(opened: Opened, asked: ClipArguments, epoch: int, seed: int, known_as: str) -> DecodedClip:
     with profiled("forebay.video"), opened(asked.size) as source:
         source.limit_together()
-        info = _scanned(source, opened, asked, known_as)
+        kept = None if asked.frames is None else asked.frames.find(source.clip, asked.size)
+        info = _scanned((kept and kept.info) or source.open(), source, opened, asked, known_as)
         chosen = _chosen(info, asked.sampling, epoch, seed, source)
-        frames = source.frames(chosen.frames)
+        frames = None if kept is None else kept.frames(chosen.frames)
+        if frames is None:
+            frames = source.frames(chosen.frames)
+            if kept is not None:
+                kept.decoded()
         audio, rate_hz = numpy.zeros((0, 0), numpy.float32), 0
         if asked.audio:
             audio, rate_hz = _all_sound(source) if asked.as_torchvision else source.audio(*_span(info, chosen))
@@ -139,9 +144,9 @@ def _all_sound(source: VideoSource) -> Tuple[Any, int]:
         return numpy.zeros((0, 0), numpy.float32), 0
 
 
-def _scanned(source: VideoSource, opened: Opened, asked: ClipArguments, known_as: str) -> ClipInfo:
-    """What the clip is, with what a scan knows of it, or finds out now."""
-    info, clip_bytes = source.open(), source.clip_bytes() if asked.metadata is not None and known_as else 0
+def _scanned(info: ClipInfo, source: VideoSource, opened: Opened, asked: ClipArguments, known_as: str) -> ClipInfo:
+    """``info`` with what a scan knows of the clip, or finds out now."""
+    clip_bytes = source.clip_bytes() if asked.metadata is not None and known_as else 0
     if not clip_bytes:
         return info
     found: ClipInfo = asked.metadata.completed(info, known_as, clip_bytes, partial(opened, LOOK))

@@ -71,6 +71,8 @@ class ClipStage(EpochStage, EpochDecoder):
         asked, sampling = self.asked, self.asked.sampling
         spelled = repr(sampling) if callable(getattr(sampling, "at", None)) else of(sampling)
         told = [spelled, of(asked.size), of(asked.audio), sorted(asked.members), asked.as_torchvision, asked.seed if self.draws else None]
+        if asked.frames is not None and asked.frames.quality is not None:
+            told.append(f"JPEG {asked.frames.quality}")
         versions = [f"forebay {VERSION}", f"av {av.__version__}"]
         told += [asked.source] if asked.source else []
         return [*told, None if asked.metadata is None else file_stamp(asked.metadata.path), *versions]
@@ -173,6 +175,8 @@ class ClipStage(EpochStage, EpochDecoder):
         A pipeline that is not ours does not say how its shards are shared out, and its workers may come to one clip: there each draws for
         itself. Raises ``ValueError`` for a table of epochs where nothing says which one it is.
         """
+        if self.asked.frames is not None:
+            self.asked.frames.ready()  # a folder that cannot be used is no fault of a sample's, of which a handler is asked
         if began is None:
             place = self._world.resolved().place()
             return ClipPass(self._epochs.begin(), place=place, counted=told_epoch(self._epochs.told) is None)

@@ -39,6 +39,7 @@ def video(
     threads: int = 1,
     time_limit_s: Optional[float] = 60.0,
     metadata: Union[str, "os.PathLike[str]", None] = None,
+    frames: Any = None,
     handler: Optional[Handler] = None,
     replace_corrupt: bool = False,
 ) -> ClipStage:
@@ -75,6 +76,7 @@ def video(
         time_limit_s: Seconds for one clip, above 0. None for no limit.
         metadata: The table that ``forebay index --video`` wrote, for samplers by motion or sound. A clip that is missing in it is analysed
             when it is first used and then added, so the table may be absent. A decoder needs ``fb.WebDataset`` to use it.
+        frames: What ``fb.frames(…)`` returns: all frames of a clip are kept on the disk after its first use, and later ones are read there.
         handler: Gets each exception of the stage. If it returns True, the sample is left out. None raises the exception.
         replace_corrupt: True repeats the previous sample if a clip cannot be decoded, so that batches keep their size. ``__corrupt__`` is
             then the key of the broken sample, and "" in other samples.
@@ -105,10 +107,21 @@ def video(
     _check_limit(time_limit_s)
     if handler is not None and not callable(handler):
         raise TypeError(f"handler takes a function of an exception, such as wds.warn_and_continue; got {handler!r}")
+    if frames is not None and not hasattr(frames, "find"):
+        raise TypeError(f"frames takes what fb.frames(…) returns; got {frames!r}")
     if source is not None and (not isinstance(source, str) or not source):
         raise TypeError(f"source takes the name of a field of a sample, such as 'url'; got {source!r}")
     asked = ClipArguments(
-        _sampler(sampling), check_size(size), audio, _suffixes(members), seed, threads, time_limit_s, _metadata(metadata), source or ""
+        _sampler(sampling),
+        check_size(size),
+        audio,
+        _suffixes(members),
+        seed,
+        threads,
+        time_limit_s,
+        _metadata(metadata),
+        source or "",
+        frames,
     )
     return ClipStage(asked, epoch, handler, replace_corrupt)
 

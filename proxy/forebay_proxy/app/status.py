@@ -23,6 +23,7 @@ from forebay_proxy.core.shard import shown_set
 from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
 from forebay_proxy.server.http.plan_route import MOST_ROWS
 from forebay_proxy.telemetry.counters import Counters, PlanAdherence
+from forebay_proxy.telemetry.derived_board import DerivedBoard
 from forebay_proxy.telemetry.history import History, Totals
 from forebay_proxy.telemetry.levels import Lately, levels_of
 from forebay_proxy.telemetry.meter_board import MeterBoard
@@ -52,6 +53,7 @@ class TelemetryParts:
     troubles: Troubles
     meters: MeterBoard
     lately: Lately
+    derived: DerivedBoard
 
     @classmethod
     def build(cls, events: Events, clock: Callable[[], float], segment_bytes: int) -> TelemetryParts:
@@ -60,9 +62,9 @@ class TelemetryParts:
         troubles = Troubles(clock, segment_bytes, lambda: counters.bypassed)
         parts = cls(
             counters, PlanAdherence(), Metrics(version=VERSION), OriginBoard(clock), RecentErrors(clock, time.time), troubles,
-            MeterBoard(events, clock), Lately(clock),
+            MeterBoard(events, clock), Lately(clock), DerivedBoard(clock),
         )  # fmt: skip
-        for part in (parts.counters, parts.adherence, parts.metrics, parts.board, parts.recent_errors, parts.lately):
+        for part in (parts.counters, parts.adherence, parts.metrics, parts.board, parts.recent_errors, parts.lately, parts.derived):
             events.listen(part.listen, part.kinds)
         return parts
 
@@ -287,6 +289,7 @@ class StatusReport:
             unread_bytes=cache.room.read_ahead.unread_bytes,
             lead_bytes={job: lead.bytes for job, lead in leads.items()},
             lead_s={job: lead.seconds for job, lead in leads.items()},
+            derived=self._telemetry.derived.levels(),
         )
 
     def verdict(self) -> Verdict:
@@ -351,6 +354,7 @@ class StatusReport:
             "progress": self._plans.progress(),
             "sets": self._parts.sets.status_rows(),
             "meters": meters,
+            "derived": self._telemetry.derived.rows(),
             "leads": {job: {"bytes": least, "seconds": usage.lead_s[job]} for job, least in usage.lead_bytes.items()},
             "settings": self._settings,
             "chosen": list(info.chosen) if info else [],

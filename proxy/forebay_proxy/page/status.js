@@ -159,6 +159,15 @@ function showProgress(status) {
   }, "");
 }
 
+function showDerived(caches, total) {
+  rows("derived", caches, total, (cache) => {
+    const job = named(cache.job), kind = element("small", [cache.kind, ...cache.folders.map((each) => each.folder), cache.off ? `given up ${count(cache.off)} x` : ""].filter(Boolean).join(", "));
+    job.append(" ", kind);
+    const numbers = ["hits", "made", "kept", "dropped", "damaged"].map((name) => element("td", count(cache[name]), ["dropped", "damaged"].includes(name) ? "right roomy" : "right"));
+    return [job, element("td", cache.folders.length ? `${bytes(cache.bytes)} of ${bytes(cache.limit_bytes)}` : "-"), progress(cache.bytes, cache.limit_bytes, "roomy"), ...numbers];
+  }, "");
+}
+
 function answers(codes) {
   return Object.entries(codes).map(([code, times]) => `${count(times)} x ${code === "0" ? "no answer" : code}`).join(", ");
 }
@@ -242,6 +251,7 @@ function show(status) {
   showRanks(...all("meters"));
   showProgress(status);
   showSets(...all("sets"));
+  showDerived(...all("derived"));
   showOrigins(...all("origins"));
   showReaders(...all("readers"));
   rows("errors", status.recent_errors ?? [], 0, (error) => [

@@ -1,6 +1,6 @@
 """Plain counters for people: what ``/v1/status`` and the summary of ``forebay run`` show. Pure; a listener of events.
 
-Beside the metrics, since those do not have these numbers: they know 16 jobs and 19 origins at a time, forget the counts of one that makes
+Beside the metrics, since those do not have these numbers: they know 16 jobs and 16 origins at a time, forget the counts of one that makes
 room, and have no requests, bytes and errors by job.
 """
 

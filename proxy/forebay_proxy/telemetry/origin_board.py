@@ -1,6 +1,6 @@
 """How each origin does: its answers, the rate of its bytes, and its last error, in words. Pure; a listener of events.
 
-Beside the metrics, since those know 19 origins at a time, no words, and nothing of the last minute.
+Beside the metrics, since those know 16 origins at a time, no words, and nothing of the last minute.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ class Usage:
     unread_bytes: int = 0  # read ahead of need, here or on their way, and not read yet
     lead_bytes: Mapping[str, int] = field(default_factory=dict)  # job -> bytes stored ahead of its worst-served reader
     lead_s: Mapping[str, float] = field(default_factory=dict)  # job -> the same in seconds of reading
+    derived: Mapping[tuple[str, str], tuple[int, int]] = field(default_factory=dict)  # kind, job -> bytes of its folders, and their limit
 
     @property
     def held_bytes(self) -> int:

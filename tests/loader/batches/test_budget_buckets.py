@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from forebay_loader.batches.batch_budget import BatchBudget, BudgetBuckets, Samp
 Named = tuple[int, SampleSize]
 
 lengths = st.integers(0, 40)
-samples = st.lists(st.builds(SampleSize, lengths, lengths, lengths), max_size=60)
+samples = st.lists(st.builds(SampleSize, lengths, lengths, lengths, st.sampled_from([None, (2, 3), (3, 2)])), max_size=60)
 limit = st.none() | st.integers(1, 120)
 edges = st.sets(st.integers(1, 40), max_size=4).map(lambda found: tuple(sorted(found)))
 
@@ -25,7 +26,8 @@ def budgets(draw: st.DrawFn) -> BatchBudget:
     limits = [draw(limit) for _ in range(4)]
     if all(one is None for one in limits):
         limits[0] = draw(st.integers(1, 10))
-    return BatchBudget(*limits, buckets=found, pad_to=draw(st.sampled_from(["longest", "edge", None] if found else ["longest", None])))
+    pad_to: Any = draw(st.sampled_from(["longest", "edge", None] if found else ["longest", None]))
+    return BatchBudget(*limits, buckets=found, pad_to=pad_to, max_waiting=draw(st.none() | st.integers(1, 5)))
 
 
 def all_batches(budget: BatchBudget, sizes: list[SampleSize]) -> list[list[Named]]:
@@ -55,12 +57,12 @@ def over(budget: BatchBudget, batch: list[Named]) -> list[str]:
 
 @given(budgets(), samples)
 def test_nothing_is_lost_twice_or_over(budget: BatchBudget, sizes: list[SampleSize]) -> None:
-    """Each sample is in one batch, of its own bucket, behind those that came before it; what is over the budget is one sample alone."""
+    """Each sample is in one batch, of its bucket and shape, behind those that came before; what is over the budget is one sample alone."""
     made = all_batches(budget, sizes)
     assert sorted(number for batch in made for number, _ in batch) == list(range(len(sizes)))
-    in_order: dict[int, list[int]] = {}
+    in_order: dict[Any, list[int]] = {}
     for batch in made:
-        (bucket,) = {budget.bucket_of(size) for _, size in batch}
+        (bucket,) = {(budget.bucket_of(size), size.shape) for _, size in batch}
         in_order.setdefault(bucket, []).extend(number for number, _ in batch)
         assert len(batch) == 1 or not over(budget, batch)
     assert all(numbers == sorted(numbers) for numbers in in_order.values())
@@ -68,10 +70,11 @@ def test_nothing_is_lost_twice_or_over(budget: BatchBudget, sizes: list[SampleSi
 
 @given(budgets(), samples)
 def test_a_batch_is_as_large_as_it_can_be(budget: BatchBudget, sizes: list[SampleSize]) -> None:
-    """The first sample of a bucket's next batch did not fit into the batch before, or nothing at all did."""
-    in_bucket: dict[int, list[list[Named]]] = {}
+    """The first sample of a bucket's next batch did not fit into the batch before, or nothing at all did; unless few may wait."""
+    budget = replace(budget, max_waiting=None)
+    in_bucket: dict[Any, list[list[Named]]] = {}
     for batch in all_batches(budget, sizes):
-        in_bucket.setdefault(budget.bucket_of(batch[0][1]), []).append(batch)
+        in_bucket.setdefault((budget.bucket_of(batch[0][1]), batch[0][1].shape), []).append(batch)
     limits = {"samples": budget.max_samples, "bytes": budget.max_bytes, "frames": budget.max_frames, "tokens": budget.max_tokens}
     for batches in in_bucket.values():
         for batch, after in itertools.pairwise(batches):
@@ -90,6 +93,17 @@ def test_what_waits_can_be_read_again(budget: BatchBudget, sizes: list[SampleSiz
     assert again == []
     made += [batch for each in list(enumerate(sizes))[cut:] for batch in after.add(each, each[1])]
     assert made + after.flush() == whole
+
+
+@given(st.lists(st.integers(0, 30), max_size=60), st.integers(1, 4))
+def test_few_batches_wait(shapes: list[int], most: int) -> None:
+    """However many shapes there are; the one that leaves has waited for longest."""
+    buckets: BudgetBuckets[int] = BudgetBuckets(BatchBudget(max_samples=3, max_waiting=most))
+    for number, shape in enumerate(shapes):
+        before = buckets.waiting
+        made = buckets.add(number, SampleSize(shape=shape))
+        assert len({shapes[one] for one in buckets.waiting}) <= most
+        assert all(len(batch) == 3 or batch[0] == before[0] for batch in made)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +128,7 @@ def test_by_example(how: dict[str, Any], batches: list[list[int]]) -> None:
     [
         ({}, "give one of max_samples, max_bytes, max_frames, max_tokens"),
         ({"max_samples": 0}, "max_samples takes a whole number from 1"),
+        ({"max_samples": 1, "max_waiting": 0}, "max_waiting takes a whole number from 1"),
         ({"max_tokens": 9, "buckets": (4, 4)}, "ascend, each once"),
         ({"max_tokens": 9, "pad_to": "edge"}, "there are no buckets"),
         ({"max_tokens": 9, "pad_to": "most"}, "'longest', 'edge' or None"),

@@ -67,3 +67,34 @@ def test_a_data_set_of_another_budget_does_not_resume() -> None:
     resume = pytest.importorskip("forebay_loader.dataset.resume")
     assert resume._sized(stage()) != resume._sized(stage(buckets=(4, 9)))
     assert resume._sized(stage()) == resume._sized(stage())
+
+
+def test_batches_of_one_picture_size() -> None:
+    """Clips by H x W x C, padded along T alone; pictures by their whole shape, or by what a function says."""
+    numpy = pytest.importorskip("numpy")
+    sizes = [(2, 4, 6, 3), (3, 6, 4, 3), (1, 4, 6, 3), (2, 6, 4, 3), (4, 4, 6, 3)]
+    clips = [{"__key__": f"k{n}", "frames": numpy.full(size, n, "u1")} for n, size in enumerate(sizes)]
+    batches = [*pipeline(clips, fb.batched(max_frames=9, shape="frames", collate=fb.padded("frames")))]
+    assert [batch["frames"].shape for batch in batches] == [(2, 2, 4, 6, 3), (2, 3, 6, 4, 3), (1, 4, 4, 6, 3)]
+    assert [batch["__key__"] for batch in batches] == [["k0", "k2"], ["k1", "k3"], ["k4"]]
+    by_shape = fb.batched(max_samples=9, shape=lambda sample: sample["frames"].shape[1], collate=None)
+    assert keys(pipeline(clips, by_shape)) == [["k0", "k2", "k4"], ["k1", "k3"]]
+    pictures = [{**one, "png": one["frames"][0]} for one in clips]
+    assert keys(pipeline(pictures, fb.batched(max_samples=9, shape="png", collate=None))) == [["k0", "k2", "k4"], ["k1", "k3"]]
+    assert keys(pipeline(clips, fb.batched(max_samples=9, shape="frames", max_waiting=1, collate=None))) == [[f"k{n}"] for n in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "text"),
+    [
+        ("png", "k0 of shard https://host/0.tar: its shape cannot be told: it has no field 'png'"),
+        ("ids", "shape="),
+        (lambda _: [], "shape="),
+    ],
+)
+def test_a_shape_that_cannot_be_told(shape: Any, text: str) -> None:
+    """The sample is named, and what to give instead."""
+    with pytest.raises(ValueError, match=text):
+        list(pipeline(samples(), stage(shape=shape)))
+    with pytest.raises(TypeError, match="shape takes"):
+        fb.batched(max_samples=1, shape=1.5)  # type: ignore[arg-type]

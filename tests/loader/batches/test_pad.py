@@ -6,8 +6,11 @@ import itertools
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import forebay_loader as fb
+from forebay_loader.loading.batch_ladder import _joined
 
 pytest.importorskip("webdataset")
 numpy = pytest.importorskip("numpy")
@@ -40,6 +43,46 @@ def test_edges_make_few_shapes(longest: int, length: int) -> None:
     assert fb.padded("x", edges=(8, 4))(rows)["x"].shape == (2, length)
 
 
+@given(
+    st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=1, max_size=4),
+    st.integers(1, 3),
+    st.sampled_from([(), (3,), (2, 4)]),
+    st.booleans(),
+)
+def test_several_axes(shapes: list[tuple[int, int, int]], axes: int, edges: tuple[int, ...], tensors: bool) -> None:
+    """Each sample lies at the front of its row, whole; all else is the value; the masks together tell which is which; a ladder's join of
+    two batches is the batch of all samples."""
+    shapes = [(*shape[:axes], *shapes[0][axes:]) for shape in shapes]
+    make = torch.tensor if tensors else numpy.array
+    rows = [
+        {"x": make(numpy.full((*shape, 2), 1 + at).tolist(), dtype=torch.int32 if tensors else "i4").reshape(*shape, 2)}
+        for at, shape in enumerate(shapes)
+    ]
+    pad = fb.padded("x", value=-1, axes=axes, edges={0: edges, axes - 1: edges})
+    batch = pad(rows)
+    masks = [batch[f"x_mask{axis or ''}"] for axis in range(axes)]
+    real = numpy.ones(tuple(batch["x"].shape), bool)
+    for axis, mask in enumerate(masks):
+        real &= numpy.asarray(mask).reshape(len(rows), *(-1 if at == axis else 1 for at in range(4)))
+    found = numpy.asarray(batch["x"])
+    assert (found[~real] == -1).all()
+    for at, (shape, row) in enumerate(zip(shapes, rows, strict=True)):
+        assert found[at][real[at]].tolist() == numpy.asarray(row["x"]).reshape(-1).tolist()
+        assert [int(mask[at].sum()) for mask in masks] == [*shape[:axes]]
+        longest = max(shape[0] for shape in shapes)
+        assert len(found[at]) == next((edge for edge in edges if edge >= longest), longest)
+    joined = _joined([pad(rows), pad(rows[:1])], dict.fromkeys(batch, None), pad.fills(batch))
+    whole = pad(rows + rows[:1])
+    assert {name: column.tolist() for name, column in joined.items()} == {name: column.tolist() for name, column in whole.items()}
+
+
+def test_tuples_of_several_axes() -> None:
+    """The masks of a field stand together, in the order of its axes."""
+    batch = fb.padded(1, 0, axes=2)([(numpy.ones((1, 2)), numpy.ones((3, 1))), (numpy.ones((2, 1)), numpy.ones((1, 4)))])
+    assert [column.shape for column in batch] == [(2, 2, 2), (2, 3, 4), (2, 3), (2, 4), (2, 2), (2, 2)]
+    assert {name: axes for name, (_, axes) in fb.padded(1, 0, axes=2).fills(batch).items()} == {0: 2, 1: 2, 2: 1, 3: 1, 4: 1, 5: 1}
+
+
 @pytest.mark.parametrize(
     ("rows", "text"),
     [
@@ -55,7 +98,9 @@ def test_what_does_not_go_together(rows: list[dict[str, Any]], text: str) -> Non
         fb.padded("x")(rows)
 
 
-@pytest.mark.parametrize(("fields", "how"), [((), {}), ((1.5,), {}), (("x",), {"edges": (0,)})])
+@pytest.mark.parametrize(
+    ("fields", "how"), [((), {}), ((1.5,), {}), (("x",), {"edges": (0,)}), (("x",), {"axes": 0}), (("x",), {"edges": {1: (2,)}})]
+)
 def test_mistaken_arguments(fields: Any, how: dict[str, Any]) -> None:
     """Refused where they are written."""
     with pytest.raises((TypeError, ValueError)):

@@ -61,6 +61,7 @@ PIPELINES: dict[str, Callable[[Any], Any]] = {
     "two passes": lambda data: data.shuffle(4).map(key).repeat(2),
     "stock stages that draw": lambda data: data.compose(wds.shuffle(6)).rsample(0.7).map(key),
     "batches within a budget": lambda data: data.shuffle(5).compose(fb.batched(max_samples=3, buckets=(2, 4), length=length, collate=keys)),
+    "batches of one shape": lambda data: data.shuffle(5).compose(fb.batched(max_samples=3, shape=length, max_waiting=2, collate=keys)),
     "a slice": lambda data: data.compose(wds.detshuffle(6)).slice(2, 15, 2).map(key),
 }
 

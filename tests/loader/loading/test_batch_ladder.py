@@ -385,6 +385,14 @@ def test_only_what_fb_padded_made_is_padded_on() -> None:
         BatchJoin(SIZE, padded(0))(parts)
 
 
+def test_other_axes_are_not_padded_on() -> None:
+    """Not even where one of them has 1, which numpy would repeat."""
+    pad = padded("x")
+    parts = [pad([{"x": numpy.ones((length, rest))}] * 4) for length, rest in ((2, 3), (4, 1))]
+    with pytest.raises(ValueError, match=r"differs in other axes: \[\(1,\), \(3,\)\]"):
+        BatchJoin(SIZE, pad)(parts)
+
+
 @pytest.mark.parametrize("longest", [2, 3])
 def test_parts_of_different_types(longest: int) -> None:
     """Nothing behind the point is lost, padded on or not."""

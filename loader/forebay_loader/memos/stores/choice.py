@@ -29,22 +29,23 @@ def default_folder(kind: str) -> str:
     return os.path.join(base, "forebay-memo", kind)
 
 
-def take_folder(path: str, made: Dict[str, Any]) -> Dict[str, Any]:
+def take_folder(path: str, made: Dict[str, Any], of: str = "fb.memo") -> Dict[str, Any]:
     """Make the folder, or look whether it is one of ours; what its mark says, which is ``made`` in a new one.
 
-    ``made`` has the ``store``. Raises ``MemoError`` for a folder of somebody else's, of another store or format; ``OSError``.
+    ``made`` has the ``store``; ``of``: who asks. Raises ``MemoError`` for a folder of somebody else's, of another store or format;
+    ``OSError``.
     """
     os.makedirs(path, mode=0o700, exist_ok=True)
     state = os.stat(path)
     if state.st_uid != os.geteuid() or stat.S_IMODE(state.st_mode) & 0o022:
-        raise MemoError(f"the folder {path} belongs to another user, or others may write to it: give fb.memo(…, folder=…)")
-    _check_above(path)
+        raise MemoError(f"the folder {path} belongs to another user, or others may write to it: give {of}(…, folder=…)")
+    _check_above(path, of)
     if stat.S_IMODE(state.st_mode) != 0o700:
         os.chmod(path, 0o700)
     mark = os.path.join(path, _MARK)
     if not os.path.exists(mark):
         if any(not name.startswith(f".{_MARK}") for name in os.listdir(path)) and not os.path.exists(mark):
-            raise MemoError(f"the folder {path} holds other files: give fb.memo(…, folder=…) an empty one, or one that is not there yet")
+            raise MemoError(f"the folder {path} holds other files: give {of}(…, folder=…) an empty one, or one that is not there yet")
         _write(mark, {"format": FORMAT, **made})
     try:
         with open(mark, encoding="utf-8") as file:
@@ -55,12 +56,12 @@ def take_folder(path: str, made: Dict[str, Any]) -> Dict[str, Any]:
     if told != (FORMAT, made["store"]):
         raise MemoError(
             f"the folder {path} is that of a store {told[1]!r} of format {told[0]!r}, and not of {made['store']!r}, {FORMAT}: "
-            "give fb.memo(…, folder=…) another one, or remove it"
+            f"give {of}(…, folder=…) another one, or remove it"
         )
     return dict(found)
 
 
-def _check_above(path: str) -> None:
+def _check_above(path: str, of: str) -> None:
     """Whoever may write to a folder above may put another one in this one's place. Raises ``MemoError``."""
     while path != os.path.dirname(path):
         path = os.path.dirname(path)
@@ -68,7 +69,7 @@ def _check_above(path: str) -> None:
         if state.st_uid not in (0, os.geteuid()) or (state.st_mode & 0o022 and not state.st_mode & stat.S_ISVTX):
             raise MemoError(
                 f"{path} (uid {state.st_uid}, mode {stat.S_IMODE(state.st_mode):o}) belongs to another user, or others may write to it, "
-                "and could put another folder in the memo's place: give fb.memo(…, folder=…) one below folders that are yours or root's "
+                f"and could put another folder in its place: give {of}(…, folder=…) one below folders that are yours or root's "
                 "and that nobody else may write to, or that have the sticky bit (chmod +t)"
             )
 

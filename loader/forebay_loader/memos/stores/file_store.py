@@ -22,12 +22,12 @@ import numpy
 from forebay_loader.memos.entry import EntryDamaged, checksum_of, key_in, shapes_in, unpacked
 from forebay_loader.memos.errors import StoreFull
 from forebay_loader.memos.kept_value import KeptValue
+from forebay_loader.memos.stores.held import HELD
 
 __all__ = ["FileStore"]
 
 _PARTIAL = ".partial"
 _REST_S = 3600.0  # no write takes so long
-_HELD = "held-bytes"
 _PAGE = 4096
 CHECKSUM, TEXT = "checksum", "text"  # members of a file beside the arrays, which are called 0, 1 …
 _PLAIN = "biufc"  # kinds of numpy's that HDF5 knows; times and texts lie there as bytes
@@ -86,7 +86,7 @@ class FileStore:
         where it is missing, and once by each process that finds the store full (what was killed, dropped or removed is counted still).
         Raises ``StoreFull``.
         """
-        with open(os.path.join(self._folder, _HELD), "a+b") as file:
+        with open(os.path.join(self._folder, HELD), "a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             told = file.read()

@@ -42,7 +42,7 @@ class LmdbStore:
     """In ``folder``, of at most ``size_bytes`` on the disk in ``parts`` files. No fork inherits it open: a process cannot open an LMDB
     twice, and takes what it inherited for its own."""
 
-    def __init__(self, folder: str, size_bytes: int, parts: int) -> None:
+    def __init__(self, folder: str, size_bytes: int, parts: int, of: str = "fb.memo") -> None:
         self._most = max(1 << 20, size_bytes // parts // mmap.PAGESIZE * mmap.PAGESIZE)
         self.moving = threading.Lock()  # the map moves when it grows: no transaction of this process may be open then
         self.writing = threading.Lock()
@@ -51,9 +51,10 @@ class LmdbStore:
         _ALL.add(self)
         kind = _file_system(folder)
         if kind in _REMOTE:
+            other = ", or store='npz'" if of == "fb.memo" else ""
             raise MemoError(
                 f"the folder {folder} lies on {kind}, and LMDB maps its file, which only a local disk bears: "
-                "give fb.memo(…, folder=…) one on a local disk, or store='npz'"
+                f"give {of}(…, folder=…) one on a local disk{other}"
             )
         with _mapped():
             self._ready()
@@ -122,7 +123,7 @@ class LmdbStore:
                     if now < self._most:
                         self._resize(part, min(2 * now, self._most))
                     elif turned:
-                        raise StoreFull(f"the memo's LMDB has grown to its limit of {self._most} bytes") from None
+                        raise StoreFull(f"the LMDB has grown to its limit of {self._most} bytes") from None
                     else:
                         turned = _turn(part)
 

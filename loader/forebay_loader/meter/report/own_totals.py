@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from typing import Callable, Dict, Mapping, Tuple
 
+from forebay_loader.base.counters import counters
+from forebay_loader.base.kept_folders import folders_now
 from forebay_loader.meter.clock.stall_clock import StallClock
 from forebay_loader.meter.totals import StallTotals
-from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody
+from forebay_proxy.wire.protocol.meter import CAUSES, DERIVED, MeterBody
 
 __all__ = ["SLOWEST_S", "Postfix", "Window", "own_totals"]
 
@@ -56,7 +58,16 @@ def own_totals(clock: StallClock, window: Window) -> MeterBody:
         loader_steps=stand and stand.steps,
         step_s=stand.for_s if stand is not None and not stand.ended else None,
         ended_s=stand.for_s if stand is not None and stand.ended else None,
+        derived=_derived(),
+        folders=folders_now(),
     )
+
+
+def _derived() -> Dict[str, Dict[str, int]]:
+    """What derived caches counted, of each kind that counted anything."""
+    counted = counters()
+    found = {kind: {name: counted[f"{kind}_{name}"] for name in names} for kind, names in DERIVED.items()}
+    return {kind: counts for kind, counts in found.items() if any(counts.values())}
 
 
 class Postfix:

@@ -36,7 +36,8 @@ def source_of(
     """The source for one clip; nothing is opened. Example: ``source_of("s3://bucket/match.mp4", size=256).frames([0, 100])``.
 
     - ``what``: bytes of a clip, or where one is: a path; a URL or command that ``fb.WebDataset`` would take (through the sidecar: from its
-      file where all of it is here, else by ranges); ``lmdb:///folder?clip=NAME&fps=25`` (frames decoded before); ``rtsp:``, ``rtmp:``,
+      file where all of it is here, else by ranges); ``lmdb:///folder?clip=NAME&fps=25`` (frames decoded before; without ``clip`` the LMDB
+      is one clip's); ``rtsp:``, ``rtmp:``,
       ``srt:``, ``udp:``, ``live+https://host/list.m3u8`` (live); ``v4l2:///dev/video0``, ``/dev/video0``, ``avfoundation://0``,
       ``lavfi://testsrc`` (cameras). Or a table of settings, as TOML has it: ``url``, and where wanted ``kind`` (``clip``, ``frames``,
       ``live`` or ``camera``: it counts more than the URL's scheme), ``size``, ``threads``, ``time_limit_s``, ``options``, and of frames
@@ -66,6 +67,8 @@ def _of_table(table: Mapping[Any, Any], given: Dict[str, Any]) -> VideoSource:
     asked["size"] = check_size(asked["size"])
     if clip is None and "fps" not in table:
         return _made(kind, url, **asked)
+    if clip is None and (kind == "frames" or url.startswith("lmdb://")):
+        clip = ""  # the LMDB is one clip's
     if kind not in ("", "frames") or not isinstance(clip, str) or "?" in url:
         raise ValueError("clip names a clip in an LMDB of frames, whose url is its path, and fps is its rate")
     return FramesSource(url.removeprefix("lmdb://"), clip, fps=float(table.get("fps", 25.0)), size=asked["size"])
@@ -103,6 +106,6 @@ def _of_frames(url: str, size: Size) -> VideoSource:
     parts = urlsplit(url)
     said = parse_qs(parts.query, strict_parsing=bool(parts.query))
     unknown = sorted(set(said) - {"clip", "fps"})
-    if unknown or "clip" not in said:
-        raise ValueError(f"lmdb:///folder?clip=NAME names a clip, and &fps=25 its rate; got {unknown or 'no clip'}")
-    return FramesSource(unquote(parts.netloc + parts.path), said["clip"][0], fps=float(said.get("fps", ["25"])[0]), size=size)
+    if unknown:
+        raise ValueError(f"lmdb:///folder?clip=NAME names a clip, and &fps=25 its rate; got {unknown}")
+    return FramesSource(unquote(parts.netloc + parts.path), said.get("clip", [""])[0], fps=float(said.get("fps", ["25"])[0]), size=size)

@@ -57,6 +57,10 @@ class MemoryClip:
         self.name, self.shard = name, shard
         self._data = data
 
+    @property
+    def data(self) -> Buffer:
+        return self._data
+
     def __getstate__(self) -> Dict[str, Any]:
         return {**self.__dict__, "_data": bytes(self._data)}  # a view of a map cannot travel
 
@@ -117,8 +121,8 @@ class FileClip:
     """
 
     def __init__(self, path: "str | os.PathLike[str]") -> None:
-        self._path = os.fspath(path)
-        self.name, self.shard = os.path.basename(self._path), ""
+        self.path = os.fspath(path)
+        self.name, self.shard = os.path.basename(self.path), ""
         self._file = -1
 
     def __getstate__(self) -> Dict[str, Any]:
@@ -129,13 +133,19 @@ class FileClip:
 
     def open(self) -> int:
         if self._file < 0:
-            self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         found = os.fstat(self._file)
         if not stat.S_ISREG(found.st_mode):
             self.close()
             number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
-            raise OSError(number, os.strerror(number), self._path)
+            raise OSError(number, os.strerror(number), self.path)
         return found.st_size
+
+    @property
+    def opened(self) -> Tuple[int, int, int]:
+        """The version of the open file: another one where it was written anew."""
+        state = os.fstat(self._file)
+        return state.st_ino, state.st_size, state.st_mtime_ns
 
     def read(self, at: int, size: int) -> Buffer:
         data = os.pread(self._file, size, at)
@@ -148,7 +158,7 @@ class FileClip:
         return 1
 
     def version(self) -> str:
-        found = os.stat(self._path)
+        found = os.stat(self.path)
         return f"{found.st_size} {found.st_mtime_ns}"
 
     def close(self) -> None:
@@ -169,6 +179,7 @@ class ObjectClip:
         if found is None:
             raise ShardReadError("only what the sidecar reads can be read by ranges; this URL or command is left to webdataset")
         self.name, self.shard = shown(found), ""
+        self.url = url  # it may hold a token
         self._source, self._limits = found, limits
         self._opened: Optional[Descriptor] = None
         self._version: Optional[ShardVersion] = None

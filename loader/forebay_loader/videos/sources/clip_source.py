@@ -5,7 +5,7 @@ Of an MP4 only the boxes and the bytes of the wanted groups are read; of a cold 
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy
 
@@ -50,6 +50,10 @@ class ClipSource(VideoSource):
         self._one_timer = timer
         self._tracks: Optional[ClipTracks] = None
 
+    @property
+    def clip(self) -> ClipBytes:
+        return self._clip
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._clip.name or 'in memory'}{', open' if self._tracks else ''}>"
 
@@ -92,6 +96,24 @@ class ClipSource(VideoSource):
                             found[place] = found[first]
         COUNTS.add("video_frames", len(indices))
         return found
+
+    def each(self) -> Iterator[Tuple[int, Any]]:
+        """All frames one after the other as they are decoded, each with its number: a film's are more than memory holds."""
+        timer = self._timer()
+        tracks = self._opened(timer)
+        with self.named():
+            track = tracks.video
+            if track is None:
+                raise UnsupportedVideo("there is no video track in it")
+            pictures = None
+            groups = track.needed(range(tracks.info.frames))
+            spans = track.byte_spans(groups, GAP_BYTES)
+            with SpanReader(tracks.read, spans, tracks.expect(spans)) as read:
+                for number, frame in decoded(track, groups, read, timer, self._threads):
+                    pictures = pictures or Pictures(frame.width, frame.height, track.rotation_deg, self._size, track.mirrored)
+                    room = room_for(1, pictures.shape)[0]
+                    pictures.into(frame, room)
+                    yield number, room
 
     def audio(self, begin_s: float, end_s: float) -> Tuple[Any, int]:
         timer = self._timer()

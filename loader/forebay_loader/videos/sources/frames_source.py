@@ -1,7 +1,8 @@
 """Frames that were decoded before: an LMDB with one picture a key. A clip's frames are the keys that begin with its name, by their numbers.
 
 So every layout is read that counts: ``clip7/000000``, ``clip7/000001.jpg`` …, as BasicSR and many recipes have it, and ``clip7/9``,
-which an LMDB has behind ``clip7/10``. What has a further ``/`` in its key is another clip's.
+which an LMDB has behind ``clip7/10``. What has a further ``/`` in its key is another clip's. Or an LMDB is one clip's, with keys ``0``,
+``1`` … and no name before them.
 Values are JPEG, PNG, WebP or BMP, told apart by their first bytes.
 """
 
@@ -71,12 +72,13 @@ _KINDS = ((b"\xff\xd8", "mjpeg"), (b"\x89PNG", "png"), (b"RIFF", "webp"), (b"BM"
 class FramesSource(VideoSource):
     """A ``VideoSource`` over the frames of ``clip`` in the LMDB at ``path``, of ``fps`` frames a second; it has no sound.
 
+    ``clip`` "": all keys of the LMDB are of one clip.
     ``size`` as in ``check_size``. Raises ``ModuleNotFoundError`` without the extra ``lmdb``, ``UnsupportedVideo`` where there is no such
     LMDB; ``CorruptVideo`` where no key begins with the clip's name, two are of the same frame, a value is no picture, or the LMDB is cut
     short.
     """
 
-    def __init__(self, path: "str | os.PathLike[str]", clip: str, *, fps: float = 25.0, size: Size = None) -> None:
+    def __init__(self, path: "str | os.PathLike[str]", clip: str = "", *, fps: float = 25.0, size: Size = None) -> None:
         if not fps > 0:
             raise ValueError(f"fps takes frames a second, above 0; got {fps!r}")
         self._path, self._clip = os.fspath(path), clip
@@ -87,7 +89,7 @@ class FramesSource(VideoSource):
         self._pictures: Optional[Pictures] = None
 
     def __repr__(self) -> str:
-        return f"<FramesSource {self._clip} in {self._path}{', open' if self._base else ''}>"
+        return f"<FramesSource {self._clip or 'one clip'} in {self._path}{', open' if self._base else ''}>"
 
     def __getstate__(self) -> Dict[str, Any]:
         return {**self.__dict__, "_base": None, "_keys": [], "_pictures": None}
@@ -133,7 +135,7 @@ class FramesSource(VideoSource):
         except VideoError as error:
             if self._pictures is None:  # so that another try opens it again
                 self.close()
-            raise error.of(self._clip, self._path) from error
+            raise error.of(self._clip or os.path.basename(self._path.rstrip("/")), self._path) from error
 
     def _opened(self) -> Any:
         lmdb = importlib.import_module("lmdb")
@@ -168,16 +170,16 @@ class FramesSource(VideoSource):
 
 
 def _keys_in(base: Any, clip: str) -> List[bytes]:
-    prefix = clip.rstrip("/").encode() + b"/"
+    prefix = clip.rstrip("/").encode() + b"/" if clip else b""
     keys: List[bytes] = []
     with _reading(base) as transaction, transaction.cursor() as cursor:
-        there = cursor.set_range(prefix)
+        there = cursor.set_range(prefix) if prefix else cursor.first()
         while there and cursor.key().startswith(prefix):
             keys.append(bytes(cursor.key()))
             there = cursor.next()
     found = in_order(keys, prefix)
     if not found:
-        raise CorruptVideo(f"no key begins with {prefix.decode()!r} and a frame's number")
+        raise CorruptVideo(f"no key begins with {prefix.decode()!r} and a frame's number" if clip else "no key is a frame's number")
     return found
 
 

@@ -49,6 +49,11 @@ class VideoSource:
         """
         return numpy.zeros((0, 0), numpy.float32), 0
 
+    @property
+    def clip(self) -> Any:
+        """Its ``ClipBytes``; None of what has none."""
+        return None
+
     def clip_bytes(self) -> int:
         """How many bytes the clip's file has; 0 of what is no file."""
         return 0

@@ -77,7 +77,7 @@ _SEVERITY = {"fine": "", "look": "LOOK: ", "act": "ACT: "}
 
 
 def _tables(status: Table, order: int = 0) -> Iterator[list[Row]]:
-    """Each with its heading: ranks of training, readers inside a shard, origins, the last errors (newest first), announced plans.
+    """Each with its heading: ranks of training, readers inside a shard, derived caches, origins, errors (newest first), plans.
 
     ``order`` of the readers: as they come, by how long they have waited, by shard.
     """
@@ -88,6 +88,7 @@ def _tables(status: Table, order: int = 0) -> Iterator[list[Row]]:
         (each["reader"], each["shard"], _position(each), format_duration(each["waited_s"]), _waiting(each))
         for each in readers
     )]  # fmt: skip
+    yield [("cache of", "folder", "on disk", "hits", "made", "kept", "dropped", "damaged"), *map(_derived, status.get("derived", ()))]
     yield [("origin", "now", "in the air", "answers", "throttled", "retries", "last error"), *map(_origin, status.get("origins", ()))]
     yield [("error at", "status", "", "why"), *(
         (time.strftime("%H:%M:%S", time.localtime(each["at"])), each["what"], f"{each['count']} x", each["error"])
@@ -98,7 +99,7 @@ def _tables(status: Table, order: int = 0) -> Iterator[list[Row]]:
     yield [*plans, *([(f"and {more} more", "", "", "", "", "", "")] if more > 0 else [])]
 
 
-_TABLES = ("ranks", "readers", "origins", "errors", "plans")
+_TABLES = ("ranks", "readers", "derived caches", "origins", "errors", "plans")
 _ORDERS: Sequence[tuple[str, Callable[[Table], Any] | None]] = (
     ("as they came", None), ("longest wait first", lambda each: -each["waited_s"]), ("by shard", lambda each: each["shard"]),
 )  # fmt: skip
@@ -128,6 +129,14 @@ def _rank(each: Table) -> Row:
         f"{wall_s / steps:.3f} s" if steps else "-",
         *(_or_dash(each[name]) for name in ("batch_size", "slowest_worker", "slowest_shard")), str(each["skipped"]),
     )  # fmt: skip
+
+
+def _derived(each: Table) -> Row:
+    """A job's derived caches of one kind. What its kind does not count is "-"."""
+    counts = (_or_dash(each.get(name)) for name in ("hits", "made", "kept", "dropped", "damaged"))
+    size = f"{format_size(each['bytes'])} of {format_size(each['limit_bytes'])}" if each["folders"] else "-"
+    off = f" ({each['off']} x given up)" if each["off"] else ""
+    return (f"{each['job']} {each['kind']}{off}", ", ".join(folder["folder"] for folder in each["folders"]), size, *counts)
 
 
 def _plan(each: Table) -> Row:

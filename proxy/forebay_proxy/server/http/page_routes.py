@@ -31,7 +31,15 @@ _PAGE_HEADERS = {
 }
 # What the page reads beside its files; looking on keeps no sidecar alive.
 PAGE_PATHS = frozenset({"/", "/v1/events", "/v1/history", "/v1/shards/map"})
-_MOST = {"readers": 64, "plans": 0, "meters": 64, "sets": 16, "origins": 16, "progress": 32}  # rows that a page gets twice a second
+_MOST = {
+    "readers": 64,
+    "plans": 0,
+    "meters": 64,
+    "sets": 16,
+    "origins": 16,
+    "progress": 32,
+    "derived": 16,
+}  # rows that a page gets twice a second
 _NOT_SHOWN = ("settings", "jobs", "anonymous", "fingerprint", "tasks", "fd_socket")
 
 Handler = Callable[[web.BaseRequest, RequestRecord], Awaitable[web.StreamResponse]]
@@ -130,7 +138,7 @@ def rendered(template: str, status: Mapping[str, Any]) -> bytes:
 
 
 def _tables(status: Mapping[str, Any]) -> str:
-    """Ranks, plans, origins and readers."""
+    """Ranks, plans, derived caches, origins and readers."""
     shown = for_page(status)
     return "".join((
         _table("Ranks", ("rank", "waited", "most for"), (
@@ -140,6 +148,10 @@ def _tables(status: Mapping[str, Any]) -> str:
         _table("Progress", ("job", "epoch", "shard"), (
             (row["job"], "-" if row["epoch"] is None else row["epoch"], f"{row['position']:,} of {row['length']:,}")
             for row in shown["progress"]
+        )),
+        _table("Derived caches", ("job", "kind", "GB on disk", "hits", "made"), (
+            (row["job"], row["kind"], f"{row['bytes'] / 1e9:.1f} of {row['limit_bytes'] / 1e9:.1f}", row["hits"], row.get("made", "-"))
+            for row in shown["derived"]
         )),
         _table("Origins", ("origin", "MB/s now", "last error"), (
             (row["origin"], f"{row['rate_bytes_s'] / 1e6:.1f}", row["last_error"]) for row in shown["origins"]

@@ -8,12 +8,12 @@ family admit more until it has ``most`` series (in all, or for each origin), the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from forebay_proxy.core.digests import ALGORITHMS
 from forebay_proxy.core.facts.requests import RequestOutcome
-from forebay_proxy.wire.protocol.meter import CAUSES
+from forebay_proxy.wire.protocol.meter import CAUSES, DERIVED
 
 __all__ = ["METRICS", "OPEN", "OTHER", "PREFIX", "SLOTTED", "Metric", "table"]
 
@@ -90,6 +90,23 @@ def _histogram(name: str, buckets: tuple[float, ...], help: str, stability: str 
 
 
 _NEW = "experimental"
+_DERIVED_HELP = {
+    "hits": "Results read instead of computed.",
+    "made": "Results computed, since they were not kept.",
+    "kept": "Results written.",
+    "dropped": "Results not kept: the writer was behind, or the transform changed while it ran.",
+    "damaged": "Results that were not as written; computed again.",
+    "off": "Times a process gave its store up: full, or failing.",
+}
+
+
+def _derived(kind: str, what: str) -> Iterator[Metric]:
+    """Of the kind of derived cache that people call ``what``."""
+    yield _gauge(f"{kind}_bytes", f"{what}: bytes on the disk of the job's folders.", _NEW, job=())
+    yield _gauge(f"{kind}_limit_bytes", f"{what}: the most that these folders may take.", _NEW, job=())
+    for name in DERIVED[kind]:
+        yield _counter(f"{kind}_{name}_total", f"{what}: {_DERIVED_HELP[name][0].lower()}{_DERIVED_HELP[name][1:]}", _NEW, job=())
+
 
 # fmt: off
 METRICS: tuple[Metric, ...] = (
@@ -195,6 +212,8 @@ METRICS: tuple[Metric, ...] = (
     _counter("rank_steps_total", "Batches given to a rank's trainer.", _NEW, job=(), rank=()),
     _counter("rank_samples_total", "Samples given to a rank's trainer.", _NEW, job=(), rank=()),
     _counter("rank_skipped_total", "Samples and shards skipped after errors.", _NEW, job=(), rank=()),
+
+    *_derived("memo", "fb.memo"),
 
     # Plans
     _gauge("plan_active", "Readers with a plan."),

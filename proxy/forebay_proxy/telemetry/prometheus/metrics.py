@@ -2,7 +2,7 @@
 
 No room calls anything here: the service listens with ``Metrics.listen`` and hands ``Metrics.watch`` a function that returns the levels.
 The registry is our own, so two sidecars in one process (a test, a notebook) do not meet. At most 2,000 lines are exported, come what may:
-19 origins, 16 jobs and 16 ranks have labels of their own, the rest counts as ``other``.
+16 origins, 16 jobs and 16 ranks have labels of their own, and 8 jobs for their derived caches; the rest counts as ``other``.
 """
 
 from __future__ import annotations
@@ -62,8 +62,9 @@ from forebay_proxy.core.facts.requests import (
 from forebay_proxy.telemetry.prometheus.metric_catalog import METRICS, OTHER, SLOTTED, table
 from forebay_proxy.telemetry.prometheus.metric_labels import Family, LabelSlots, code_label, job_label, origin_label, rank_label
 from forebay_proxy.telemetry.usage import Usage
+from forebay_proxy.wire.protocol.meter import DERIVED
 
-__all__ = ["CONTENT_TYPE", "MAX_JOBS", "MAX_ORIGINS", "MAX_RANKS", "Metrics", "table"]
+__all__ = ["CONTENT_TYPE", "MAX_DERIVED", "MAX_JOBS", "MAX_ORIGINS", "MAX_RANKS", "Metrics", "table"]
 
 
 Values = Mapping[tuple[str, ...], float]
@@ -87,7 +88,11 @@ _SINGLE: Mapping[str, Callable[[Usage], float]] = {
     "singleflight_waiters": lambda usage: usage.waiters,
 }
 
-_SEVERAL = ("cache_bytes", "cache_capacity_bytes", "origin_inflight_requests", "prefetch_lead_bytes", "prefetch_lead_seconds")
+_SEVERAL = (
+    "cache_bytes", "cache_capacity_bytes", "origin_inflight_requests", "prefetch_lead_bytes", "prefetch_lead_seconds",
+    *(f"{kind}_{level}" for kind in DERIVED for level in ("bytes", "limit_bytes")),
+)  # fmt: skip
+_DERIVED = frozenset(f"{kind}_{name}_total" for kind, names in DERIVED.items() for name in names)
 
 LEVELS = frozenset((*_SINGLE, *_SEVERAL))
 
@@ -95,10 +100,11 @@ LEVELS = frozenset((*_SINGLE, *_SEVERAL))
 class UsageCollector(Collector):
     """Turns what ``usage()`` returns into gauges. An exception of ``usage`` fails the scrape: better no answer than stale levels."""
 
-    def __init__(self, usage: Callable[[], Usage], origins: LabelSlots, jobs: LabelSlots) -> None:
+    def __init__(self, usage: Callable[[], Usage], origins: LabelSlots, jobs: LabelSlots, derived: LabelSlots) -> None:
         self._usage = usage
         self._origins = origins
         self._jobs = jobs
+        self._derived = derived
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         levels = self._levels(self._usage())
@@ -117,6 +123,7 @@ class UsageCollector(Collector):
             "origin_inflight_requests": self._in_flight(usage.origins),
             "prefetch_lead_bytes": self._leads(usage.lead_bytes),
             "prefetch_lead_seconds": self._leads(usage.lead_s),
+            **self._folders(usage.derived),
         }
 
     def _in_flight(self, origins: Mapping[str, int]) -> Values:
@@ -136,6 +143,17 @@ class UsageCollector(Collector):
             levels[label] = min(levels.get(label, lead), lead)
         return levels
 
+    def _folders(self, derived: Mapping[tuple[str, str], tuple[int, int]]) -> Mapping[str, Values]:
+        """Of each kind of derived cache, by job; jobs that share ``other`` are added up."""
+        levels: dict[str, dict[tuple[str, ...], float]] = {f"{kind}_{level}": {} for kind in DERIVED for level in ("bytes", "limit_bytes")}
+        held = self._derived.held()
+        for (kind, job), sizes in derived.items():
+            label = (job if job in held else OTHER,)  # to be looked at is not to be heard from
+            for level, size in zip(("bytes", "limit_bytes"), sizes, strict=True):
+                values = levels[f"{kind}_{level}"]
+                values[label] = values.get(label, 0) + size
+        return levels
+
 
 def _states(usage: Usage) -> Values:
     return {
@@ -147,9 +165,10 @@ def _states(usage: Usage) -> Values:
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"  # understood by every Prometheus since 0.4; 3.x refuses answers without a type
-MAX_ORIGINS = 19  # one job reads from a few; so many with all their series still fit into one 2,000-line answer
+MAX_ORIGINS = 16  # one job reads from a few; so many with all their series still fit into one 2,000-line answer
 MAX_JOBS = 16  # one node runs at most a job per accelerator
 MAX_RANKS = 16  # of all jobs: a process for each accelerator
+MAX_DERIVED = 8  # jobs that keep derived results
 
 
 class Metrics:
@@ -161,6 +180,7 @@ class Metrics:
         self._families = {metric.name: Family(metric, self._registry) for metric in METRICS if metric.name not in LEVELS}
         self._origins = self._slots(("origin",), MAX_ORIGINS, origin_label, clock)
         self._jobs = self._slots(("job",), MAX_JOBS, job_label, clock)
+        self._derived = self._slots(("job",), MAX_DERIVED, job_label, clock, derived=True)
         self._ranks = self._slots(("job", "rank"), MAX_RANKS, rank_label, clock)
         self._jobs.of("")  # readers without a name are expected from the start
         self._families["build_info"].set(version, platform.python_version(), to=1)
@@ -177,16 +197,19 @@ class Metrics:
 
     def watch(self, usage: Callable[[], Usage]) -> None:
         """Export what ``usage()`` returns at each scrape. Call once, when the cache exists."""
-        self._registry.register(UsageCollector(usage, self._origins, self._jobs))
+        self._registry.register(UsageCollector(usage, self._origins, self._jobs, self._derived))
 
     def render(self) -> tuple[bytes, str]:
         """The exposition and its content type."""
         return self._exposition.text().encode(), CONTENT_TYPE
 
-    def _slots(self, labels: tuple[str, ...], most: int, clean: Callable[[str], str], clock: Callable[[], float]) -> LabelSlots:
-        """Of the families that have exactly these slotted labels; the values of several share a slot, joined by "/"."""
+    def _slots(
+        self, labels: tuple[str, ...], most: int, clean: Callable[[str], str], clock: Callable[[], float], *, derived: bool = False
+    ) -> LabelSlots:
+        """Of the families that have exactly these slotted labels, and are of derived caches or are not; the values of several labels
+        share a slot, joined by "/"."""
         slotted = {name: tuple(label for label in family.metric.labels if label in SLOTTED) for name, family in self._families.items()}
-        families = [family for name, family in self._families.items() if slotted[name] == labels]
+        families = [family for name, family in self._families.items() if slotted[name] == labels and (name in _DERIVED) == derived]
 
         def born(value: str) -> None:
             for family in families:
@@ -304,6 +327,10 @@ class Metrics:
         self._families["rank_steps_total"].inc(*rank, by=grown.steps)
         self._families["rank_samples_total"].inc(*rank, by=grown.samples)
         self._families["rank_skipped_total"].inc(*rank, by=grown.skipped)
+        job = self._derived.of(fact.reader.job) if grown.derived or grown.folders else OTHER
+        for kind, counts in grown.derived.items():
+            for name, count in counts.items():
+                self._families[f"{kind}_{name}_total"].inc(job, by=count)
 
     def _recovered(self, fact: CacheRecovered) -> None:
         self._families["recovery_segments_total"].inc("kept", by=fact.kept)

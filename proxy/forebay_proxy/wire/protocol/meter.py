@@ -1,4 +1,5 @@
-"""What a training process tells the sidecar of its stalls (``POST /v1/meter/…``): totals since it began, by cause, as JSON. Pure.
+"""What a training process tells the sidecar (``POST /v1/meter/…``): its stalls by cause and its derived caches, totals since it began, as
+JSON. Pure.
 
 *Stall* is time of the training process inside ``next(loader)``; *reader wait* is time of its workers without bytes, which prefetch may
 hide. Sums only grow. So a message that is lost costs nothing, and one that comes twice adds nothing.
@@ -10,7 +11,18 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-__all__ = ["CAUSES", "CAUSE_INDEX", "MAX_BODY_BYTES", "InvalidMeter", "MeterBody", "decode_meter", "encode_meter"]
+__all__ = [
+    "CAUSES",
+    "CAUSE_INDEX",
+    "DERIVED",
+    "MAX_BODY_BYTES",
+    "MAX_FOLDERS",
+    "MAX_FOLDER_NAME",
+    "InvalidMeter",
+    "MeterBody",
+    "decode_meter",
+    "encode_meter",
+]
 
 
 # What is waited for, in the order of a sample's way.
@@ -28,6 +40,13 @@ CAUSES: Tuple[str, ...] = (
 )
 CAUSE_INDEX: Dict[str, int] = {cause: index for index, cause in enumerate(CAUSES)}
 
+# Kinds of derived caches, and what is counted of each; "memo": ``fb.memo``, whose counts are ``memo_hits`` … of ``fb.counters()``.
+DERIVED: Dict[str, Tuple[str, ...]] = {
+    "memo": ("hits", "made", "kept", "dropped", "damaged", "off"),
+}
+MAX_FOLDERS = 8  # of a kind in one process
+MAX_FOLDER_NAME = 64
+
 MAX_BODY_BYTES = 16 << 10  # one has less than 1 kB, and a shard's name
 _MAX_WHOLE = (1 << 53) - 1
 _MAX_S = 1e12  # some thousand years: adding such sums loses no microsecond of a day
@@ -36,7 +55,8 @@ _BY_CAUSE = ("stall_s", "reader_wait_s")
 _SUMS = ("steps", "samples", "skipped")
 _LEVELS = ("batch_size", "workers", "slowest_worker", "loader", "loader_passes", "loader_steps")
 _NOW = ("step_s", "ended_s", "pending_s", "idle_cores")
-_FIELDS = ("wall_s", *_BY_CAUSE, *_SUMS, *_LEVELS, *_NOW, "slowest_shard", "pending")
+_BY_KIND = ("derived", "folders")
+_FIELDS = ("wall_s", *_BY_CAUSE, *_SUMS, *_LEVELS, *_NOW, "slowest_shard", "pending", *_BY_KIND)
 _NEEDED = ("wall_s", "stall_s", "steps")
 
 
@@ -59,6 +79,8 @@ class MeterBody:
     so long ago, and no loader was asked since. Both None: a batch is being waited for, or the loop was left. ``pending_s``: stall that is
     in no sum yet, since nobody is sure what it went for; it looks like ``pending``. ``idle_cores``: of those it may use. Bodies
     that differ only in these are equal.
+    ``derived``: what the derived caches of the process and its workers counted, by kind, a sum as all others. ``folders``: of each kind,
+    bytes on the disk now and the limit, by the folder's base name, ``@``, and what tells folders of one name apart.
     """
 
     wall_s: float
@@ -79,6 +101,8 @@ class MeterBody:
     pending_s: Optional[float] = field(default=None, compare=False)
     pending: Optional[str] = field(default=None, compare=False)
     idle_cores: Optional[float] = field(default=None, compare=False)
+    derived: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    folders: Mapping[str, Mapping[str, Tuple[int, int]]] = field(default_factory=dict)
 
     def since(self, earlier: Optional[MeterBody]) -> MeterBody:
         """What has come on top of ``earlier``: all of it where there is none, or where the meter began anew. No sum is below 0."""
@@ -92,6 +116,10 @@ class MeterBody:
             steps=max(0, self.steps - earlier.steps),
             samples=max(0, self.samples - earlier.samples),
             skipped=max(0, self.skipped - earlier.skipped),
+            derived={
+                kind: {name: max(0, count - earlier.derived.get(kind, {}).get(name, 0)) for name, count in counts.items()}
+                for kind, counts in self.derived.items()
+            },
         )
 
 
@@ -100,6 +128,7 @@ def encode_meter(totals: MeterBody) -> bytes:
     content: dict[str, Any] = {name: getattr(totals, name) for name in (*_SUMS, *_LEVELS, *_NOW, "slowest_shard", "pending")}
     content["wall_s"] = round(totals.wall_s, 6)
     content |= {name: {cause: round(s, 6) for cause, s in getattr(totals, name).items() if s} for name in _BY_CAUSE}
+    content |= {name: getattr(totals, name) or None for name in _BY_KIND}  # an older sidecar knows neither
     return json.dumps({name: value for name, value in content.items() if value is not None}, separators=(",", ":")).encode("ascii")
 
 
@@ -117,6 +146,12 @@ def decode_meter(body: bytes) -> MeterBody:
     values |= {name: _whole(name, content.get(name, 0)) for name in _SUMS}
     values |= {name: None if content.get(name) is None else _whole(name, content[name]) for name in _LEVELS}
     values |= {name: None if content.get(name) is None else _seconds(name, content[name]) for name in _NOW}
+    values["derived"] = {
+        kind: {name: _whole(f"derived.{kind}.{name}", counts.get(name, 0)) for name in DERIVED[kind]}
+        for kind, counts in _by_kind("derived", content.get("derived", {})).items()
+        if _named(f"derived.{kind}", counts, DERIVED[kind])
+    }
+    values["folders"] = {kind: _folders(f"folders.{kind}", told) for kind, told in _by_kind("folders", content.get("folders", {})).items()}
     return MeterBody(**values, slowest_shard=_shard(content.get("slowest_shard")), pending=_cause(content.get("pending")))
 
 
@@ -128,6 +163,31 @@ def _parsed(body: bytes) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InvalidMeter("the body is not a JSON object")
     return content
+
+
+def _named(name: str, value: Any, known: Tuple[str, ...]) -> bool:
+    """True: ``value`` is an object of ``known`` names. Raises ``InvalidMeter``."""
+    if not isinstance(value, dict):
+        raise InvalidMeter(f"{name} is not an object of whole numbers by name")
+    for one in value:
+        if one not in known:
+            raise InvalidMeter(f"{name} has the unknown name {one[:40]!r}; known are {', '.join(known)}")
+    return True
+
+
+def _by_kind(name: str, value: Any) -> dict[str, Any]:
+    """One value for each kind of derived cache."""
+    _named(name, value, tuple(DERIVED))
+    return dict(value)
+
+
+def _folders(name: str, value: Any) -> dict[str, Tuple[int, int]]:
+    if not isinstance(value, dict) or len(value) > MAX_FOLDERS:
+        raise InvalidMeter(f"{name} is not an object of at most {MAX_FOLDERS} folders")
+    for folder, sizes in value.items():
+        if len(folder) > MAX_FOLDER_NAME or not folder.isprintable() or not isinstance(sizes, list) or len(sizes) != 2:
+            raise InvalidMeter(f"{name} is not [bytes, limit] by names of at most {MAX_FOLDER_NAME} printable characters")
+    return {folder: (_whole(f"{name}: bytes", held), _whole(f"{name}: limit", limit)) for folder, (held, limit) in value.items()}
 
 
 def _by_cause(name: str, value: Any) -> dict[str, float]:

@@ -71,8 +71,8 @@ def test_what_names_nothing(what: Any) -> None:
         source_of(what)
 
 
-@pytest.mark.parametrize("url", ["lmdb:///data", "lmdb:///data?clip=a&rate=3", "lmdb:///data?clip=a&fps=0"])
-def test_an_lmdb_needs_a_clip(url: str) -> None:
-    """And knows its rate and nothing else."""
+@pytest.mark.parametrize("url", ["lmdb:///data?clip=a&rate=3", "lmdb:///data?clip=a&fps=0"])
+def test_an_lmdb_has_a_clip_and_a_rate(url: str) -> None:
+    """And nothing else."""
     with pytest.raises(ValueError, match=r"clip=NAME|fps takes"):
         source_of(url)

@@ -64,6 +64,20 @@ def test_frames_follow_each_other_by_their_numbers(tmp_path: Path, form: str) ->
         assert [frame_number(picture) for picture in source.frames(range(source.open().frames))] == list(range(12))
 
 
+def test_an_lmdb_that_is_one_clip(tmp_path: Path) -> None:
+    """Its keys are the frames' numbers and nothing else; without any, the error names its folder."""
+    for name, count in (("clip7", 12), ("none", 0)):
+        with lmdb.open(str(tmp_path / name), map_size=1 << 24) as made, made.begin(write=True) as transaction:
+            for number in range(count):
+                transaction.put(str(number).encode(), encoded(number))
+    for what in (f"lmdb://{tmp_path}/clip7?fps=24", {"url": f"lmdb://{tmp_path}/clip7", "fps": 24}):
+        with source_of(what) as source:
+            assert source.open().fps == 24.0
+            assert [frame_number(picture) for picture in source.frames(range(12))] == list(range(12))
+    with source_of(f"lmdb://{tmp_path}/none") as source, pytest.raises(CorruptVideo, match=r"^none in .*no key is a frame's number"):
+        source.open()
+
+
 def test_two_keys_of_one_frame(tmp_path: Path) -> None:
     """Nobody can say which one it is."""
     with lmdb.open(str(tmp_path), map_size=1 << 24) as made, made.begin(write=True) as transaction:

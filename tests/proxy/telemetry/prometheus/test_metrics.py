@@ -48,7 +48,7 @@ from forebay_proxy.core.facts.requests import (
 from forebay_proxy.telemetry.prometheus.metric_catalog import METRICS, OTHER
 from forebay_proxy.telemetry.prometheus.metrics import MAX_ORIGINS, MAX_RANKS, Metrics, _Exposition
 from forebay_proxy.telemetry.usage import Usage
-from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody
+from forebay_proxy.wire.protocol.meter import CAUSES, DERIVED, MeterBody
 from forebay_proxy.wire.protocol.plan import ReaderName
 
 ORIGIN = "https://data.example.org"
@@ -208,7 +208,8 @@ def test_two_thousand_lines_are_the_most_a_scrape_returns() -> None:
     metrics = Metrics()
     many = {f"https://h{n}.example": 1 for n in range(1000)}
     leads = {f"lead{n}": 1 for n in range(1000)}
-    metrics.watch(lambda: Usage(configured_bytes=1, effective_bytes=1, origins=many, lead_bytes=leads, lead_s=leads))
+    derived = {(kind, f"word{n}"): (1, 2) for kind in DERIVED for n in range(1000)}
+    metrics.watch(lambda: Usage(configured_bytes=1, effective_bytes=1, origins=many, lead_bytes=leads, lead_s=leads, derived=derived))
     for number in range(1000):
         for fact in _hostile(f"https://h{number}.example", f"word{number}", 100 + number % 520):
             metrics.listen(fact)
@@ -244,7 +245,19 @@ def _hostile(origin: str, word: str, code: int) -> list[Event]:
 
 
 def _totals(seconds: float) -> MeterBody:
-    return MeterBody(10.0, dict.fromkeys(CAUSES, seconds), 5, dict.fromkeys(CAUSES, seconds), 40, 3)
+    derived = {kind: dict.fromkeys(names, 2) for kind, names in DERIVED.items()}
+    return MeterBody(10.0, dict.fromkeys(CAUSES, seconds), 5, dict.fromkeys(CAUSES, seconds), 40, 3, derived=derived)
+
+
+def test_derived_caches_are_counted_by_job(metrics: Metrics) -> None:
+    """Counts and sizes; a job that has no label of its own is one of the others."""
+    sizes = {("memo", "j"): (10, 100), ("memo", "silent"): (1, 50), ("memo", "https://b/?sig=s"): (2, 50)}
+    metrics.watch(lambda: Usage(configured_bytes=1, effective_bytes=1, derived=sizes))
+    for _ in range(2):
+        metrics.listen(MeterTold(READER, _totals(0.5)))
+    assert _value(metrics, "memo_hits_total", job="j") == 4
+    assert [_value(metrics, f"memo_{name}", job="j") for name in ("bytes", "limit_bytes")] == [10, 100]
+    assert [_value(metrics, f"memo_{name}", job=OTHER) for name in ("bytes", "limit_bytes")] == [3, 100]
 
 
 def test_a_rank_is_counted_by_cause(metrics: Metrics) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_proxy.wire.protocol.meter import CAUSES, InvalidMeter, MeterBody, decode_meter, encode_meter
+from forebay_proxy.wire.protocol.meter import CAUSES, DERIVED, InvalidMeter, MeterBody, decode_meter, encode_meter
 
 GOOD: dict[str, Any] = {"wall_s": 60, "stall_s": {"origin": 1.5}, "steps": 100}
 
@@ -36,12 +36,30 @@ def test_the_least_that_is_said() -> None:
         ({"slowest_shard": "x" * 3000}, "slowest_shard"),
         ({"slowest_shard": "a\nb"}, "slowest_shard"), ({"pending": "weather"}, "pending"), ({"pending": []}, "pending"),
         ({"pending_s": -1}, "pending_s"), ({"colour": 1}, "colour"),
+        ({"derived": [1]}, "derived"), ({"derived": {"none": {}}}, "none"), ({"derived": {"memo": {"hits": -1}}}, "derived.memo.hits"),
+        ({"derived": {"memo": {"x": 1}}}, "derived.memo"), ({"derived": {"memo": None}}, "derived.memo"),
+        ({"folders": {"x": {}}}, "folders"),
+        ({"folders": {"memo": {"a@1": 3}}}, "folders.memo"), ({"folders": {"memo": {"a@1": [1, None]}}}, "folders.memo: limit"),
+        ({"folders": {"memo": {"a\n": [1, 2]}}}, "folders.memo"), ({"folders": {"memo": {"a" * 65: [1, 2]}}}, "folders.memo"),
+        ({"folders": {"memo": {str(n): [1, 2] for n in range(9)}}}, "folders.memo"),
     ],
 )  # fmt: skip
 def test_a_bad_field_is_named(change: dict[str, Any], named: str) -> None:
     """Nothing is guessed, nothing is cut down to what would fit."""
     with pytest.raises(InvalidMeter, match=named):
         decode_meter(json.dumps(GOOD | change).encode())
+
+
+def test_derived_caches_come_as_they_were_sent() -> None:
+    """Sums grow, never below 0 and of a kind that was not told before from 0; sizes are those told last."""
+    told = {"memo": dict.fromkeys(DERIVED["memo"], 3)}
+    body = replace(decode_meter(json.dumps(GOOD).encode()), derived=told, folders={"memo": {"frames@1.2": (10, 20)}})
+    assert decode_meter(encode_meter(body)) == body
+    later = replace(body, derived={"memo": told["memo"] | {"hits": 5, "kept": 2}}, folders={"memo": {"frames@1.2": (12, 20)}})
+    grown = later.since(body)
+    assert grown.derived == {"memo": {**dict.fromkeys(DERIVED["memo"], 0), "hits": 2}}
+    assert grown.folders == later.folders
+    assert body.since(replace(body, derived={})).derived == told
 
 
 @pytest.mark.parametrize("missing", GOOD)
