@@ -92,8 +92,12 @@ class Entry:
 
     @property
     def shown_key(self) -> str:
-        """The key that clients see in an ETag made here."""
-        key = self.key if not self.version.encoding else store_key(self.key, f"encoded {self.version.encoding}")
+        """The key that clients see in an ETag made here: of the version, also where its own key is taken by a body that broke off, or is
+        not all here any more. A state of a training names it for weeks.
+        """
+        identity = self.version.identity
+        key = store_key(self.name, identity, self.access.chosen) if identity else self.key
+        key = key if not self.version.encoding else store_key(key, f"encoded {self.version.encoding}")
         return key if not self.trust.remade else store_key(key, f"remade {self.trust.remade}")
 
     @property

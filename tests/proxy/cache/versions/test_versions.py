@@ -143,6 +143,16 @@ def test_a_broken_body_is_not_gone_on_with(named: Named) -> None:
     assert (anew.key != broken.key, anew.stored.transient) == (True, True)
 
 
+def test_a_version_has_one_etag_whatever_became_of_its_bytes(named: Named) -> None:
+    """Of an origin that names it by a date and gives no ranges; a shard of which a part has left the cache is fetched anew."""
+    version = Version("modified:then", Pin(PinKind.MODIFIED, "then"), 10, modified="then", second_over=True)
+    before, after = (named.versions.admit(shard_of(A), "job", version, ranged=False) for _ in range(2))
+    assert before is not after
+    assert before.shown_version.etag(before.shown_key) == after.shown_version.etag(after.shown_key)
+    nameless = [named.versions.admit(shard_of(A), "job", Version("", Pin(), 10), ranged=False) for _ in range(2)]
+    assert len({each.shown_version.etag(each.shown_key) for each in nameless}) == 2
+
+
 def test_what_was_stored_by_an_earlier_process_is_known_by_its_first_reader(named: Named) -> None:
     """To another variant it says nothing then."""
     entry = named.admit("1", credential="me")
