@@ -15,7 +15,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 
-__all__ = ["FillerLock", "Spool", "Waiting", "add_counts", "done", "stopped", "take_counts", "tell_stopped"]
+__all__ = ["FillerLock", "Spool", "Waiting", "add_counts", "done", "held_bytes", "stopped", "take_counts", "tell_stopped"]
 
 _ENDS = ".clip"
 _MOST_TRIES = 3  # a clip that ends the process that decodes it is not given to another one for ever
@@ -102,6 +102,17 @@ class Spool:
                 with suppress(FileNotFoundError):
                     state = entry.stat()
                     yield state.st_mtime_ns, entry.path, state.st_size
+
+
+def held_bytes(folder: str) -> int:
+    """What the folder takes on the disk, with what waits in it. Raises ``OSError`` where it is not there."""
+    found = 0
+    for path in (folder, os.path.join(folder, "spool")):
+        with os.scandir(path) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    found += 512 * entry.stat(follow_symlinks=False).st_blocks
+    return found
 
 
 def _read(path: str) -> Optional[Waiting]:
