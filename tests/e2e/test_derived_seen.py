@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -83,10 +84,8 @@ def test_all_say_what_the_loader_counted(place: Path, monkeypatch: pytest.Monkey
         monkeypatch.setenv("FOREBAY_URL", sidecar.url)
 
         def scraped() -> dict[str, dict[str, float]]:
-            return {
-                kind: {name: sidecar.metric(f"forebay_{kind}_{name}_total", job="train-7") for name in names}
-                for kind, names in DERIVED.items()
-            }
+            read = partial(sidecar.metric, job="train-7")
+            return {kind: {name: read(f"forebay_{kind}_{name}_total") for name in names} for kind, names in DERIVED.items()}
 
         wait_until(lambda: scraped() == wanted)
         for kind, counts in wanted.items():
