@@ -69,10 +69,11 @@ class _Filling:
                 kept = int(fill(self._store, found))
                 dropped += 1 - kept
                 done(found.path)
-            except StoreFull as error:
+            except OSError as error:
                 self.full = True
                 dropped += self._spool.clear()
-                tell_stopped(self._folder, f"is full ({error}): what is in it is used, and nothing is added")
+                why = "is full" if isinstance(error, StoreFull) else "cannot be written, perhaps since its disk is full"
+                tell_stopped(self._folder, f"{why} ({error}): what is in it is used, and nothing is added")
         add_counts(self._folder, kept, dropped)
         return found is not None
 

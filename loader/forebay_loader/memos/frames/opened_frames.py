@@ -84,12 +84,12 @@ class OpenedFrames:
         if self._spool is None:
             return
         try:
-            if self._spool.has(of.key):
-                return
             why = stopped(self.folder)
             if why:
                 COUNTS.add("frames_dropped")
                 self._stop(why)
+                return
+            if self._spool.has(of.key):
                 return
             source = _source_of(of.clip)
             told = {**of.told, "key": of.key.hex(), "anew": of.damaged}
@@ -138,7 +138,7 @@ class OpenedFrames:
             kept, dropped = take_counts(self.folder)
             COUNTS.add("frames_kept", kept)
             COUNTS.add("frames_dropped", dropped)
-            if self._spool.waits():
+            if self._spool.waits() and not stopped(self.folder):
                 lock = FillerLock(self.folder)
                 try:
                     if lock.taken():

@@ -206,8 +206,8 @@ def _counts_in(data: bytes) -> Tuple[int, int]:
 def tell_stopped(folder: str, why: str) -> None:
     """For some minutes nothing is to be queued. Raises ``OSError``."""
     path = os.path.join(folder, "stopped")
-    with open(f"{path}.part", "w", encoding="utf-8") as file:
-        file.write(why)
+    with suppress(OSError), open(f"{path}.part", "w", encoding="utf-8") as file:
+        file.write(why)  # on a full disk an empty file says it, too
     os.rename(f"{path}.part", path)
 
 
@@ -218,6 +218,6 @@ def stopped(folder: str) -> str:
         if time.time() - os.stat(path).st_mtime > _STOPPED_S:
             return ""
         with open(path, encoding="utf-8") as file:
-            return file.read() or "it stopped"
+            return file.read() or "cannot be written, perhaps since its disk is full: nothing is added"
     except OSError:
         return ""

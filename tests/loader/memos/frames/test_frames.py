@@ -254,6 +254,24 @@ def test_a_bad_disk_ends_no_training(folder: Path, monkeypatch: pytest.MonkeyPat
     assert since(before)["hits"] == 1
 
 
+def test_a_disk_on_which_nothing_can_be_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever fills says so, even where there is no room for the words; nothing is queued again and again."""
+    kept = stage(folder)
+    run(kept, CLIP)
+
+    def fails(*_: Any) -> None:
+        raise OSError("LMDB: mdb_txn_commit: Input/output error")
+
+    monkeypatch.setattr(FrameStore, "keep", fails)
+    before = fb.counters()
+    fill(folder)
+    assert not waiting(folder)
+    os.truncate(folder / "stopped", 0)  # there was no room for the words
+    run(kept, CLIP)
+    run(kept, CLIP)
+    assert since(before) == {"dropped": 1, "off": 1}
+
+
 def test_the_memo_knows_of_jpegs() -> None:
     """Raw frames are those of the clip; where they lie does not matter."""
     of = repr
@@ -423,12 +441,12 @@ def test_a_disk_that_fills_up_ends_no_training(tmp_path: Path) -> None:
         "-c",
         TRAINER,
         str(tmp_path / "disk" / "f"),
-        "30",
+        "90",
     ]
     done = subprocess.run([*command, str(path)], capture_output=True, text=True, check=False, env=environment(), timeout=120)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["frames_off"] == 1
-    assert re.search("is full|No space left", done.stderr)
+    assert re.search("is full|No space left|Input/output error", done.stderr)
 
 
 @pytest.mark.skipif(not LONG, reason="two trainers; scripts/test --long starts them")
