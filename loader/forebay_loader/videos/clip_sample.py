@@ -116,7 +116,7 @@ def decoded_member(key: str, data: Any, asked: ClipArguments, of: ClipPass, samp
 def _decoded(opened: Opened, asked: ClipArguments, epoch: int, seed: int, known_as: str) -> DecodedClip:
     with profiled("forebay.video"), opened(asked.size) as source:
         source.limit_together()
-        kept = None if asked.frames is None else asked.frames.find(source.clip, asked.size)
+        kept = None if asked.frames is None else asked.frames.find(source.clip, source.size)
         info = _scanned((kept and kept.info) or source.open(), source, opened, asked, known_as)
         chosen = _chosen(info, asked.sampling, epoch, seed, source)
         frames = None if kept is None else kept.frames(chosen.frames)

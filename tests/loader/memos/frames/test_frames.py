@@ -20,8 +20,10 @@ from support.clips import frame_number, rendered
 from support.disks import can_mount
 from support.fake_proxy import FakeServer
 from support.lengths import LONG
+from support.tarmaking import shard_of_samples
 
 import forebay_loader as fb
+from forebay_loader.memos import opened_memo
 from forebay_loader.memos.errors import MemoError
 from forebay_loader.memos.frames import filler, opened_frames
 from forebay_loader.memos.frames.frame_store import FrameStore, spool_most
@@ -307,6 +309,68 @@ def test_clips_of_files_and_objects(folder: Path, tmp_path: Path, proxy: FakeSer
     asked.find(signed, 96).decoded()
     assert since(before)["dropped"] == 1
     assert not waiting(folder)
+
+
+def named(*urls: Any) -> list[dict[str, Any]]:
+    return [{"__key__": str(number), "__url__": "s3://b/list.tar", "url": url} for number, url in enumerate(urls)]
+
+
+def test_clips_that_a_field_names(folder: Path, tmp_path: Path, proxy: FakeServer) -> None:
+    """A file and an object, with their sound; and a table whose size is another than the stage's."""
+    path = tmp_path / "a.mp4"
+    path.write_bytes(rendered(frames=30, audio="aac"))
+    proxy.put("/s3/bucket/a.mp4", CLIP)
+    listed = named(str(path), "s3://bucket/a.mp4", {"url": str(path), "size": 48})
+    plain, kept = fb.video("clip('random', 4, 2)", size=96, audio=True, source="url"), stage(folder, audio=True, source="url")
+    before = fb.counters()
+    for epoch in range(3):
+        for wanted, found in zip(plain(iter(listed)), kept(iter(listed)), strict=True):
+            assert all(numpy.array_equal(wanted[key], found[key]) for key in ("frames", "mask", "audio"))
+            assert wanted["video"] == found["video"]
+        if not epoch:
+            fill(folder)
+    assert since(before)["hits"] == 6
+
+
+def test_a_memo_around_it(folder: Path, tmp_path: Path) -> None:
+    """Keeps what came from either, and finds it without the kept frames."""
+
+    def remembered(made: Any) -> list[Any]:
+        found = run(fb.memo(folder=tmp_path / "memo", size="64MB")(made), CLIP, OTHER)
+        assert opened_memo._OPEN[str(tmp_path / "memo")].writer.drained(20)
+        return [(one["frames"].tobytes(), one["video"]) for one in found]
+
+    wanted = [(one["frames"].tobytes(), one["video"]) for one in run(fb.video("uniform(4)", size=96), CLIP, OTHER)]
+    run(stage(folder, sampling="uniform(4)"), CLIP)
+    fill(folder)
+    before = fb.counters()
+    assert remembered(stage(folder, sampling="uniform(4)")) == wanted
+    assert remembered(fb.video("uniform(4)", size=96)) == wanted
+    assert since(before) == {"hits": 1}
+    assert fb.counters()["memo_hits"] - before["memo_hits"] == 2
+
+
+def test_it_is_resumed_exactly(folder: Path, proxy: FakeServer) -> None:
+    """Though the clips of the stopped run were decoded, and those of the resumed one are kept."""
+    wds = pytest.importorskip("webdataset")
+    proxy.put("/s3/bucket/0.tar", shard_of_samples(*[{"mp4": clip} for clip in (CLIP, OTHER, CLIP, OTHER)]))
+
+    def dataset() -> Any:
+        return fb.WebDataset("s3://bucket/0.tar", nodesplitter=wds.split_by_node).compose(stage(folder))
+
+    def told(found: Any) -> list[tuple[str, bytes]]:
+        return [(one["__key__"], one["frames"].tobytes()) for one in found]
+
+    whole = told(dataset())
+    stopped = dataset()
+    reading = iter(stopped)
+    begun = told(next(reading) for _ in range(2))
+    fill(folder)
+    resumed = dataset()
+    resumed.load_state_dict(stopped.state_dict())
+    before = fb.counters()
+    assert begun + told(resumed) == whole
+    assert since(before)["hits"] == 2
 
 
 @pytest.mark.parametrize(("given", "error"), [(0, ValueError), (101, ValueError), ("90", TypeError), (True, TypeError)])
