@@ -175,7 +175,7 @@ def _span(info: ClipInfo, chosen: Sampling) -> Tuple[float, float]:
 def _member_source(value: Any, name: str, shard: str, asked: ClipArguments, size: Size) -> VideoSource:
     """Of a member: its bytes, or ``MemberBytes``."""
     if isinstance(value, MemberBytes):
-        member = MemberClip(value.read, value.size, name, shard, value.expect)
+        member = MemberClip(value.read, value.size, name, shard, value.expect, (*value.of, value.offset), value.here)
         return ClipSource(member, size=size, threads=asked.threads, time_limit_s=asked.time_limit_s)
     return source_of(memoryview(value), size=size, threads=asked.threads, time_limit_s=asked.time_limit_s, name=name, shard=shard)
 

@@ -29,7 +29,7 @@ from forebay_loader.memos.frames import filler, opened_frames
 from forebay_loader.memos.frames.frame_store import FrameStore, spool_most
 from forebay_loader.memos.frames.spool import Spool
 from forebay_loader.videos.sources.choice import source_of
-from forebay_loader.videos.sources.clip_bytes import FileClip, ObjectClip
+from forebay_loader.videos.sources.clip_bytes import FileClip, MemberClip, ObjectClip
 
 pytestmark = pytest.mark.webdataset
 
@@ -283,7 +283,7 @@ def test_the_memo_knows_of_jpegs() -> None:
 
 
 def test_clips_of_files_and_objects(folder: Path, tmp_path: Path, proxy: FakeServer) -> None:
-    """These wait by their names, and are found by their version. An object whose URL may hold a token is not written down."""
+    """These wait by their names, and are found by their version."""
     asked = fb.frames(folder=folder, size=SIZE)
     path = tmp_path / "a.mp4"
     path.write_bytes(CLIP)
@@ -303,12 +303,42 @@ def test_clips_of_files_and_objects(folder: Path, tmp_path: Path, proxy: FakeSer
     assert [asked.find(clip, 96).info for clip in clips] == [None, None]
     for clip in clips:
         clip.close()
+
+
+def part(shard: str, etag: str, here: bool, clip: bytes = CLIP) -> MemberClip:
+    """A clip in a shard that is ``here``, or else may not be read."""
+
+    def read(at: int, size: int) -> bytes:
+        assert here
+        return clip[at : at + size]
+
+    return MemberClip(read, len(clip), known=(shard, etag, 512), here=here)
+
+
+def test_parts_of_shards(folder: Path) -> None:
+    """Wait by their bytes while their shard is here, and are found by its version, without their bytes."""
+    asked = fb.frames(folder=folder, size=SIZE, quality=None)
     before = fb.counters()
-    signed = ObjectClip("s3://bucket/a.mp4")
-    signed.url = "https://host/a.mp4?X-Amz-Signature=secret"
-    asked.find(signed, 96).decoded()
-    assert since(before)["dropped"] == 1
-    assert not waiting(folder)
+    asked.find(part("s3://b/0.tar", '"1"', here=False), 96).decoded()
+    assert since(before) == {"dropped": 1}
+    asked.find(part("s3://b/0.tar", '"1"', here=True), 96).decoded()
+    fill(folder)
+    found = asked.find(part("s3://b/0.tar", '"1"', here=False), 96)
+    assert numpy.array_equal(found.frames([3, 9]), source_of(CLIP, size=96).frames([3, 9]))
+    for shard, etag in (("s3://b/0.tar", '"2"'), ("s3://b/1.tar", '"1"'), ("s3://b/0.tar?endpoint=http://other", '"1"')):
+        assert asked.find(part(shard, etag, here=False), 96).info is None
+    assert asked.find(part("s3://b/0.tar", "", here=True), 96) is None
+
+
+def test_what_a_signature_may_name(folder: Path) -> None:
+    """Is known by its bytes where they are here, whatever the query says, and is not written down; else nobody knows it."""
+    asked = fb.frames(folder=folder, size=SIZE, quality=None)
+    asked.find(part("https://h/0.tar?sig=secret", '"1"', here=True), 96).decoded()
+    assert b"secret" not in waiting(folder)[0].read_bytes()
+    fill(folder)
+    assert asked.find(part("https://h/0.tar?sig=other", '"2"', here=True), 96).info
+    assert asked.find(part("https://h/0.tar?sig=secret", '"1"', here=True, clip=OTHER), 96).info is None
+    assert asked.find(part("https://h/0.tar?sig=secret", '"1"', here=False), 96) is None
 
 
 def named(*urls: Any) -> list[dict[str, Any]]:
