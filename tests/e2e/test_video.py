@@ -232,3 +232,23 @@ def test_only_what_is_sampled_travels_from_a_cold_shard(sidecar: Sidecar, shards
     wait_until(lambda: not sidecar.status()["cache"]["in_flight"])
     assert 0 < sidecar.metric("forebay_origin_bytes_total") - before <= 0.25 * len(rendered(**LONG))
     cold.close()
+
+
+def test_kept_frames_of_a_shard_that_has_left_the_cache(sidecar: Sidecar, shards: Path, place: Path) -> None:
+    """By number: nothing travels but the segment of the sample's label."""
+    pytest.importorskip("lmdb")
+    path = shards / "000.tar"
+    fetched(sidecar, path)
+    video = fb.video("uniform(4)", size=48, frames=fb.frames(folder=place / "frames", size="64MB", quality=None))
+    clips = fb.IndexedShards(f"file://{path}", video=video)
+    before = fb.counters()
+    wanted = clips[1]["frames"]
+    wait_until(lambda: bool(len(clips[1]["frames"])) and fb.counters()["frames_hits"] > before["frames_hits"], 60)
+    clips.close()
+    wait_until(lambda: evicted(sidecar))
+    bytes_before, hits = sidecar.metric("forebay_origin_bytes_total"), fb.counters()["frames_hits"]
+    cold = fb.IndexedShards(f"file://{path}", video=video)
+    assert numpy.array_equal(cold[1]["frames"], wanted)
+    assert fb.counters()["frames_hits"] == hits + 1
+    assert sidecar.metric("forebay_origin_bytes_total") - bytes_before <= SEGMENT
+    cold.close()

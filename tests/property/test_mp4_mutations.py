@@ -21,6 +21,9 @@ pytest.importorskip("av", reason="the extra `video` is not installed")
 
 from support.clips import rendered
 
+from forebay_loader.videos.errors import VideoError
+from forebay_loader.videos.sources.choice import source_of
+
 CLIPS: list[dict[str, object]] = [
     {"b_frames": 2, "audio": "aac", "moov_first": True},
     {"codec": "libx265", "open_gop": True, "b_frames": 3, "audio": "libopus", "start_ms": 300},
@@ -110,6 +113,24 @@ def test_mutated_clips_are_read_or_refused(clip: bytes) -> None:
     """Never another exception, no byte read many times, no memory for what is not there, and what is read keeps to the file."""
     with bounded():
         read_or_refused(clip)
+
+
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
+@given(clip=mutations())
+def test_mutated_clips_are_decoded_alike_wherever_they_are(tmp_path_factory: pytest.TempPathFactory, clip: bytes) -> None:
+    """A file gives what its bytes in memory give: the same frames and sound, or the same ``VideoError``."""
+    path = tmp_path_factory.getbasetemp() / "clip.mp4"
+    path.write_bytes(clip)
+    assert outcome(path) == outcome(clip)
+
+
+def outcome(what: Path | bytes) -> object:
+    with source_of(what, size=48, time_limit_s=30, name="clip.mp4") as source:
+        try:
+            info = source.open()
+            return info, source.frames([0, info.frames // 2, info.frames - 1]).tobytes(), source.audio(0, 1)[0].tobytes()
+        except VideoError as error:
+            return type(error), str(error)
 
 
 @pytest.mark.parametrize("number", range(len(CLIPS)))

@@ -35,15 +35,15 @@ class MemberBytes:
     once, whole. Of a larger one only what is wanted is asked for, where that is little.
     """
 
-    def __init__(self, read: ReadShard, offset: int, size: int, here: bool = False) -> None:
-        """``here``: all of the shard is, as a file."""
-        self.size = size
-        self._read, self._offset = read, offset
-        self._here = here
+    def __init__(self, read: ReadShard, offset: int, size: int, here: bool = False, of: Tuple[str, str] = ("", "")) -> None:
+        """``here``: all of the shard is, as a file. ``of``: the shard's URL, and its ETag."""
+        self.size, self.offset = size, offset
+        self.here, self.of = here, of
+        self._read = read
         self._sparse: Optional[bool] = None  # of what was said to be read next; None: nothing was
 
     def __repr__(self) -> str:
-        return f"<MemberBytes {self.size} from byte {self._offset}>"
+        return f"<MemberBytes {self.size} from byte {self.offset}>"
 
     def read(self, at: int, size: int) -> bytes:
         """``size`` bytes from ``at`` of the member, fewer only at its end. Raises what reading the shard raises."""
@@ -51,13 +51,13 @@ class MemberBytes:
         if size <= 0:
             return b""
         sparse = self._lie_sparse([(at, at + size)]) if self._sparse is None else self._sparse
-        return self._read(self._offset + at, size, sparse=sparse)
+        return self._read(self.offset + at, size, sparse=sparse)
 
     def expect(self, spans: Sequence[Tuple[int, int]]) -> int:
         """``spans`` of the member, each (offset, end), ascending, are read next, and no others before it is told anew. How many of them to
         ask for at a time."""
         self._sparse = self._lie_sparse(spans)
-        return 1 if self._here else SPANS_AT_ONCE
+        return 1 if self.here else SPANS_AT_ONCE
 
     def _lie_sparse(self, spans: Sequence[Tuple[int, int]]) -> bool:
         return self.size >= SEGMENT_BYTES and are_sparse(spans, self.size)
@@ -159,8 +159,9 @@ class IndexedShard:
         """Sample ``number``, with ``MemberBytes`` for each file whose suffix ``wants`` names: of these nothing is read yet."""
         key, files = self._ranges.wanted(place(number, len(self)))
         sample: Sample = {"__key__": key, "__url__": self.url}
+        of = self._source.url.text(), self.etag
         for suffix, offset, size in files:
-            sample[suffix] = MemberBytes(self.read, offset, size, self.mapped) if wants(suffix) else self.read(offset, size)
+            sample[suffix] = MemberBytes(self.read, offset, size, self.mapped, of) if wants(suffix) else self.read(offset, size)
         return sample
 
     def read(self, at: int, size: int, *, sparse: bool = False) -> bytes:

@@ -116,7 +116,7 @@ def decoded_member(key: str, data: Any, asked: ClipArguments, of: ClipPass, samp
 def _decoded(opened: Opened, asked: ClipArguments, epoch: int, seed: int, known_as: str) -> DecodedClip:
     with profiled("forebay.video"), opened(asked.size) as source:
         source.limit_together()
-        kept = None if asked.frames is None else asked.frames.find(source.clip, asked.size)
+        kept = None if asked.frames is None else asked.frames.find(source.clip, source.size)
         info = _scanned((kept and kept.info) or source.open(), source, opened, asked, known_as)
         chosen = _chosen(info, asked.sampling, epoch, seed, source)
         frames = None if kept is None else kept.frames(chosen.frames)
@@ -175,7 +175,7 @@ def _span(info: ClipInfo, chosen: Sampling) -> Tuple[float, float]:
 def _member_source(value: Any, name: str, shard: str, asked: ClipArguments, size: Size) -> VideoSource:
     """Of a member: its bytes, or ``MemberBytes``."""
     if isinstance(value, MemberBytes):
-        member = MemberClip(value.read, value.size, name, shard, value.expect)
+        member = MemberClip(value.read, value.size, name, shard, value.expect, (*value.of, value.offset), value.here)
         return ClipSource(member, size=size, threads=asked.threads, time_limit_s=asked.time_limit_s)
     return source_of(memoryview(value), size=size, threads=asked.threads, time_limit_s=asked.time_limit_s, name=name, shard=shard)
 

@@ -1,4 +1,5 @@
-"""What training processes tell of their derived caches (``fb.memo``): counts of each job, and how much lies in which folder. Pure.
+"""What training processes tell of their derived caches (``fb.memo``, ``fb.frames``): counts of each job, how much lies in which folder.
+Pure.
 
 Counts are what came on top (``MeterTold``), so they go on when a process or a worker ends. A folder is that of all processes that tell of
 it: its size counts once.

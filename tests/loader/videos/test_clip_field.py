@@ -146,7 +146,7 @@ def test_a_clip_that_changed_is_another(clips: list[str]) -> None:
     [
         (7, "names no clip"), (None, "names no clip"), ("", "names no clip"), (b"a.mp4", "names no clip"), ("a\0.mp4", "names no clip"),
         ({"urls": "a"}, "names no clip"), ({"url": "a.mp4", "sise": 3}, "sise"), ("ftp://host/a.mp4", "only what the sidecar reads"),
-        ("lmdb:///data", "clip=NAME"),
+        ("lmdb:///data", "is in no LMDB"),
         *((live, r"fb\.Clips\.stream") for live in ("rtsp://me:secret@host/gate?secret", "/dev/video0", "lavfi://testsrc", "udp://@:1")),
     ],
 )  # fmt: skip

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from forebay_loader.base.counters import SharedMemoCounts, share_memo_counts
+from forebay_loader.base.kept_folders import note_folder
+from forebay_loader.memos.frames.spool import held_bytes
 from forebay_loader.memos.stage import bytes_of
 from forebay_loader.memos.stores.choice import check_store, default_folder
 
@@ -60,6 +62,9 @@ class FramesAsked:
     size_bytes: int
     quality: Optional[int]
     counts: SharedMemoCounts  # travels to workers
+
+    def __post_init__(self) -> None:
+        note_folder("frames", self.folder, self.size_bytes, held_bytes)
 
     def ready(self) -> None:
         """Open it in this process. Raises ``MemoError`` where the folder is of something else."""

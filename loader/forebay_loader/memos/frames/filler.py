@@ -21,10 +21,12 @@ from forebay_loader.base.errors import LoaderError
 from forebay_loader.memos.errors import StoreFull
 from forebay_loader.memos.frames.frame_store import FrameStore, clip_key, spool_most
 from forebay_loader.memos.frames.spool import Spool, Waiting, add_counts, done, tell_stopped
-from forebay_loader.videos.sources.clip_bytes import FileClip, MemoryClip, ObjectClip
+from forebay_loader.videos.sources.clip_bytes import FileClip, MemberClip, MemoryClip, ObjectClip
 from forebay_loader.videos.sources.clip_source import ClipSource
 
-__all__ = ["fill", "fill_all"]
+__all__ = ["MOST_READ", "digest_of", "fill", "fill_all", "identity_of", "is_signed"]
+
+MOST_READ = 256 << 20  # of a clip that is read whole only to be kept
 
 _IDLE_S, _LONELY_S = 30.0, 5.0
 _CLIP_S = 3600.0  # for one clip, which may be a film, by a process that gets what others leave
@@ -69,10 +71,11 @@ class _Filling:
                 kept = int(fill(self._store, found))
                 dropped += 1 - kept
                 done(found.path)
-            except StoreFull as error:
+            except OSError as error:
                 self.full = True
                 dropped += self._spool.clear()
-                tell_stopped(self._folder, f"is full ({error}): what is in it is used, and nothing is added")
+                why = "is full" if isinstance(error, StoreFull) else "cannot be written, perhaps since its disk is full"
+                tell_stopped(self._folder, f"{why} ({error}): what is in it is used, and nothing is added")
         add_counts(self._folder, kept, dropped)
         return found is not None
 
@@ -89,7 +92,8 @@ def fill(store: FrameStore, waiting: Waiting) -> bool:
     key = bytes.fromhex(told["key"])
     clip = _clip_of(waiting)
     try:
-        if clip_key(identity_of(clip) or (), size, told["quality"]) != key:
+        said = told.get("digest")
+        if digest_of(waiting.data) != said if said else clip_key(identity_of(clip) or (), size, told["quality"]) != key:
             raise _Changed
         if not told["anew"] and store.find(key) is not None:
             return True
@@ -108,17 +112,33 @@ def _clip_of(waiting: Waiting) -> Any:
 
 
 def identity_of(clip: Any) -> Optional[tuple[Any, ...]]:
-    """Which bytes ``clip`` has: by a digest of those in memory, by the time stamp of a file, by the ETag of an object; None where nothing
-    tells: then none are kept."""
+    """Which bytes ``clip`` has: by a digest of those in memory, by the time stamp of a file, by the ETag of an object or a shard; None
+    where nothing tells: then none are kept.
+
+    Of an http URL with a query nobody here knows what in it is a signature, and what names other bytes: there the bytes count, if all of
+    them are here.
+    """
     if isinstance(clip, MemoryClip):
-        return "bytes", len(clip.data), xxhash.xxh3_128_hexdigest(clip.data)
+        return "bytes", len(clip.data), digest_of(clip.data)
     if isinstance(clip, FileClip):
         clip.open()
         return "file", os.path.abspath(clip.path), *clip.opened
-    if isinstance(clip, ObjectClip):
-        length = clip.open()
-        return ("object", clip.url.partition("?")[0], clip.etag, length) if clip.etag else None
-    return None
+    if not isinstance(clip, (MemberClip, ObjectClip)):
+        return None
+    length = clip.open()
+    url, etag, *begin = clip.known
+    if not is_signed(url):
+        return ("object", url, etag, *begin, length) if etag else None
+    return ("bytes", length, digest_of(clip.read(0, length))) if clip.here and length <= MOST_READ else None
+
+
+def is_signed(url: str) -> bool:
+    """Whether it may hold a signature."""
+    return url.startswith(("http:", "https:")) and "?" in url
+
+
+def digest_of(data: Any) -> str:
+    return xxhash.xxh3_128_hexdigest(data)
 
 
 def _are_there(users: int) -> bool:

@@ -16,12 +16,12 @@ import forebay_proxy.wire
 from forebay_loader.base.counters import COUNTS
 from forebay_loader.base.notices import warn_node
 from forebay_loader.memos.entry import EntryDamaged
-from forebay_loader.memos.frames.filler import identity_of
+from forebay_loader.memos.frames.filler import MOST_READ, digest_of, identity_of, is_signed
 from forebay_loader.memos.frames.frame_store import FrameStore, KeptClip, clip_key, spool_most
 from forebay_loader.memos.frames.jpeg import JpegReader
 from forebay_loader.memos.frames.spool import FillerLock, Spool, stopped, take_counts
 from forebay_loader.videos.clip_info import ClipInfo
-from forebay_loader.videos.sources.clip_bytes import FileClip, MemoryClip
+from forebay_loader.videos.sources.clip_bytes import FileClip, MemoryClip, ObjectClip
 
 __all__ = ["ClipLookup", "OpenedFrames", "opened_frames"]
 
@@ -84,16 +84,16 @@ class OpenedFrames:
         if self._spool is None:
             return
         try:
-            if self._spool.has(of.key):
-                return
             why = stopped(self.folder)
             if why:
                 COUNTS.add("frames_dropped")
                 self._stop(why)
                 return
-            source = _source_of(of.clip)
+            if self._spool.has(of.key):
+                return
+            source = None if time.monotonic() < self._room_s else _source_of(of.clip)
             told = {**of.told, "key": of.key.hex(), "anew": of.damaged}
-            if source is None or time.monotonic() < self._room_s:
+            if source is None:
                 COUNTS.add("frames_dropped")
             elif not self._spool.offer(of.key, {**told, **source[0]}, source[1]):
                 COUNTS.add("frames_dropped")
@@ -138,7 +138,7 @@ class OpenedFrames:
             kept, dropped = take_counts(self.folder)
             COUNTS.add("frames_kept", kept)
             COUNTS.add("frames_dropped", dropped)
-            if self._spool.waits():
+            if self._spool.waits() and not stopped(self.folder):
                 lock = FillerLock(self.folder)
                 try:
                     if lock.taken():
@@ -175,13 +175,19 @@ class ClipLookup:
 
 
 def _source_of(clip: Any) -> Optional[Tuple[Dict[str, str], Any]]:
-    """Where the clip is, and its bytes if they are here; None of a URL that may hold a token, for it would be written to a file."""
+    """Where the clip is, or its bytes if they are here; None of a part of a shard that is not here, and of a clip whose URL may hold a
+    token, for it would be written to a file."""
     if isinstance(clip, MemoryClip):
         return {}, clip.data
     if isinstance(clip, FileClip):
         return {"path": os.path.abspath(clip.path)}, b""
-    parts = urlsplit(clip.url)
-    return None if parts.query or "@" in parts.netloc else ({"url": clip.url}, b"")
+    if isinstance(clip, ObjectClip) and not (is_signed(clip.url) or clip.url.startswith("pipe:") or "@" in urlsplit(clip.url).netloc):
+        return {"url": clip.url}, b""
+    size = clip.open()
+    if not clip.here or size > MOST_READ:
+        return None
+    data = clip.read(0, size)
+    return {"digest": digest_of(data)}, data
 
 
 def _started(folder: str, size_bytes: int, lock: int) -> "subprocess.Popen[bytes]":

@@ -15,7 +15,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 
-__all__ = ["FillerLock", "Spool", "Waiting", "add_counts", "done", "stopped", "take_counts", "tell_stopped"]
+__all__ = ["FillerLock", "Spool", "Waiting", "add_counts", "done", "held_bytes", "stopped", "take_counts", "tell_stopped"]
 
 _ENDS = ".clip"
 _MOST_TRIES = 3  # a clip that ends the process that decodes it is not given to another one for ever
@@ -102,6 +102,17 @@ class Spool:
                 with suppress(FileNotFoundError):
                     state = entry.stat()
                     yield state.st_mtime_ns, entry.path, state.st_size
+
+
+def held_bytes(folder: str) -> int:
+    """What the folder takes on the disk, with what waits in it. Raises ``OSError`` where it is not there."""
+    found = 0
+    for path in (folder, os.path.join(folder, "spool")):
+        with os.scandir(path) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    found += 512 * entry.stat(follow_symlinks=False).st_blocks
+    return found
 
 
 def _read(path: str) -> Optional[Waiting]:
@@ -195,8 +206,8 @@ def _counts_in(data: bytes) -> Tuple[int, int]:
 def tell_stopped(folder: str, why: str) -> None:
     """For some minutes nothing is to be queued. Raises ``OSError``."""
     path = os.path.join(folder, "stopped")
-    with open(f"{path}.part", "w", encoding="utf-8") as file:
-        file.write(why)
+    with suppress(OSError), open(f"{path}.part", "w", encoding="utf-8") as file:
+        file.write(why)  # on a full disk an empty file says it, too
     os.rename(f"{path}.part", path)
 
 
@@ -207,6 +218,6 @@ def stopped(folder: str) -> str:
         if time.time() - os.stat(path).st_mtime > _STOPPED_S:
             return ""
         with open(path, encoding="utf-8") as file:
-            return file.read() or "it stopped"
+            return file.read() or "cannot be written, perhaps since its disk is full: nothing is added"
     except OSError:
         return ""

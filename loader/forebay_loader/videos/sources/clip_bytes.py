@@ -91,9 +91,12 @@ class MemberClip:
         name: str = "",
         shard: str = "",
         expect: Optional[Callable[[Spans], int]] = None,
+        known: Tuple[Any, ...] = ("", ""),
+        here: bool = False,
     ) -> None:
-        """``expect``: is told as this is."""
+        """``expect``: is told as this is. ``known``, ``here``: as those of ``ObjectClip``."""
         self.name, self.shard = name, shard
+        self.known, self.here = known, here
         self._read, self._size = read, size
         self._expect = expect
 
@@ -205,6 +208,17 @@ class ObjectClip:
         """Of the version that is open; "" while none is."""
         found = self._opened or self._version
         return "" if found is None else found.etag
+
+    @property
+    def known(self) -> Tuple[Any, ...]:
+        """What tells the bytes that are open from all others, beside their number: the URL, with what may be a signature, the ETag, and of
+        a part where it begins."""
+        return self._source.url.text(), self.etag
+
+    @property
+    def here(self) -> bool:
+        """Whether all of it is, as a file."""
+        return self._opened is not None and not self._opened.closed
 
     def read(self, at: int, size: int) -> Buffer:
         opened = self._opened

@@ -44,7 +44,7 @@ class ClipSource(VideoSource):
     ) -> None:
         self._clip = clip
         self.name, self.shard = clip.name, clip.shard
-        self._size = size
+        self.size = size
         self._threads = threads
         self._time_limit_s = time_limit_s
         self._one_timer = timer
@@ -80,7 +80,7 @@ class ClipSource(VideoSource):
             track = tracks.video
             if track is None:
                 raise UnsupportedVideo("there is no video track in it")
-            said = Pictures(track.width, track.height, track.rotation_deg, self._size, track.mirrored)
+            said = Pictures(track.width, track.height, track.rotation_deg, self.size, track.mirrored)
             found, pictures = room_for(0, said.shape), said
             groups = track.needed(sorted(places))
             with profiled("forebay.video.decode"):
@@ -88,7 +88,7 @@ class ClipSource(VideoSource):
                 with SpanReader(tracks.read, spans, tracks.expect(spans)) as read:
                     for number, frame in decoded(track, groups, read, timer, self._threads):
                         if not len(found):  # made for what a decoder gives: what the header says is nobody's word for it
-                            pictures = Pictures(frame.width, frame.height, track.rotation_deg, self._size, track.mirrored)
+                            pictures = Pictures(frame.width, frame.height, track.rotation_deg, self.size, track.mirrored)
                             found = room_for(len(indices), pictures.shape)
                         first, *others = places[number]
                         pictures.into(frame, found[first])
@@ -110,7 +110,7 @@ class ClipSource(VideoSource):
             spans = track.byte_spans(groups, GAP_BYTES)
             with SpanReader(tracks.read, spans, tracks.expect(spans)) as read:
                 for number, frame in decoded(track, groups, read, timer, self._threads):
-                    pictures = pictures or Pictures(frame.width, frame.height, track.rotation_deg, self._size, track.mirrored)
+                    pictures = pictures or Pictures(frame.width, frame.height, track.rotation_deg, self.size, track.mirrored)
                     room = room_for(1, pictures.shape)[0]
                     pictures.into(frame, room)
                     yield number, room

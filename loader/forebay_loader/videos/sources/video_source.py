@@ -11,6 +11,7 @@ import numpy
 from av.error import FFmpegError
 
 from forebay_loader.videos.clip_info import ClipInfo
+from forebay_loader.videos.decode.frame_size import Size
 from forebay_loader.videos.errors import CorruptVideo, UnsupportedVideo, VideoError
 
 __all__ = ["VideoSource", "memory_bytes", "room_for"]
@@ -29,6 +30,7 @@ class VideoSource:
 
     name = ""  # what errors say; neither holds a token
     shard = ""
+    size: Size = None  # of the frames that were asked for, as ``check_size`` gives it
 
     def open(self) -> ClipInfo:
         """What is known of the clip. Of a live one ``frames`` is 0: nobody knows how many will come."""

@@ -91,12 +91,21 @@ def _histogram(name: str, buckets: tuple[float, ...], help: str, stability: str 
 
 _NEW = "experimental"
 _DERIVED_HELP = {
-    "hits": "Results read instead of computed.",
-    "made": "Results computed, since they were not kept.",
-    "kept": "Results written.",
-    "dropped": "Results not kept: the writer was behind, or the transform changed while it ran.",
-    "damaged": "Results that were not as written; computed again.",
-    "off": "Times a process gave its store up: full, or failing.",
+    "memo": {
+        "hits": "results read instead of computed.",
+        "made": "results computed, since they were not kept.",
+        "kept": "results written.",
+        "dropped": "results not kept: the writer was behind, or the transform changed while it ran.",
+        "damaged": "results that were not as written; computed again.",
+        "off": "times a process gave its store up: full, or failing.",
+    },
+    "frames": {
+        "hits": "clips whose frames were read instead of decoded.",
+        "kept": "clips all of whose frames were written.",
+        "dropped": "clips not kept for now: no room to wait, or they could not be decoded.",
+        "damaged": "clips of which a frame was not as written; decoded, and kept anew.",
+        "off": "times a process gave its folder up, or adds nothing to it any more: full, or failing.",
+    },
 }
 
 
@@ -105,7 +114,7 @@ def _derived(kind: str, what: str) -> Iterator[Metric]:
     yield _gauge(f"{kind}_bytes", f"{what}: bytes on the disk of the job's folders.", _NEW, job=())
     yield _gauge(f"{kind}_limit_bytes", f"{what}: the most that these folders may take.", _NEW, job=())
     for name in DERIVED[kind]:
-        yield _counter(f"{kind}_{name}_total", f"{what}: {_DERIVED_HELP[name][0].lower()}{_DERIVED_HELP[name][1:]}", _NEW, job=())
+        yield _counter(f"{kind}_{name}_total", f"{what}: {_DERIVED_HELP[kind][name]}", _NEW, job=())
 
 
 # fmt: off
@@ -214,6 +223,7 @@ METRICS: tuple[Metric, ...] = (
     _counter("rank_skipped_total", "Samples and shards skipped after errors.", _NEW, job=(), rank=()),
 
     *_derived("memo", "fb.memo"),
+    *_derived("frames", "fb.frames"),
 
     # Plans
     _gauge("plan_active", "Readers with a plan."),

@@ -40,9 +40,11 @@ CAUSES: Tuple[str, ...] = (
 )
 CAUSE_INDEX: Dict[str, int] = {cause: index for index, cause in enumerate(CAUSES)}
 
-# Kinds of derived caches, and what is counted of each; "memo": ``fb.memo``, whose counts are ``memo_hits`` … of ``fb.counters()``.
+# Kinds of derived caches, and what is counted of each: of ``fb.memo`` and ``fb.frames``, ``memo_hits``, ``frames_hits`` … of
+# ``fb.counters()``.
 DERIVED: Dict[str, Tuple[str, ...]] = {
     "memo": ("hits", "made", "kept", "dropped", "damaged", "off"),
+    "frames": ("hits", "kept", "dropped", "damaged", "off"),
 }
 MAX_FOLDERS = 8  # of a kind in one process
 MAX_FOLDER_NAME = 64
