@@ -20,6 +20,7 @@ STUCK_S = 5.0  # without one good answer
 NEARLY_ALL = 0.95  # nobody can say how many workers hide a stall of nearly all of the time: a step of this size, then it is measured anew
 MOST_TIMES = 4  # as many workers as now, where nobody knows how many cores are idle
 LIMITS = frozenset({429, 503, 509})  # how an origin says that it wants fewer requests
+LONG_S = 30.0  # without a batch: slow code gives some, a worker that hangs gives none
 WORK = ("read", "decode", "map", "collate")  # what a core does
 
 
@@ -44,7 +45,8 @@ class OriginLevels:
 class Levels:
     """Of the last minute, or of the interval that is judged.
 
-    The training process that waited most of those that train: ``stall_s`` by cause and ``wall_s`` (0: nobody told), ``who`` it is, the
+    The training process that waited most of those that train: ``stall_s`` by cause and ``wall_s`` (0: nobody told), the ``steps`` that it
+    took meanwhile (None: not known), ``who`` it is; ``others``: jobs that wait too, in words. The
     ``shard`` that it waited for, its ``workers``, ``idle_cores`` of the machine that each of such processes could have (None: not
     measured). ``ended``: nobody trains now.
     Readers: how many there are, ``waited_share`` of their time, ``waiting``: (how many wait for long now, for how many seconds, a shard).
@@ -75,6 +77,8 @@ class Levels:
     refused: Optional[Tuple[str, float]] = None
     shared: str = ""
     span: str = "of the last minute"
+    others: str = ""
+    steps: Optional[int] = None
     pattern: str = ""
 
     @property
@@ -136,7 +140,7 @@ CAUSES: Mapping[str, Tuple[str, str]] = {
     "start": ("workers are started anew each epoch: keep them", "persistent_workers=True"),
     "ranks": ("ranks take unequal numbers of steps", "fb.WebLoader(dataset, batch_size=64)"),
     "trainer": ("", ""),
-    "not known": ("nobody could tell what the workers did: look at one of them", "py-spy dump --pid PID"),
+    "not known": ("nobody could tell what the workers did: if no batch comes for 60 s, the training logs where they stand", ""),
 }
 OF_ORIGIN = frozenset({"origin down", "origin limit", "origin latency", "origin rate", "nothing announced", "cache too small"})
 _CHEAPER = {"decode": "decoding", "user code": "your functions", "read": "the tars", "collate": "the collation"}
@@ -191,7 +195,12 @@ def _stalled(levels: Levels, share: float) -> Verdict:
     cause = _of_origin(levels) if word == "origin" else shown_cause(word)
     who = f" ({levels.who})" if levels.who else ""
     said = f"training waited {_percent(share)} {levels.span}, {_percent(seconds / stall_s)} of that for {_shown(levels, cause)}{who}"
-    return _made(levels, ACT if share >= BAD else LOOK, cause, share, said)
+    found = _made(levels, ACT if share >= BAD else LOOK, cause, share, said)
+    if levels.steps == 0 and levels.wall_s >= LONG_S:
+        found = replace(found, sentence=f"{said}; no batch came in {levels.wall_s:.0f} s")
+        if word in WORK or word == "map":
+            found = replace(found, do="a worker may hang: the training logs where it stands once no batch came for 60 s", line="")
+    return replace(found, sentence=f"{found.sentence}; {levels.others}") if levels.others else found
 
 
 def _hardly(levels: Levels, share: float) -> Verdict:

@@ -58,7 +58,7 @@ def trained(wall_s: float = 60.0, **stall_s: float) -> dict[str, Any]:
         (Levels(**trained(collate=30)), ACT, "collate", "num_workers=8"),
         (Levels(**trained(transfer=30)), ACT, "transfer", "prefetch_factor=4"),
         (Levels(**trained(start=30)), ACT, "start", "persistent_workers=True"),
-        (Levels(**trained(other=30)), ACT, "not known", "py-spy dump --pid PID"),
+        (Levels(**trained(other=30)), ACT, "not known", ""),
         (Levels(**trained(origin=0.7), origin=SERVES), FINE, "trainer", ""),
         (Levels(**trained(origin=0.7), disk="no space left"), LOOK, "disk", "forebay serve --cache-dir /another/disk"),
         (Levels(unequal="rank 1 has ended"), ACT, "ranks", CAUSES["ranks"][1]),
@@ -144,6 +144,20 @@ everything = st.builds(
     st.floats(0, 1), st.booleans(), st.none() | st.integers(0, 10**15), st.booleans(), st.sampled_from(["", "rank 1"]),
     st.none() | st.tuples(st.text(), st.floats(0, 60)),
 )  # fmt: skip
+
+
+def test_a_worker_that_hangs_is_no_slow_code() -> None:
+    """Slow code gives some batches in a minute."""
+    slow, hangs = (verdict(Levels(**trained(map=58), steps=steps)) for steps in (3, 0))
+    assert (slow.cause, hangs.cause) == ("user code", "user code")
+    assert "no batch came in 60 s" in hangs.sentence
+    assert "no batch" not in slow.sentence
+    assert (hangs.line, slow.line) == ("", "num_workers=16")
+    assert hangs.do.startswith("a worker may hang")
+
+
+def test_other_jobs_that_wait_are_told_of() -> None:
+    assert verdict(Levels(**trained(decode=30), others="job b waits 40 %, too")).sentence.endswith("; job b waits 40 %, too")
 
 
 @given(everything)
