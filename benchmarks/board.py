@@ -64,7 +64,7 @@ def asked(prometheus: Prometheus, query: str) -> list[tuple[dict[str, str], Curv
 
 
 def events(prometheus: Prometheus) -> list[Event]:
-    """Alerts that fire, and starts of sidecars."""
+    """Starts of sidecars, and alerts whose expressions held at each minute of their ``for``, its ends included: hence the 30 s."""
     recorded = {rule["record"]: f"({rule['expr']})" for rule in RULES if "record" in rule}
     alarms = [(rule["alert"], rule["labels"]["severity"], rule["annotations"]["panel"], rule) for rule in RULES if "alert" in rule]
     found = []
