@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -173,6 +174,19 @@ def test_the_question_has_one_screen() -> None:
     assert max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in FIRST) * 38 <= 800  # 30 pixels and a gap of 8; Grafana's bars
     assert [row["collapsed"] for row in ROWS] == [False] + [True] * (len(ROWS) - 1)
     assert len({panel["id"] for panel in [*ROWS, *PANELS]}) == len(ROWS) + len(PANELS)
+
+
+def test_the_picture_can_show_its_panels() -> None:
+    """benchmarks/board.py knows the kind, the unit and the colors of each panel of the rows that it draws, and the rows exist."""
+    board = runpy.run_path(str(GRAFANA.parent / "benchmarks" / "board.py"))
+    rows = [row for row in ROWS if row["title"] in board["ROWS"]]
+    assert [row["title"] for row in rows] == list(board["ROWS"])
+    for panel in [*FIRST, *(panel for row in rows for panel in row["panels"])]:
+        look = panel["fieldConfig"]["defaults"]
+        assert panel["type"] in ("stat", "timeseries"), panel["title"]
+        assert look["unit"] in board["UNITS"], panel["title"]
+        assert {step["color"] for step in look.get("thresholds", {}).get("steps", ())} <= set(board["NAMED"]), panel["title"]
+        assert len(panel["targets"]) == 1 or panel["type"] == "timeseries", panel["title"]
 
 
 @pytest.mark.parametrize("row", [None, *ROWS[1:]], ids=lambda row: row["title"] if row else "open")

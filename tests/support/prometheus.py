@@ -47,6 +47,14 @@ class Prometheus:
         assert isinstance(result, list), (expression, answer)
         return result
 
+    def query_range(self, expression: str, start_s: float, end_s: float, step_s: float) -> list[dict[str, Any]]:
+        """The range vector of ``expression``, as a panel asks for it."""
+        answer = self._get("/api/v1/query_range", query=expression, start=f"{start_s}", end=f"{end_s}", step=f"{step_s}")
+        assert answer["status"] == "success", (expression, answer)
+        result = answer["data"]["result"]
+        assert isinstance(result, list), (expression, answer)
+        return result
+
     def rules(self) -> list[dict[str, Any]]:
         """The alert rules with their health and last error."""
         return [rule for group in self._get("/api/v1/rules")["data"]["groups"] for rule in group["rules"]]
