@@ -18,7 +18,7 @@ from forebay_loader.batches.budget_stage import batched
 from forebay_loader.batches.pad import padded
 from forebay_loader.dataset.stages import tarfile_to_samples
 from forebay_loader.identity.reader_name import ensure_job
-from forebay_loader.memos.frames.asked import frames
+from forebay_loader.memos.frames.arguments import frames
 from forebay_loader.memos.stage import memo
 from forebay_loader.meter.skips import stock_stages
 from forebay_loader.meter.stalls import install, postfix, remove, stalls

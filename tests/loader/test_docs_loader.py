@@ -44,15 +44,6 @@ def test_both_versions_arguments_are_taken() -> None:
     assert set(arguments(wds.WebDataset)) <= set(arguments(fb.WebDataset))
 
 
-def test_the_table_of_batches_has_every_argument() -> None:
-    """docs/batches.md: names and defaults of fb.batched, in the order of the signature; the function that collates is said in words."""
-    told = re.findall(r"^\| `(\w+)` \| (\S+) \|", (DOCS / "batches.md").read_text(), re.M)
-    own = inspect.signature(fb.batched).parameters.values()
-    assert [(name, default.strip("`").replace('"', "'")) for name, default in told] == [
-        (one.name, "webdataset's" if one.name == "collate" else repr(one.default)) for one in own
-    ]
-
-
 def identity(sample: Any) -> Any:
     return sample
 

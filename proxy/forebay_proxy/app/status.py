@@ -301,9 +301,15 @@ class StatusReport:
             disk="" if usage.disk_state == "normal" else self._cache.disk.reason, in_flight=usage.origins, plans=len(self._parts.plans),
             passes=any((each["epoch"] or 0) > 0 for each in progress), refused=self._telemetry.recent_errors.lately(),
             meters=self._telemetry.meters.rows(), shared=next(iter(shared["troubles"]), "") if shared else "",
-            needed_bytes=self._read_bytes(),
+            needed_bytes=self._read_bytes(), pattern=self._pattern(),
         )  # fmt: skip
         return verdict(levels)
+
+    def _pattern(self) -> str:
+        """Of the one set that is read, where it has a pattern that says all; "" where it has not, or there are more sets."""
+        names = {plan.set_name for plan in self._parts.plans.all()}
+        name = names.pop() or "" if len(names) == 1 else ""
+        return name if "://" in name and not name.endswith("/") and shown_set(name) == name else ""
 
     def _read_bytes(self) -> int | None:
         """Of all shards of the sets that are read now, if they are as long as those that are known: a job in its second pass has opened

@@ -251,7 +251,13 @@ class Prefetcher:
             log.info("shard %s is not fetched ahead of need for %g s (%s)", shard.name, WRONG_S, error)
             self._leave_alone(shard.name, shard.origin, WRONG_S)
         except ForebayError as error:
-            log.info("shard %s could not be opened ahead of need (%s); its reader will ask again", shard.name, error)
+            first = not self.negative_cache.of_origin[shard.origin]  # in an outage it fails for thousands
+            log.log(
+                logging.INFO if first else logging.DEBUG,
+                "shard %s could not be opened ahead of need (%s); its reader will ask again",
+                shard.name,
+                error,
+            )
             self._leave_alone(shard.name, shard.origin)
         except Exception:  # a fault of ours, or of an origin's library: it must not be looked past for ever
             self._leave_alone(shard.name, shard.origin)

@@ -134,7 +134,7 @@ function showRanks(meters, total) {
     return [
       who,
       bar(wall > 0 ? sorted.map(([cause, each]) => [`c-${cause}`, Math.min(1, each / wall)]) : [], parts || "no wait"),
-      element("td", share(stall, wall), "right"),
+      element("td", share(Math.min(stall, wall), wall), "right"),
       element("td", parts),
       element("td", wall > 0 ? (samples / wall).toFixed(0) : "-", "right"),
       bar(wall > 0 ? [["rate", samples / wall / most]] : [], "samples a second, of the fastest rank's", "roomy"),

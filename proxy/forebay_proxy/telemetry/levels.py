@@ -13,7 +13,7 @@ from forebay_proxy.core.facts.origins import OriginAnswered, OriginBytes, Segmen
 from forebay_proxy.core.shard import shown
 from forebay_proxy.telemetry.origin_board import OriginBoard
 from forebay_proxy.telemetry.waits import LONG_S, Waits
-from forebay_proxy.wire.protocol.verdict import Levels, OriginLevels
+from forebay_proxy.wire.protocol.verdict import MUCH, Levels, OriginLevels
 
 __all__ = ["SILENT_S", "Lately", "levels_of", "worst_share"]
 
@@ -87,6 +87,7 @@ class Lately:
 def levels_of(
     waits: Waits, board: OriginBoard, lately: Lately, *, readers: int, disk: str, in_flight: Mapping[str, int], plans: int, passes: bool,
     refused: tuple[str, float] | None = None, meters: Sequence[Mapping[str, Any]] = (), shared: str = "", needed_bytes: int | None = None,
+    pattern: str = "",
 ) -> Levels:  # fmt: skip
     """``meters``: the rows of ``MeterBoard``; ``disk``: why it is down, "" where it is not; ``passes``: a job has come to its second."""
     long = [wait for wait in waits if waits.seconds(wait) >= LONG_S]
@@ -108,6 +109,7 @@ def levels_of(
         passes=passes,
         needed_bytes=needed_bytes,
         announced=plans > 0 or not readers,
+        pattern=pattern,
         unequal=next((str(each["unequal"]) for each in meters if each.get("unequal")), ""),
         refused=refused,
         shared=shared,
@@ -155,13 +157,18 @@ def _trainer(row: Mapping[str, Any], meters: Sequence[Mapping[str, Any]]) -> dic
     worker = "" if row.get("slowest_worker") is None else f", worker {row['slowest_worker']}"
     shard = "" if row.get("slowest_shard") is None else f", {row['slowest_shard']}"
     idle = row.get("idle_cores")
-    alike = sum(not each.get("ended") and each["lately"]["wall_s"] > 0 and _share(each) >= _share(row) / 2 for each in meters)
+    told = [each for each in meters if not each.get("ended") and each["lately"]["wall_s"] > 0]
+    alike = sum(_share(each) >= _share(row) / 2 for each in told)
     stall_s, wall_s = dict(row["lately"]["stall_s"]), row["lately"]["wall_s"]
     if row.get("wall_s") == wall_s:
         wall_s = max(0.0, wall_s - stall_s.pop("start", 0.0))
+    others = {each["job"]: _share(each) for each in sorted(told, key=_share) if each["job"] != row["job"] and _share(each) >= MUCH}
     return {
         "stall_s": stall_s,
         "wall_s": wall_s,
+        "steps": row["lately"].get("steps"),
+        "others": ", ".join(f"job {job} waits {100 * share:.0f} %, too" for job, share in others.items()),
+        "span": "of the last minute" if wall_s >= MINUTE_S - 10 else f"of the last {wall_s:.0f} s",
         "who": f"{row['job']} rank {row['rank']}{worker}{shard}",
         "shard": row.get("slowest_shard") or "",
         "ended": bool(row.get("ended")),

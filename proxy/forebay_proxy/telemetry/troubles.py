@@ -112,7 +112,7 @@ class RecentErrors:
         """``clock``: seconds that never go back; ``now``: seconds since the epoch, as people read times."""
         self._clock = clock
         self._now = now
-        self._last_at = float("-inf")  # on the clock
+        self._last_of_shard = float("-inf"), ""  # on the clock
         self._rows: deque[dict[str, object]] = deque(maxlen=KEPT)
 
     def __repr__(self) -> str:
@@ -133,12 +133,13 @@ class RecentErrors:
         return [dict(row) for row in reversed(self._rows)]
 
     def lately(self) -> tuple[str, float] | None:
-        """The last error, if it came within a minute, and how many seconds ago."""
-        ago = self._clock() - self._last_at
-        return (str(self._rows[-1]["error"]), ago) if ago < LATELY_S else None
+        """The last error of a shard, if it came within a minute, and how many seconds ago. A mistyped path is none: nobody read by it."""
+        at, error = self._last_of_shard
+        return (error, self._clock() - at) if self._clock() - at < LATELY_S else None
 
     def _note(self, what: str, error: str, job: str) -> None:
-        self._last_at = self._clock()
+        if error.startswith("shard "):
+            self._last_of_shard = self._clock(), error
         for row in self._rows:
             if (row["what"], row["error"], row["job"]) == (what, error, job):
                 self._rows.remove(row)

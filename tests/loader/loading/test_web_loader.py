@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import multiprocessing
 import os
 import pickle
 import random
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,13 +161,3 @@ def test_workers_bring_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         building.setenv("WORLD_SIZE", "2")
         made = fb.WebLoader(pipeline, batch_size=None, num_workers=1, worker_init_fn=remember, multiprocessing_context="spawn")
     assert set(map(tuple, made)) == {("0", "1", "2", "True")}
-
-
-def test_the_page_has_every_argument() -> None:
-    """docs/equal-steps.md: the names of our own arguments and their defaults, in the order of the signature."""
-    page = (Path(__file__).parents[3] / "docs" / "equal-steps.md").read_text()
-    rows = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", page, re.M)
-    own = [one for one in inspect.signature(fb.WebLoader.__init__).parameters.values() if one.kind == one.KEYWORD_ONLY]
-    assert [(name, default.replace('"', "'")) for name, default in rows] == [
-        (one.name, f"{one.default!r}".removesuffix(".0")) for one in own
-    ]

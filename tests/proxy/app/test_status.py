@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
 from support.house import SEGMENT, World, building, data_of, reader, shard_of
 from support.tarmaking import hand_header
 
@@ -80,6 +81,27 @@ async def test_who_read_between_two_looks_was_there(tmp_path: Path) -> None:
         assert [asked.readers_lately(), asked.readers_lately()] == [1, 0]
         telemetry.recent_errors.listen(RequestFailed(404, "shard s3://b/a.tar: not there"))
         assert asked.status()["verdict"]["sentence"].endswith("was told: shard s3://b/a.tar: not there")
+
+
+@pytest.mark.parametrize(
+    ("sets", "line"),
+    [
+        (["https://o/set/{a..b}.tar"], "forebay warm 'https://o/set/{a..b}.tar'"),
+        (["https://o/set/{a..b}.tar?key=1"], "forebay warm 'PATTERN'"),
+        (["cats"], "forebay warm 'PATTERN'"),
+        (["https://o/set/{a..b}.tar", "https://o/dogs/{a..b}.tar"], "forebay warm 'PATTERN'"),
+    ],
+)
+async def test_the_set_that_is_read_is_in_the_line_to_type(sets: list[str], line: str, tmp_path: Path) -> None:
+    """Where there is one, that says all and no secret."""
+    async with building(tmp_path / "c") as world:
+        asked, telemetry = report_on(world)
+        for number, name in enumerate(sets):
+            world.plans.replace(reader(number), [shard_of(A), shard_of(B)], None, name)
+        telemetry.meters.take(ReaderName("job", "0", "main", "7.0"), MeterBody(9.0, dict.fromkeys(CAUSES, 0.0) | {"origin": 9.0}, 5))
+        world.events.emit(OriginAnswered("https://o", "GET", 206, 0.1))
+        world.events.emit(OriginBytes("https://o", 1, "demand"))
+        assert asked.verdict().line == line
 
 
 async def test_a_scrape_of_a_large_node_is_short(tmp_path: Path) -> None:

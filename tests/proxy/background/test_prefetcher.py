@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,14 @@ async def test_what_fails_ahead_is_left_to_its_reader(tmp_path: Path) -> None:
         world.origin.put(NAMES[0], data_of(10))
         world.clock.advance(6)
         assert await world.get(NAMES[0], reader()) == data_of(10)
+
+
+async def test_an_outage_is_one_line_and_not_one_a_shard(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="forebay")
+    async with building(tmp_path / "c", prefetch=True) as world:
+        world.plans.replace(reader(), SHARDS)
+        await until(lambda: len(world.prefetcher.negative_cache) >= 2)
+    assert [record.args[0] for record in caplog.records if "ahead of need" in record.msg] == [NAMES[0]]
 
 
 async def test_a_stream_is_opened_ahead_and_lands_by_that(tmp_path: Path) -> None:

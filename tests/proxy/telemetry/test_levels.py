@@ -88,6 +88,19 @@ def test_idle_cores_are_shared_by_ranks_that_wait_alike() -> None:
     assert Node().levels(meters=(metered(0, 60, decode=9.0),)).idle_cores is None
 
 
+def test_another_job_that_waits_is_named() -> None:
+    """Not another rank of the same job, nor one that hardly waits."""
+    ranks = (metered(0, 60, decode=30.0), metered(1, 60, decode=20.0))
+    assert Node().levels(meters=ranks).others == ""
+    jobs = (metered(0, 60, origin=15.0) | {"job": "b"}, metered(0, 60, origin=1.0) | {"job": "c"})
+    assert Node().levels(meters=(*ranks, *jobs)).others == "job b waits 25 %, too"
+
+
+def test_what_is_judged_of_a_young_training() -> None:
+    assert Node().levels(meters=(metered(0, 20, decode=5.0),)).span == "of the last 20 s"
+    assert Node().levels(meters=(metered(0, 60, decode=5.0),)).span == "of the last minute"
+
+
 def test_the_first_start_of_workers_is_no_stall() -> None:
     """Of a process that has only begun; each later one is."""
     young = metered(0, 10, start=6.0, decode=1.0) | {"wall_s": 10}

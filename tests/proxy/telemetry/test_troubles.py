@@ -75,14 +75,15 @@ def test_refused_and_cut_requests_are_kept_with_their_times() -> None:
 
 
 def test_the_last_one_is_news_for_a_minute() -> None:
-    """With its age, also while a person's clock is set an hour back or forward."""
+    """With its age, also while a person's clock is set an hour back or forward; what asks for no shard is none."""
     now, wall = [100.0], [1e9]
     errors = RecentErrors(lambda: now[0], lambda: wall[0])
     assert errors.lately() is None
-    errors.listen(ended(404, "not there"))
+    errors.listen(ended(404, "shard s3://b/a.tar: not there"))
     now[0] = 159.0
+    errors.listen(ended(404, "'/wp-login.php' begins with no scheme"))
     for wall[0] in (1e9 + 59, 1e9 - 3600, 1e9 + 3600):
-        assert errors.lately() == ("not there", 59.0)
+        assert errors.lately() == ("shard s3://b/a.tar: not there", 59.0)
     now[0] = 160.0
     assert errors.lately() is None
 

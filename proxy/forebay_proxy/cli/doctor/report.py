@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from forebay_proxy.cli.doctor.set_rules import RuleFinding
+from forebay_proxy.config.settings import Settings, env_name
 from forebay_proxy.core.logs import scrubbed
 from forebay_proxy.wire.protocol.version import VERSION
 
 __all__ = ["report"]
 
 _PACKAGES = ("aiohttp", "boto3", "diskcache", "webdataset", "torch", "torchdata", "lightning")
-_OPEN = re.compile(r"FOREBAY_(?!TOKEN|URL)\w+|WDS_\w+|(?i:no_proxy)")  # variables whose values are shown; of others only that they are set
-_NAMED = re.compile(r"AWS_\w+|HF_\w+|GOOGLE_\w+|(?i:\w+_proxy)|SSL_CERT_\w+|SLURM_\w+|RANK|WORLD_SIZE|FOREBAY_\w+")
+_SETTINGS = {env_name(name) for name in Settings.model_fields} - {"FOREBAY_TOKEN"}
+_OPEN = re.compile(r"WDS_(?:VERBOSE_)?CACHE(?:_SIZE)?|WDS_SECURE|WDS_SEED|(?i:no_proxy)")  # shown with values, as settings are
+_NAMED = re.compile(r"AWS_\w+|HF_\w+|GOOGLE_\w+|(?i:\w+_proxy)|SSL_CERT_\w+|SLURM_\w+|RANK|WORLD_SIZE|FOREBAY_\w+|WDS_\w+")
 _LOG_BYTES = 64 << 10
 
 
@@ -34,8 +36,8 @@ def report(findings: Sequence[RuleFinding], status: Mapping[str, Any] | None, en
     said = {
         "forebay": VERSION, "python": platform.python_version(), "system": platform.platform(), "cores": os.cpu_count(),
         "packages": versions,
-        "variables": {name: scrubbed(value) if _OPEN.fullmatch(name) else "(set)" for name, value in sorted(environ.items())
-                      if _OPEN.fullmatch(name) or _NAMED.fullmatch(name)},
+        "variables": {name: scrubbed(value) if name in _SETTINGS or _OPEN.fullmatch(name) else "(set)"
+                      for name, value in sorted(environ.items()) if _OPEN.fullmatch(name) or _NAMED.fullmatch(name)},
         "findings": [asdict(one) for one in findings],
         "status": status,
         "log": _log(str((status or {}).get("log") or "")),

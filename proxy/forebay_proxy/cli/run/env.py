@@ -67,9 +67,9 @@ def traps(environ: Mapping[str, str]) -> list[str]:
     """What in ``environ`` works against a sidecar, each with its mend."""
     found = []
     if is_secured(environ):
-        found.append("WDS_SECURE is set: WebDataset refuses GOPEN_REWRITE then; unset it, or use forebay run or forebay_loader")
+        found.append("WDS_SECURE is set: WebDataset refuses GOPEN_REWRITE then; unset WDS_SECURE, or use forebay run or forebay_loader")
     if environ.get("WDS_CACHE"):
-        found.append("WDS_CACHE is set: WebDataset keeps a second copy of every shard; unset it")
+        found.append("WDS_CACHE is set: WebDataset keeps a second copy of every shard; unset WDS_CACHE")
     return found
 
 

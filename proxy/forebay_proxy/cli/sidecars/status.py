@@ -246,7 +246,7 @@ def status(as_json: bool, watch: bool, interval: float, url: str | None) -> int:
     """
     sidecar = locate(url, os.environ)
     if watch and not as_json:
-        if is_terminal():
+        if is_terminal() and os.environ.get("TERM") not in ("dumb", "unknown"):  # those cannot draw over what they have
             watching.watch(sidecar.status, _drawn, interval)
         else:  # a still picture
             for text in _drawn(sidecar.status(), *get_terminal_size()):

@@ -163,7 +163,8 @@ def _tables(status: Mapping[str, Any]) -> str:
 
 
 def _waited(lately: Mapping[str, Any]) -> str:
-    return f"{100 * sum(lately['stall_s'].values()) / lately['wall_s']:.0f} %" if lately["wall_s"] else "-"
+    wall_s = lately["wall_s"]
+    return f"{100 * min(1.0, sum(lately['stall_s'].values()) / wall_s):.0f} %" if wall_s else "-"
 
 
 def _most_for(lately: Mapping[str, Any]) -> str:

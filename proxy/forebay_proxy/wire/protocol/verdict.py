@@ -7,17 +7,20 @@ The sidecar says it on its page and in ``forebay status``, the loader in its lin
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 __all__ = ["ACT", "FINE", "LOOK", "MUCH", "OF_ORIGIN", "Levels", "OriginLevels", "Verdict", "shown_cause", "verdict"]
 
 FINE, LOOK, ACT = "fine", "look", "act"
 MUCH = 0.05  # of the time, as the alert TrainingStalls: below it prefetch hides what there is
+LEAST_S = 0.5  # of stall: a training that began two seconds ago is no slow one
 BAD = 0.2  # a fifth of what the accelerators cost
 STUCK_S = 5.0  # without one good answer
 NEARLY_ALL = 0.95  # nobody can say how many workers hide a stall of nearly all of the time: a step of this size, then it is measured anew
+MOST_TIMES = 4  # as many workers as now, where nobody knows how many cores are idle
 LIMITS = frozenset({429, 503, 509})  # how an origin says that it wants fewer requests
+LONG_S = 30.0  # without a batch: slow code gives some, a worker that hangs gives none
 WORK = ("read", "decode", "map", "collate")  # what a core does
 
 
@@ -42,7 +45,8 @@ class OriginLevels:
 class Levels:
     """Of the last minute, or of the interval that is judged.
 
-    The training process that waited most of those that train: ``stall_s`` by cause and ``wall_s`` (0: nobody told), ``who`` it is, the
+    The training process that waited most of those that train: ``stall_s`` by cause and ``wall_s`` (0: nobody told), the ``steps`` that it
+    took meanwhile (None: not known), ``who`` it is; ``others``: jobs that wait too, in words. The
     ``shard`` that it waited for, its ``workers``, ``idle_cores`` of the machine that each of such processes could have (None: not
     measured). ``ended``: nobody trains now.
     Readers: how many there are, ``waited_share`` of their time, ``waiting``: (how many wait for long now, for how many seconds, a shard).
@@ -50,6 +54,7 @@ class Levels:
     ``passes``: whether a job has come to its second; ``needed_bytes``: of all that jobs read (None: not known).
     ``announced``: whether a plan is. ``origin``: None where nobody knows why it is slow. ``unequal``: ranks that wait for others.
     ``refused``: what who asked last was told, and how many seconds ago. ``shared``: the shared tier's trouble. ``span``: what is judged.
+    ``pattern``: of all shards that are read, as it can be typed ("": not known).
     """
 
     stall_s: Mapping[str, float] = field(default_factory=dict)
@@ -72,6 +77,9 @@ class Levels:
     refused: Optional[Tuple[str, float]] = None
     shared: str = ""
     span: str = "of the last minute"
+    others: str = ""
+    steps: Optional[int] = None
+    pattern: str = ""
 
     @property
     def share(self) -> Optional[float]:
@@ -132,7 +140,7 @@ CAUSES: Mapping[str, Tuple[str, str]] = {
     "start": ("workers are started anew each epoch: keep them", "persistent_workers=True"),
     "ranks": ("ranks take unequal numbers of steps", "fb.WebLoader(dataset, batch_size=64)"),
     "trainer": ("", ""),
-    "not known": ("nobody could tell what the workers did: look at one of them", "py-spy dump --pid PID"),
+    "not known": ("nobody could tell what the workers did: if no batch comes for 60 s, the training logs where they stand", ""),
 }
 OF_ORIGIN = frozenset({"origin down", "origin limit", "origin latency", "origin rate", "nothing announced", "cache too small"})
 _CHEAPER = {"decode": "decoding", "user code": "your functions", "read": "the tars", "collate": "the collation"}
@@ -150,15 +158,12 @@ def verdict(levels: Levels) -> Verdict:
         return _made(levels, ACT, "ranks", share, f"training stands: {levels.unequal}")
     if (outage := _outage(levels, share)) is not None:
         return outage
-    if share is not None and share >= MUCH:
+    if share is not None and share >= MUCH and sum(levels.stall_s.values()) >= LEAST_S:
         return _stalled(levels, share)
     if levels.disk:
         said = f"the cache disk is down ({levels.disk}): bytes pass through memory"
         return _made(levels, LOOK, "disk", share, said if share is None else f"{said}; training waited {_percent(share)}")
-    if share is not None:
-        said = f"training hardly waits for data, {_percent(share)} {levels.span}: if it is slow, that has another cause"
-        return _made(levels, FINE, "trainer", share, said)
-    return _readers(levels)
+    return _readers(levels) if share is None else _hardly(levels, share)
 
 
 def _outage(levels: Levels, share: Optional[float]) -> Optional[Verdict]:
@@ -190,12 +195,26 @@ def _stalled(levels: Levels, share: float) -> Verdict:
     cause = _of_origin(levels) if word == "origin" else shown_cause(word)
     who = f" ({levels.who})" if levels.who else ""
     said = f"training waited {_percent(share)} {levels.span}, {_percent(seconds / stall_s)} of that for {_shown(levels, cause)}{who}"
-    return _made(levels, ACT if share >= BAD else LOOK, cause, share, said)
+    found = _made(levels, ACT if share >= BAD else LOOK, cause, share, said)
+    if levels.steps == 0 and levels.wall_s >= LONG_S:
+        found = replace(found, sentence=f"{said}; no batch came in {levels.wall_s:.0f} s")
+        if word in WORK or word == "map":
+            found = replace(found, do="a worker may hang: the training logs where it stands once no batch came for 60 s", line="")
+    return replace(found, sentence=f"{found.sentence}; {levels.others}") if levels.others else found
+
+
+def _hardly(levels: Levels, share: float) -> Verdict:
+    """Training waits for little, or has only begun."""
+    if share >= MUCH:
+        said = f"training has waited {sum(levels.stall_s.values()):.1f} s in {levels.wall_s:.1f} s: too early to judge"
+        return Verdict(FINE, "", share, said)
+    said = f"training hardly waits for data, {_percent(share)} {levels.span}: if it is slow, that has another cause"
+    return _made(levels, FINE, "trainer", share, said)
 
 
 def _readers(levels: Levels) -> Verdict:
     """No training process tells what it waited: only readers are visible."""
-    if levels.ended and levels.share is not None and levels.waited_share is None:
+    if levels.ended and levels.share is not None and not levels.readers:
         word = max(levels.stall_s, key=lambda each: levels.stall_s[each], default="")
         most = f", most of that for {shown_cause(word)}" if levels.share >= MUCH else ""
         said = f"training has ended; it waited {_percent(levels.share)} of its last minute{most}"
@@ -203,7 +222,8 @@ def _readers(levels: Levels) -> Verdict:
     if not levels.readers and levels.waited_share is None:
         if levels.refused is not None:
             said = f"nobody has read in the last minute; who asked last, {levels.refused[1]:.0f} s ago, was told: {levels.refused[0]}"
-            return _made(levels, LOOK, "origin refuses", None, said)
+            shard = levels.refused[0].partition(": ")[0].rpartition(" ")[2]
+            return _made(replace(levels, shard=shard if "://" in shard and "…" not in shard else ""), LOOK, "origin refuses", None, said)
         return Verdict(FINE, "", None, "nobody has read in the last minute")
     share = levels.waited_share or 0.0
     unknown = "whether training waits is not known: only readers are visible"
@@ -220,7 +240,7 @@ def _of_origin(levels: Levels) -> str:
     origin = levels.origin
     if origin is not None and _is_limited(origin):
         return "origin limit"
-    if origin is not None and origin.failing_s is not None:
+    if origin is not None and (origin.failing_s or 0.0) >= STUCK_S:
         return "origin down"
     if not levels.announced:
         return "nothing announced"
@@ -257,6 +277,8 @@ def _made(levels: Levels, severity: str, cause: str, share: Optional[float], sen
         do, line = (
             (do, line.format(size=_size_to_type(size))) if size else (f"{do}. forebay plan says what size helps", "forebay plan 'PATTERN'")
         )
+    if levels.pattern and "'" not in levels.pattern:
+        line = line.replace("PATTERN", levels.pattern)
     shard = levels.waiting[2] if levels.waiting is not None else levels.shard
     if "{shard}" in line:
         line = line.format(shard=shard) if shard and "'" not in shard else line.format(shard="URL")
@@ -276,7 +298,8 @@ def _workers(levels: Levels, share: float, cause: str) -> Tuple[int, str]:
     share = min(share, NEARLY_ALL)
     wanted = math.ceil(levels.workers / (1 - share) if levels.workers else share / (1 - share))
     if levels.idle_cores is None:
-        return wanted, f"workers {levels.workers} -> {wanted} would hide it, if there are cores for them"
+        wanted = min(wanted, MOST_TIMES * max(1, levels.workers))
+        return wanted, f"workers {levels.workers} -> {wanted} would help, if there are cores for them"
     enough = min(wanted, levels.workers + int(levels.idle_cores))
     if enough <= levels.workers:
         busy = f"{levels.idle_cores:.1f} cores are idle, so more workers would not help"

@@ -44,7 +44,7 @@ def test_without_a_sidecar_it_says_so() -> None:
     assert line == (
         "stall 10.0 % (user code 10.0) | Data (t): 0.067 Batch (t): 0.667, 384.0/s | slowest worker 1 shard 00017.tar | "
         "no sidecar answers: this rank alone | skipped 2 | batch 256 | user code: your own stages take the time: let more workers run "
-        "them, or profile one: workers 4 -> 5 would hide it, if there are cores for them (num_workers=5)"
+        "them, or profile one: workers 4 -> 5 would help, if there are cores for them (num_workers=5)"
     )
 
 
@@ -184,7 +184,7 @@ def told_of(cause: str, **stall_s: float) -> NodeView:
         (of_workers(disk=30.0, read=5.0), CoreUse(16, 0.9), "disk: the cache's disk is too slow"),
         (of_workers(transfer=30.0), CoreUse(16, 0.9), "(prefetch_factor=4)"),
         (of_workers(start=30.0), CoreUse(16, 0.9), "(persistent_workers=True)"),
-        (of_workers(decode=30.0), None, "workers 4 -> 6 would hide it, if there are cores for them (num_workers=6)"),
+        (of_workers(decode=30.0), None, "workers 4 -> 6 would help, if there are cores for them (num_workers=6)"),
     ],
 )
 def test_what_is_advised(seen: NodeView, cores: CoreUse | None, said: str) -> None:

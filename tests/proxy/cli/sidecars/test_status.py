@@ -106,8 +106,13 @@ def test_watch_shows_it_again_until_ctrl_c(sidecar: FakeSidecar, tmp_path: Path)
     assert stderr.strip() == ""
 
 
-def test_watched_through_a_pipe_it_is_a_still_picture(sidecar: FakeSidecar, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one screen, with no word of keys."""
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_where_nothing_can_be_drawn_anew_it_is_a_still_picture(
+    is_terminal: bool, sidecar: FakeSidecar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through a pipe and on a dumb terminal: one screen, with no word of keys."""
+    monkeypatch.setattr("forebay_proxy.cli.sidecars.status.is_terminal", lambda: is_terminal)
+    monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setenv("LINES", "12")
     lines = invoke("top").stdout.splitlines()

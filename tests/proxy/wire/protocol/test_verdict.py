@@ -32,6 +32,8 @@ def trained(wall_s: float = 60.0, **stall_s: float) -> dict[str, Any]:
     ("levels", "severity", "cause", "line"),
     [
         (Levels(**trained(origin=30), origin=SERVES), ACT, "origin rate", "forebay warm 'PATTERN'"),
+        (Levels(**trained(origin=30), origin=SERVES, pattern="s3://b/{0..9}.tar"), ACT, "origin rate", "forebay warm 's3://b/{0..9}.tar'"),
+        (Levels(**trained(origin=30), **TURNS, pattern="s3://it's/"), ACT, "cache too small", "forebay plan 'PATTERN'"),
         (Levels(**trained(origin=6), origin=SERVES), LOOK, "origin rate", "forebay warm 'PATTERN'"),
         (Levels(**trained(origin=30), origin=SERVES, announced=False), ACT, "nothing announced", "forebay run -- python train.py"),
         (Levels(**trained(origin=30), origin=OriginLevels(O, latency_share=0.7)), ACT, "origin latency", "export FOREBAY_AHEAD=64"),
@@ -41,6 +43,7 @@ def trained(wall_s: float = 60.0, **stall_s: float) -> dict[str, Any]:
         (Levels(**trained(origin=30)), ACT, "origin", "forebay status"),  # only the sidecar knows why
         (Levels(**trained(origin=30), origin=REFUSES, shard="s3://b/1.tar"), ACT, "origin limit", "forebay check 's3://b/1.tar'"),
         (Levels(**trained(origin=30), origin=replace(REFUSES, failing_s=6.0)), ACT, "origin down", "forebay check 'URL'"),
+        (Levels(**trained(origin=30), origin=replace(SERVES, failing_s=0.3)), ACT, "origin rate", "forebay warm 'PATTERN'"),  # one reset
         (Levels(**trained(origin=30), origin=SERVES, turnover=0.9), ACT, "origin rate", "forebay warm 'PATTERN'"),  # a first pass
         (Levels(**trained(origin=40), origin=DOWN, waiting=WAITS), ACT, "origin down", "forebay check 's3://b/7.tar'"),
         (Levels(**trained(origin=0.5), origin=DOWN, waiting=WAITS), LOOK, "origin down", "forebay check 's3://b/7.tar'"),
@@ -55,14 +58,15 @@ def trained(wall_s: float = 60.0, **stall_s: float) -> dict[str, Any]:
         (Levels(**trained(collate=30)), ACT, "collate", "num_workers=8"),
         (Levels(**trained(transfer=30)), ACT, "transfer", "prefetch_factor=4"),
         (Levels(**trained(start=30)), ACT, "start", "persistent_workers=True"),
-        (Levels(**trained(other=30)), ACT, "not known", "py-spy dump --pid PID"),
+        (Levels(**trained(other=30)), ACT, "not known", ""),
         (Levels(**trained(origin=0.7), origin=SERVES), FINE, "trainer", ""),
         (Levels(**trained(origin=0.7), disk="no space left"), LOOK, "disk", "forebay serve --cache-dir /another/disk"),
         (Levels(unequal="rank 1 has ended"), ACT, "ranks", CAUSES["ranks"][1]),
         (Levels(readers=2, waited_share=0.4, origin=SERVES), LOOK, "origin rate", "forebay warm 'PATTERN'"),
         (Levels(readers=2, waited_share=0.01, origin=SERVES), FINE, "", ""),
         (Levels(), FINE, "", ""),
-        (Levels(refused=("shard s3://b/a.tar: 403", 3.2)), LOOK, "origin refuses", "forebay check 'URL'"),
+        (Levels(refused=("shard s3://b/a.tar: 403", 3.2)), LOOK, "origin refuses", "forebay check 's3://b/a.tar'"),
+        (Levels(refused=("shard https://o/a.tar?…: 403", 3.2)), LOOK, "origin refuses", "forebay check 'URL'"),
     ],
 )
 def test_each_cause(levels: Levels, severity: str, cause: str, line: str) -> None:
@@ -88,7 +92,8 @@ def test_each_cause(levels: Levels, severity: str, cause: str, line: str) -> Non
             "readers waited 41 % of the last minute for origin rate (https://o, 90.0 MB/s now, 8 requests in the air); "
             "whether training waits is not known: only readers are visible",
         ),
-        (Levels(**trained(decode=50) | {"ended": True, "readers": 0, "waited_share": None}),
+        (Levels(**trained(1.3, proxy=0.1), origin=SERVES), "training has waited 0.1 s in 1.3 s: too early to judge"),
+        (Levels(**trained(decode=50) | {"ended": True, "readers": 0}),
          "training has ended; it waited 83 % of its last minute, most of that for decode (train rank 3)"),
         (Levels(refused=("shard s3://b/a.tar: 403", 3.2)),
          "nobody has read in the last minute; who asked last, 3 s ago, was told: shard s3://b/a.tar: 403"),
@@ -117,6 +122,7 @@ def test_how_many_workers() -> None:
         "0.6 cores are idle, so more workers would not help: make decoding cheaper"
         in verdict(Levels(**trained(decode=13.2), idle_cores=0.6)).do
     )
+    assert verdict(Levels(**trained(decode=58) | {"workers": 2})).line == "num_workers=8"  # nobody knows of idle cores
     assert "workers 0 -> 2 would help" in verdict(Levels(**trained(decode=36) | {"workers": 0}, idle_cores=3.0)).do
 
 
@@ -138,6 +144,20 @@ everything = st.builds(
     st.floats(0, 1), st.booleans(), st.none() | st.integers(0, 10**15), st.booleans(), st.sampled_from(["", "rank 1"]),
     st.none() | st.tuples(st.text(), st.floats(0, 60)),
 )  # fmt: skip
+
+
+def test_a_worker_that_hangs_is_no_slow_code() -> None:
+    """Slow code gives some batches in a minute."""
+    slow, hangs = (verdict(Levels(**trained(map=58), steps=steps)) for steps in (3, 0))
+    assert (slow.cause, hangs.cause) == ("user code", "user code")
+    assert "no batch came in 60 s" in hangs.sentence
+    assert "no batch" not in slow.sentence
+    assert (hangs.line, slow.line) == ("", "num_workers=16")
+    assert hangs.do.startswith("a worker may hang")
+
+
+def test_other_jobs_that_wait_are_told_of() -> None:
+    assert verdict(Levels(**trained(decode=30), others="job b waits 40 %, too")).sentence.endswith("; job b waits 40 %, too")
 
 
 @given(everything)
