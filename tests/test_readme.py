@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -28,11 +29,14 @@ def test_it_stays_short() -> None:
     assert len(README.splitlines()) <= 130
 
 
-def test_the_picture_is_what_its_script_draws() -> None:
-    text = (ROOT / "docs" / "parts.py").read_text(encoding="utf-8")
-    made: dict[str, Any] = {"__name__": "parts", "__file__": ""}
+@pytest.mark.parametrize("name", ["parts", "stores"])
+def test_the_picture_is_what_its_script_draws(name: str) -> None:
+    text = (ROOT / "docs" / f"{name}.py").read_text(encoding="utf-8")
+    made: dict[str, Any] = {"__name__": name, "__file__": ""}
     exec(text, made)
-    assert (ROOT / "docs" / "parts.svg").read_text(encoding="utf-8") == made["drawn"]()
+    figures = ROOT / "docs" / f"{name}.json"
+    drawn = made["drawn"](json.loads(figures.read_text(encoding="utf-8"))) if figures.exists() else made["drawn"]()
+    assert (ROOT / "docs" / f"{name}.svg").read_text(encoding="utf-8") == drawn
 
 
 def test_the_first_screen_is_one_screen() -> None:

@@ -187,6 +187,7 @@ async def _begin(start: Start) -> Sidecar:
     )
     adopt(owned.found, owned.store, parts.resolver, parts.cache)
     parts.cache.room.measure_overhead()
+    await parts.disk_monitor.fit()
     report = StatusReport(parts, telemetry, start.instance, start.clock)
     doors = SidecarDoors(start, parts, telemetry, report, origins.guard, egress.loop_guard, group)
     said = await doors.open(start, claim, can_lend=owned.store.can_lend)

@@ -58,6 +58,13 @@ class DiskMonitor:
     def __repr__(self) -> str:
         return f"<DiskMonitor {self._health!r}, {self._headroom!r}>"
 
+    async def fit(self) -> None:
+        """Before anybody is served: what a size that was made smaller has no room for leaves. A disk that hangs is waited for so long."""
+        if self._room.ledger.excess_bytes():
+            self._tending = True
+            if (tending := self._tasks.spawn(self._tend(), "fit")) is not None:
+                await asyncio.wait((tending,), timeout=PATIENCE_S)
+
     async def run(self) -> None:
         """Until cancelled."""
         while True:

@@ -45,11 +45,11 @@ def fill_all(folder: str, size_bytes: int, clock: Callable[[], float] = time.mon
     with open(os.path.join(folder, "users.lock"), "a+b") as users:
         try:
             while not filling.full and clock() - busy_s < _IDLE_S and clock() - used_s < _LONELY_S:
-                used_s = clock() if _are_there(users.fileno()) else used_s
                 if filling.next():
                     busy_s = clock()
                 else:
                     time.sleep(_POLL_S)
+                used_s = clock() if _are_there(users.fileno()) else used_s  # now: a clip may have taken longer than it waits
         finally:
             filling.close()
 

@@ -76,12 +76,12 @@ def stage(folder: Path, quality: int | None = None, sampling: Any = "clip('rando
     return fb.video(sampling, size=96, frames=fb.frames(folder=folder, size=SIZE, quality=quality), **more)
 
 
-def fill(folder: Path, size: int = SIZE) -> None:
+def fill(folder: Path, size: int = SIZE, clock: Callable[[], float] | None = None) -> None:
     """What the process does that fills, here and at once."""
     for one in opened_frames._OPEN.values():
         one._store.close()  # no process may open an LMDB twice; it is opened again when it is next asked
     ticks = iter(range(10_000))
-    filler.fill_all(str(folder), size, clock=lambda: float(next(ticks)))
+    filler.fill_all(str(folder), size, clock=clock or (lambda: float(next(ticks))))
 
 
 def since(before: dict[str, int]) -> dict[str, int]:
@@ -96,6 +96,26 @@ def told(folder: Path) -> None:
 
 def waiting(folder: Path) -> list[Path]:
     return sorted((folder / "spool").glob("*.clip"))
+
+
+def test_one_process_keeps_all_clips_however_long_each_takes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While somebody trains: that a clip took longer than it waits for others is no reason to end."""
+    run(stage(folder), CLIP, rendered(frames=30))
+    now = [0.0]
+
+    def slow(*given: Any) -> bool:
+        now[0] += 20.0
+        return fill_one(*given)
+
+    def clock() -> float:
+        now[0] += 0.5
+        return now[0]
+
+    fill_one = filler.fill
+    monkeypatch.setattr(filler, "fill", slow)
+    monkeypatch.setattr(filler, "_POLL_S", 0.0)
+    fill(folder, clock=clock)
+    assert waiting(folder) == []
 
 
 def test_frames_come_from_the_store_once_it_is_filled(folder: Path) -> None:
