@@ -46,7 +46,7 @@ def test_the_line_is_about_all_ranks_of_the_node(tmp_path: Path) -> None:
         said = [rank.communicate(timeout=240) for rank in ranks]
         lines = [line for line in said[0][1].splitlines() if line.startswith("forebay: stall ")]
         assert lines, said
-        assert any(" (map " in line and "| slowest rank 1 worker 0 |" in line and "Data (t): 0.0" in line for line in lines), lines
+        assert any(" (user code " in line and "| slowest rank 1 worker 0 |" in line and "Data (t): 0.0" in line for line in lines), lines
         assert "forebay: stall" not in said[1][1]
         hung = [line for line in said[1][1].splitlines() if line.startswith("forebay: rank 1: ")]
         assert any(" no batch for " in line and " is in the user's own stages (map) since " in line for line in hung), said[1]

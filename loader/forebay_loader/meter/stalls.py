@@ -11,6 +11,7 @@ import functools
 import os
 import sys
 import time
+from dataclasses import replace
 from typing import Any, Callable, Iterable, Iterator, Optional
 
 from forebay_loader.base.activity import activities
@@ -74,7 +75,7 @@ def postfix() -> "dict[str, str]":
 def loader_totals(loader: Any = None) -> StallTotals:
     """Of one loader of torch's; without it of the process. Never raises."""
     found: Optional[StallTotals] = _safely(CLOCK.totals, loader)
-    return found or StallTotals()
+    return replace(found or StallTotals(), idle_cores=THREAD.idle_cores)
 
 
 _POSTFIX = Postfix(loader_totals)

@@ -42,6 +42,7 @@ class StallTotals:
     - ``bytes``: bytes that the workers read.
     - ``skipped``: shards, files and samples that handlers skipped in the workers.
     - ``workers``: the workers that were waited for.
+    - ``idle_cores``: how many cores of this machine were idle lately, of those it may use; None before that was measured.
     """
 
     wall_s: float = 0.0
@@ -55,6 +56,7 @@ class StallTotals:
     bytes: int = 0
     skipped: int = 0
     workers: Tuple[WorkerStall, ...] = ()
+    idle_cores: Optional[float] = None
 
     @property
     def total_stall_s(self) -> float:
@@ -100,7 +102,8 @@ class StallTotals:
         pending = self.pending_cause or self.cause or "other"
         stalls = {**self.stall_s, pending: max(0.0, self.stall_s.get(pending, 0.0) + self.pending_s)}
         where = self._where().strip(" ()")
-        return verdict(Levels(stall_s=stalls, wall_s=self.wall_s, who=where, workers=len(self.workers) or None, span="of the time"))
+        workers = len(self.workers) or None
+        return verdict(Levels(stalls, self.wall_s, where, workers=workers, idle_cores=self.idle_cores, span="of the time"))
 
     def since(self, earlier: StallTotals) -> StallTotals:
         """What was added since ``earlier``, totals of the same process."""

@@ -224,7 +224,7 @@ class Settings(BaseModel):
         metavar="job|never|TTL",
     )
     origin_digests: bool = _setting(
-        True, "Give out a shard's end once the whole has the digest its origin names; on, as a checksum in C costs 0.1 to 1.5 s a GB.",
+        True, "Give out a shard's end once the whole has the digest its origin names; this costs 0.1 to 1.5 s of a processor a GB.",
     )
     verify_every_s: Budget = _setting(
         5.0, "How often one stored segment is compared with its checksum; every 5 s reads 2 MB/s, and 500 GB once in 4 days. 0: never.",
@@ -259,7 +259,7 @@ class Settings(BaseModel):
         metavar="SECONDS",
     )
     idle_exit_s: Seconds | None = _setting(
-        None, "Exit once no process has held it open or read through it for so long; set by 'forebay run' and fb.sidecar() to 60.",
+        None, "Exit once no run has used it and nobody has read through it for so long; set by 'forebay run' and fb.sidecar() to 60.",
         metavar="SECONDS", unset="never",
     )
     access_log: File = _setting(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from forebay_loader.meter.totals import StallTotals, WorkerStall
 
@@ -16,6 +17,13 @@ def test_one_true_sentence() -> None:
     """Reader wait is no part of it."""
     assert str(FOUND).startswith("stall 21.9 % of 120 s: 96 % decode (worker 3, shard s3://b/00017.tar); workers decode: let more")
     assert (FOUND.verdict.severity, FOUND.verdict.cause, FOUND.verdict.line) == ("act", "decode", "num_workers=3")
+
+
+def test_it_knows_the_idle_cores() -> None:
+    """As the log line does: the two say the same of one run."""
+    busy = replace(FOUND, idle_cores=0.1)
+    assert busy.verdict.do.startswith("0.1 cores are idle, so more workers would not help")
+    assert busy.since(StallTotals()).idle_cores == 0.1
 
 
 def test_what_is_not_booked_yet_counts_as_what_it_looks_like() -> None:

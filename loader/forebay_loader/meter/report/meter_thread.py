@@ -47,6 +47,7 @@ class MeterTicks:
         self._line_s, self._tell_s = line_s, min(TELL_S, line_s or TELL_S)  # what rank 0 says of others is no older than its line
         self._watchdog = Watchdog(watchdog_s) if watchdog_s else None
         self._client, self._cores, self._cores_to_tell = MeterClient(), CoreLooks(), CoreLooks()
+        self.idle_cores: Optional[float] = None  # of the last ten seconds
         self._told: Optional[MeterBody] = None
         self._warned: Tuple[Optional[int], Optional[int]] = None, None  # of the loader and its step, that others have ended before it
         self._tell_at_s = time.monotonic()
@@ -93,7 +94,8 @@ class MeterTicks:
         totals = self._totals()
         if totals != self._told or waits:
             cores = self._cores_to_tell.look()
-            totals = totals if cores is None else replace(totals, idle_cores=cores.idle * cores.count)
+            self.idle_cores = self.idle_cores if cores is None else cores.idle * cores.count
+            totals = totals if cores is None else replace(totals, idle_cores=self.idle_cores)
             self._client.tell(_name(), totals)
             self._told = totals
 
@@ -171,6 +173,11 @@ class MeterThread:
     def forked(self) -> None:
         """In a child, which begins its own, and knows nothing of its parent's."""
         self._pid = 0
+
+    @property
+    def idle_cores(self) -> Optional[float]:
+        """How many of the cores that this process may use were idle in the last ten seconds; None: not measured."""
+        return None if self._ticks is None else self._ticks.idle_cores
 
     def stop(self) -> None:
         """What would be told from here on is not true any more. Not waited for."""
