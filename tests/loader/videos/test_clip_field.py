@@ -226,6 +226,11 @@ def test_a_memo_knows_the_version_of_the_clip(clips: list[str], tmp_path: Path) 
     assert COUNTS.snapshot()["memo_hits"] == 2
     Path(clips[1]).write_bytes(rendered(frames=12))
     assert frames_of() == [48, 12]
+    state, other = Path(clips[1]).stat(), rendered(frames=11)
+    assert len(other) <= state.st_size
+    Path(clips[1]).write_bytes(other.ljust(state.st_size, b"\0"))
+    os.utime(clips[1], ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert frames_of() == [48, 11]
     Path(clips[1]).unlink()
     with pytest.raises(MissingVideo):
         frames_of()

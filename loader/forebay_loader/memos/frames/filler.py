@@ -112,7 +112,7 @@ def _clip_of(waiting: Waiting) -> Any:
 
 
 def identity_of(clip: Any) -> Optional[tuple[Any, ...]]:
-    """Which bytes ``clip`` has: by a digest of those in memory, by the time stamp of a file, by the ETag of an object or a shard; None
+    """Which bytes ``clip`` has: by a digest of those in memory, by the times of a file, by the ETag of an object or a shard; None
     where nothing tells: then none are kept.
 
     Of an http URL with a query nobody here knows what in it is a signature, and what names other bytes: there the bytes count, if all of

@@ -145,10 +145,11 @@ class FileClip:
         return found.st_size
 
     @property
-    def opened(self) -> Tuple[int, int, int]:
-        """The version of the open file: another one where it was written anew."""
+    def opened(self) -> Tuple[int, int, int, int]:
+        """The version of the open file: another one where it was written anew. Who writes may set back its time, but not that of its
+        last change."""
         state = os.fstat(self._file)
-        return state.st_ino, state.st_size, state.st_mtime_ns
+        return state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
     def read(self, at: int, size: int) -> Buffer:
         data = os.pread(self._file, size, at)
@@ -162,7 +163,7 @@ class FileClip:
 
     def version(self) -> str:
         found = os.stat(self.path)
-        return f"{found.st_size} {found.st_mtime_ns}"
+        return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
 
     def close(self) -> None:
         file, self._file = self._file, -1
