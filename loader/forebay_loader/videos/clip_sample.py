@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
@@ -80,6 +81,11 @@ def _known_as(sample: Mapping[str, Any], key: str) -> str:
 
 
 _GONE = (404, 410)
+_NO_CLIP = {
+    errno.EINVAL: "is a pipe or a device, and no clip",
+    errno.ELOOP: "is a symbolic link that leads to itself",
+    errno.ENAMETOOLONG: "no file can have a name as long",
+}
 _NAME_APART = "name the clips apart in the shard (left.mp4, right.mp4), or choose by members= or select_files="
 
 
@@ -209,3 +215,7 @@ def _named(clip: str, shard: str) -> Iterator[None]:
         if error.status not in _GONE:
             raise
         raise MissingVideo(str(error), clip, shard) from error
+    except OSError as error:
+        if not error.filename or error.errno not in _NO_CLIP:
+            raise
+        raise MissingVideo(_NO_CLIP[error.errno], clip, shard) from None

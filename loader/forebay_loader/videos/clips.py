@@ -176,6 +176,10 @@ def _row(row: Any, number: int, field: str) -> Dict[str, Any]:
         raise TypeError(f"row {number}: {field!r} takes a path or a URL as text; got {type(url).__name__}")
     if not url:
         raise ValueError(f"row {number}: {field!r} is empty")
+    try:
+        os.fsencode(url)
+    except UnicodeEncodeError:
+        raise ValueError(f"row {number}: {field!r} has a character that no path and no URL can have") from None
     odd = [key for key in found if not isinstance(key, str) or (key in _KEPT and not isinstance(found[key], str))]
     if odd:
         raise TypeError(f"row {number}: the names of fields are texts, and so are __key__ and __url__; got {odd[0]!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import pickle
 import socket
 import threading
@@ -118,6 +119,7 @@ def test_files_that_hold_no_rows(tmp_path: Path, name: str, text: str, match: st
         ([{"url": None}], TypeError, "got NoneType"), ([{"url": ""}], ValueError, "row 0: 'url' is empty"),
         ([{"url": "a", 7: 1}], TypeError, "row 0: the names of fields"), ([{"url": "a", "__key__": 7}], TypeError, "__key__"),
         ("rtsp://me:secret@h/a?secret", ValueError, r"^row 0: rtsp://h/a is a live stream or a camera.*fb\.Clips\.stream\(url\)"),
+        (["a", "\ud800.mp4"], ValueError, "row 1: 'url' has a character"),
         (["a", "/dev/video0"], ValueError, "row 1: /dev/video0 is a live stream"),
     ],
 )  # fmt: skip
@@ -142,6 +144,20 @@ def test_clips_that_are_not_there(folder: Path) -> None:
         fb.Clips(folder / "1.mp4", video=STAGE)[0]
     found = list(fb.Clips(rows, video=fb.video("uniform(2)", replace_corrupt=True)))
     assert [(one["url"], one["__corrupt__"]) for one in found] == [(rows[2], "0"), (rows[2], "1"), (rows[2], "")]
+
+
+def test_what_no_clip_can_be(folder: Path) -> None:
+    """A pipe, a device, a link to itself and a name that no file has are replaced too, and do not end the epoch."""
+    os.mkfifo(folder / "pipe.mp4")
+    (folder / "link.mp4").symlink_to("link.mp4")
+    odd = {"pipe.mp4": "is a pipe or a device", "link.mp4": "is a symbolic link", "x" * 300: "no file can have a name as long"}
+    rows = [*(str(folder / name) for name in odd), str(folder / "0.mp4")]
+    clips = fb.Clips(rows, video=STAGE)
+    for number, why in enumerate(odd.values()):
+        with pytest.raises(MissingVideo, match=why):
+            clips[number]
+    found = list(fb.Clips(rows, video=fb.video("uniform(2)", replace_corrupt=True)))
+    assert [one["__corrupt__"] for one in found] == ["0", "1", "2", ""]
 
 
 def test_clips_of_a_sidecar(proxy: FakeServer) -> None:
