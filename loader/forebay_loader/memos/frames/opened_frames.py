@@ -38,6 +38,7 @@ class OpenedFrames:
         self._store: Optional[FrameStore] = None
         self._spool: Optional[Spool] = None
         self._users = -1
+        self._full = False  # who fills said so; it is tried again after a while
         self._own = threading.local()
         self._next_look_s = self._room_s = float("-inf")
         self._started: List[subprocess.Popen[bytes]] = []
@@ -87,8 +88,11 @@ class OpenedFrames:
             why = stopped(self.folder)
             if why:
                 COUNTS.add("frames_dropped")
-                self._stop(why)
+                if not self._full:
+                    self._full = True
+                    self._tell(why)
                 return
+            self._full = False
             if self._spool.has(of.key):
                 return
             source = None if time.monotonic() < self._room_s else _source_of(of.clip)
@@ -120,6 +124,9 @@ class OpenedFrames:
     def _stop(self, why: str) -> None:
         """It is read, and nothing is queued."""
         self._spool = None
+        self._tell(why)
+
+    def _tell(self, why: str) -> None:
         COUNTS.add("frames_off")
         warn_node(f"forebay: the folder of frames {self.folder} {why}. Training goes on. Give it more room (size=), or remove it")
 
