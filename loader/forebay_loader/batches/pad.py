@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from bisect import bisect_left
 from collections.abc import Mapping as MappingABC
+from contextlib import suppress
 from typing import Any, Iterable, Mapping, Optional, Sequence, Union
 
 from forebay_loader.base.argument_types import whole
@@ -159,7 +160,9 @@ class PadCollation:
         if tensors:
             zeros, made = importlib.import_module("torch").zeros, arrays[0].new_full(shape, fill, dtype=common_dtype(arrays))
         else:
-            zeros, made = numpy.zeros, numpy.full(shape, fill, dtype=common_dtype(arrays))
+            zeros, made = numpy.zeros, numpy.zeros(shape, dtype=common_dtype(arrays))
+            with suppress(OverflowError):  # then it is not there, as is said below
+                made[...] = fill
         masks = [zeros((len(arrays), length), dtype=bool) for length in lengths]
         if "int" in str(made.dtype) and made.reshape(-1)[:1].tolist() not in ([], [fill]):
             raise ValueError(f"{name!r} is padded with {fill!r}, which {made.dtype} cannot hold: say fb.padded(…, value=…)")

@@ -143,3 +143,5 @@ def test_a_value_that_does_not_fit(value: float) -> None:
     """It would be cut, or wrap around."""
     with pytest.raises(ValueError, match="cannot hold"):
         fb.padded("x", value=value)([{"x": torch.zeros(1, dtype=torch.uint8)}, {"x": torch.zeros(2, dtype=torch.uint8)}])
+    with pytest.raises(ValueError, match="cannot hold"):
+        fb.padded("x", value=value)([{"x": numpy.zeros(1, "u1")}, {"x": numpy.zeros(2, "u1")}])
