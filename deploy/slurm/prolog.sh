@@ -7,7 +7,7 @@
 #   PrologFlags=Alloc          # on every node when the job begins, not at the first srun
 #
 # It always exits 0: a prolog that fails drains the node, and a job without a sidecar only reads more slowly. The sidecar's processor time
-# and memory (130 MiB) are not the job's, because it begins before the job's cgroup; its disk is bounded by `size` in places.sh.
+# and memory (150 MiB) are not the job's, because it begins before the job's cgroup; its disk is bounded by `size` in places.sh.
 #
 # Users need none of this: train.sbatch works on any cluster. What the prolog adds is that every job has a sidecar, unasked.
 #
