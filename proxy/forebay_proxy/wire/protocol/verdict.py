@@ -113,7 +113,7 @@ CAUSES: Mapping[str, Tuple[str, str]] = {
     "origin down": ("see why the origin does not answer; reading goes on by itself once it does", "forebay check '{shard}'"),
     "origin refuses": ("what it was asked for is not there, or not allowed", "forebay check '{shard}'"),
     "origin limit": (
-        "the origin answers 'slow down', and the sidecar asks less: read from a nearer copy or another prefix, or run fewer jobs",
+        "the origin throttles, and the sidecar already asks less: end other jobs that read it, or read another copy. Its answer now:",
         "forebay check '{shard}'",
     ),
     "origin latency": ("the origin's answers take long to begin: let more shards come ahead", "export FOREBAY_AHEAD=64"),
@@ -121,12 +121,12 @@ CAUSES: Mapping[str, Tuple[str, str]] = {
     "origin": ("bytes come too slowly: ask the sidecar why", "forebay status"),
     "nothing announced": ("no program says what it will read, so nothing comes ahead", "forebay run -- python train.py"),
     "cache too small": (
-        "each epoch reads more than the cache holds, and fetches it again: restart the sidecar with more; reading goes on meanwhile",
+        "an epoch reads more than the cache holds, and fetches it again: stop the sidecar, start it as before but larger; training goes on",
         "forebay serve --cache-size {size}",
     ),
     "proxy": ("the sidecar gets too little of a processor: leave it a core of its own", "top -p $(forebay ps --json | jq -r '.[0].pid')"),
     "disk": (
-        "the cache's disk is too slow, or fails: restart the sidecar with its cache on another disk; reading goes on meanwhile",
+        "the cache's disk {is}: stop the sidecar, and start it as before with its cache on another disk; training goes on",
         "forebay serve --cache-dir /another/disk",
     ),
     "read": ("workers take tars apart: let more of them do it", "num_workers={workers}"),
@@ -194,7 +194,7 @@ def _stalled(levels: Levels, share: float) -> Verdict:
     word, seconds = max(levels.stall_s.items(), key=lambda each: each[1])
     cause = _of_origin(levels) if word == "origin" else shown_cause(word)
     who = f" ({levels.who})" if levels.who else ""
-    said = f"training waited {_percent(share)} {levels.span}, {_percent(seconds / stall_s)} of that for {_shown(levels, cause)}{who}"
+    said = f"training waited {_percent(share)} {levels.span}, {_percent(seconds / stall_s)} of it for {_shown(levels, cause)}{who}"
     found = _made(levels, ACT if share >= BAD else LOOK, cause, share, said)
     if levels.steps == 0 and levels.wall_s >= LONG_S:
         found = replace(found, sentence=f"{said}; no batch came in {levels.wall_s:.0f} s")
@@ -277,6 +277,7 @@ def _made(levels: Levels, severity: str, cause: str, share: Optional[float], sen
         do, line = (
             (do, line.format(size=_size_to_type(size))) if size else (f"{do}. forebay plan says what size helps", "forebay plan 'PATTERN'")
         )
+    do = do.replace("{is}", f"fails ({levels.disk})" if levels.disk else "is too slow for this training")
     if levels.pattern and "'" not in levels.pattern:
         line = line.replace("PATTERN", levels.pattern)
     shard = levels.waiting[2] if levels.waiting is not None else levels.shard
@@ -302,8 +303,11 @@ def _workers(levels: Levels, share: float, cause: str) -> Tuple[int, str]:
         return wanted, f"workers {levels.workers} -> {wanted} would help, if there are cores for them"
     enough = min(wanted, levels.workers + int(levels.idle_cores))
     if enough <= levels.workers:
-        busy = f"{levels.idle_cores:.1f} cores are idle, so more workers would not help"
-        return 0, f"{busy}: make {_CHEAPER.get(cause, 'that')} cheaper, or keep its results on a disk (fb.memo)"
+        busy = f"no core is idle ({levels.idle_cores:.1f}), so more workers would not help, and nothing is to be repaired"
+        return (
+            0,
+            f"{busy}: in the training script, make {_CHEAPER.get(cause, 'that')} cheaper, or keep what it makes on a disk with fb.memo",
+        )
     return enough, f"workers {levels.workers} -> {enough} would help: {levels.idle_cores:.1f} cores are idle"
 
 

@@ -170,11 +170,11 @@ def told_of(cause: str, **stall_s: float) -> NodeView:
     [
         (of_workers(decode=21.9), CoreUse(16, 0.4), "workers 4 -> 6 would help: 6.4 cores are idle (num_workers=6)"),
         (of_workers(map=70.0), CoreUse(16, 0.4), "workers 4 -> 10 would help: 6.4 cores are idle (num_workers=10)"),  # 14 are wanted
-        (of_workers(decode=21.9), CoreUse(16, 0.04), "decode: 0.6 cores are idle, so more workers would not help"),
+        (of_workers(decode=21.9), CoreUse(16, 0.04), "decode: no core is idle (0.6), so more workers would not help"),
         (
             of_workers(decode=21.9, ranks=8),
             CoreUse(16, 0.4),
-            "decode: 0.8 cores are idle, so more workers would not help",
+            "decode: no core is idle (0.8), so more workers would not help",
         ),  # 8 ranks want them
         (of_workers(0, decode=60.0), CoreUse(4, 0.75), "workers 0 -> 2 would help: 3.0 cores are idle (num_workers=2)"),
         (of_workers(origin=30.0), CoreUse(16, 0.9), "origin: bytes come too slowly: ask the sidecar why (forebay status)"),

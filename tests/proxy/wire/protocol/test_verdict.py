@@ -77,7 +77,7 @@ def test_each_cause(levels: Levels, severity: str, cause: str, line: str) -> Non
 @pytest.mark.parametrize(
     ("levels", "sentence"),
     [
-        (Levels(**trained(decode=30, map=10)), "training waited 67 % of the last minute, 75 % of that for decode (train rank 3)"),
+        (Levels(**trained(decode=30, map=10)), "training waited 67 % of the last minute, 75 % of it for decode (train rank 3)"),
         (
             Levels(**trained(origin=40), origin=DOWN, waiting=WAITS),
             "2 readers wait for https://o, 40 s by now: 503 Service Unavailable (12 x 503 in the last minute); "
@@ -119,7 +119,7 @@ def test_how_many_workers() -> None:
     assert "workers 4 -> 6 would help" in verdict(Levels(**trained(decode=13.2), idle_cores=6.4)).do
     assert "workers 4 -> 10 would help" in verdict(Levels(**trained(map=42), idle_cores=6.4)).do
     assert (
-        "0.6 cores are idle, so more workers would not help: make decoding cheaper"
+        "no core is idle (0.6), so more workers would not help"
         in verdict(Levels(**trained(decode=13.2), idle_cores=0.6)).do
     )
     assert verdict(Levels(**trained(decode=58) | {"workers": 2})).line == "num_workers=8"  # nobody knows of idle cores
