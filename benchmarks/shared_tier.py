@@ -252,7 +252,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--shards", type=int, help="of 8 to 24 MiB (default: 16, quick 6)")
+    parser.add_argument("--shards", type=int, help="of 8 to 24 MiB (default: 16, quick 8)")
     parser.add_argument("--latency-ms", default="50")
     parser.add_argument("--connection-mb", type=float, default=10.0)
     parser.add_argument("--together-mb", type=float, default=25.0)
@@ -260,7 +260,7 @@ def main() -> int:
     for program in ("ip", "nsenter", "unshare", "radosgw", "ceph-mon", "ceph-osd"):
         if shutil.which(program) is None:
             sys.exit(f"no {program}: apt-get install --no-install-recommends iproute2 util-linux radosgw ceph-mon ceph-osd")
-    shards = FarSet(given.shards or (6 if given.quick else 16), given.seed)
+    shards = FarSet(given.shards or (8 if given.quick else 16), given.seed)
     how = {"latency_ms": given.latency_ms, "connection_mb": given.connection_mb, "together_mb": given.together_mb}
     with networks() as joined, gateway(HUB) as store, far_origin(shards, address=HUB, **how) as origin:
         say(f"{shards.count} shards, {shards.bytes / 1e6:.0f} MB; gateway and origin at {HUB}")

@@ -61,9 +61,11 @@ def test_who_only_reads_tells_nothing_of_training(place: Path) -> None:
 
         reading = threading.Thread(target=read)
         reading.start()
-        time.sleep(2.5)
-        said = sidecar.status()["verdict"]
-        ended.set()
-        reading.join()
+        try:
+            time.sleep(2.5)
+            said = sidecar.status()["verdict"]
+        finally:
+            ended.set()
+            reading.join()
     assert (said["severity"], said["cause"], said["share"]) == ("look", "nothing announced", None)
     assert said["sentence"].endswith("whether training waits is not known: only readers are visible")

@@ -119,7 +119,11 @@ def back_of(frame: FrameType) -> Optional[FrameType]:
 def uncollected(call: Callable[[], Any]) -> Any:
     """``call()`` while nothing is collected. All is called from C, where no other thread gets a turn: a fork amid it would leave the child
     without a collector."""
-    _, found, _ = map(_CALLED, (gc.disable, call, gc.enable))
+    try:
+        _, found, _ = map(_CALLED, (gc.disable, call, gc.enable))
+    except BaseException:
+        gc.enable()  # a training without a collector would fill its memory
+        raise
     return found
 
 

@@ -86,6 +86,12 @@ def test_a_caller_is_found_and_the_collector_stays_on() -> None:
             gc.enable()
 
 
+def test_the_collector_is_on_after_a_fault() -> None:
+    with pytest.raises(ZeroDivisionError):
+        uncollected(lambda: 1 // 0)
+    assert gc.isenabled()
+
+
 def test_no_other_thread_runs_while_nothing_is_collected() -> None:
     """A fork by it would leave a child without a collector."""
     going, looks, off = [True], [0], [0]

@@ -103,7 +103,7 @@ _DERIVED_HELP = {
         "hits": "clips whose frames were read instead of decoded.",
         "kept": "clips all of whose frames were written.",
         "dropped": "clips not kept for now: no room to wait, or they could not be decoded.",
-        "damaged": "clips of which a frame was not as written; decoded, and kept anew.",
+        "damaged": "clips of which a frame was not as written; decoded, and kept again.",
         "off": "times a process gave its folder up, or adds nothing to it any more: full, or failing.",
     },
 }
