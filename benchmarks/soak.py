@@ -1,6 +1,6 @@
 """A soak: readers come, plan, stall and die, the origin fails at random, for minutes or hours; then the leaks are looked for.
 
-    python benchmarks/soak.py [--minutes 15] [--readers 64] [--json] [--seed 1] [--cache-size 120MB] [--rss-limit 10] [--lag-limit 100]
+    python benchmarks/soak.py [--minutes 15] [--readers 64] [--json] [--seed 1] [--cache-size 120MB] [--rss-limit 10] [--lag-limit 100] [--whole-limit 99]
 
 The sidecar is the real command. Its cache holds half of the data set (crowd.py), so segments leave all the time. Every 5 s its memory,
 descriptors, threads and tasks are noted, every 0.25 s /healthz is asked, every 50 ms the disk is looked at. Exit code 1 if any limit is
@@ -196,7 +196,7 @@ class Soak:
             Figure("bytes compared", self.told["bytes"] / 1e9, "GB"),
             exactly("wrong bytes: places", counts["wrong"] + len(self.told["wrong"]), 0),
             exactly("reads that hung", counts["hung"], 0),
-            at_least("reads that came whole", 100 * counts["whole"] / max(1, reads), 99, "%"),
+            at_least("reads that came whole", 100 * counts["whole"] / max(1, reads), self.arguments.whole_limit, "%"),
             Figure("readers that died in a body", counts["died"]),
             Figure("reader processes stopped by SIGSTOP", counts["stopped processes"]),
             Figure("origin bytes", status["bytes"]["origin"] / 1e9, "GB"),
@@ -265,6 +265,7 @@ def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--cache-size", default="120MB")
     parser.add_argument("--rss-limit", type=float, default=10, metavar="MIB_PER_HOUR")
     parser.add_argument("--lag-limit", type=float, default=100, metavar="MS", help="100 needs a machine that does nothing else")
+    parser.add_argument("--whole-limit", type=float, default=99, metavar="PERCENT", help="of the reads; a soak of seconds has few")
     parser.add_argument("--samples", type=Path, metavar="FILE", help="also write what was noted, a JSON line each")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args(argv)
