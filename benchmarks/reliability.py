@@ -93,8 +93,9 @@ _SHOWN = {script.name: script.shown for script in SOURCES}
 _HIDDEN = {
     "seconds", "segments kept, most", "disk looked at", "its least-squares value", "its standard error", "most threads",
     "/healthz, 99 of 100", "a sleeping thread's lag beside it, 99 of 100", "exit code", "of them during a start", "most descriptors",
-    "minutes", "segments kept, median", "start, median", "origin bytes", "/healthz, slowest", "bytes compared", "epochs of the training loop",
-    "restarts of the sidecar meanwhile", "reads that nobody can serve", "readers that died in a body", "reader processes stopped by SIGSTOP", "shards read",
+    "minutes", "segments kept, median", "start, median", "origin bytes", "/healthz, slowest", "bytes compared", "shards read",
+    "epochs of the training loop", "restarts of the sidecar meanwhile", "reads that nobody can serve", "readers that died in a body",
+    "reader processes stopped by SIGSTOP",
 }  # fmt: skip
 # The scripts' words where the page has plainer ones.
 _WORDS = {
@@ -104,8 +105,7 @@ _WORDS = {
     "leaked files": "files left over", "over bound": "bytes over the cache size", "books wrong": "miscounted bytes",
     "wrong bytes: places": "wrong bytes", "reads that came whole": "complete reads",
     "reads whose version left meanwhile, or has no name": "reads of a version that was replaced, or has no ETag or date",
-    "connections to where a redirect must not lead": "forbidden redirects followed", 
-    "faults in the sidecar's log": "faults in the log",
+    "connections to where a redirect must not lead": "forbidden redirects followed", "faults in the sidecar's log": "faults in the log",
     "memory's slope, second half": "growth of memory, second half", "event loop lag, 99 of 100": "event loop lag, 99th percentile",
     "bytes over the disk's bound": "bytes over the cache size",
     "bytes over the disk bound, all samples": "bytes over the cache size",

@@ -27,11 +27,10 @@ def by_signal(number: int) -> int:
 
 MEANINGS: dict[int, str] = {
     ExitCode.DONE: "done; `serve` ended by a signal or `--idle-exit-s`, with everything recorded",
-    ExitCode.PART_FAILED: (
-        "a part failed and is named: a shard (`warm`, `stage`), wrong segments (`verify`), broken rules (`doctor`)"
-    ),
+    ExitCode.PART_FAILED: "a part failed and is named: a shard (`warm`, `stage`), wrong segments (`verify`), broken rules (`doctor`)",
     ExitCode.CANNOT_BEGIN: (
-        "nothing was done: a wrong flag or setting, a taken port or socket, an unusable cache directory, no sidecar (`run`: if `--required`)"
+        "nothing was done: a wrong flag or setting, a taken port or socket, an unusable cache directory, no sidecar "
+        "(`run`: with `--required`)"
     ),
     ExitCode.FAULT: "a fault in Forebay; the log has the stack; a supervisor should start it again",
     ExitCode.FORCED: "`serve` only: ended by force, because a disk hung or a third signal came",
