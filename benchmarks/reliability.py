@@ -100,11 +100,11 @@ _HIDDEN = {
 # The scripts' words where the page has plainer ones.
 _WORDS = {
     "reads through an origin that lies": "reads through a faulty origin", "reads for which a right answer exists": "reads that can succeed",
-    "of them not an error": "impossible reads without an error", "kill -9": "kills (`kill -9`)", "false claims": "records of missing bytes",
+    "of them not an error": "reads that must fail, but did not", "kill -9": "kills (`kill -9`)", "false claims": "records of missing bytes",
     "starts that found segments": "restarts that found segments", "start, longest": "longest restart",
     "leaked files": "files left over", "over bound": "bytes over the cache size", "books wrong": "miscounted bytes",
     "wrong bytes: places": "wrong bytes", "reads that came whole": "complete reads",
-    "reads whose version left meanwhile, or has no name": "reads of a version that was replaced, or has no ETag or date",
+    "reads whose version left meanwhile, or has no name": "reads of a replaced or nameless version",
     "connections to where a redirect must not lead": "forbidden redirects followed", "faults in the sidecar's log": "faults in the log",
     "memory's slope, second half": "growth of memory, second half", "event loop lag, 99 of 100": "event loop lag, 99th percentile",
     "bytes over the disk's bound": "bytes over the cache size",
@@ -177,7 +177,8 @@ def _status_rows() -> list[tuple[str, ...]]:
             again = f"up to {fetcher.DENIALS} times"
         else:
             again = "until the budget is spent" if error.retryable else "never"
-        rows.setdefault((again, f"{error.status} {error.title}"), []).append(str(status))
+        gets = "the same" if again == "never" and error.status == status else f"{error.status} {error.title}"
+        rows.setdefault((again, gets), []).append(str(status))
     return [(", ".join(statuses), *answers) for answers, statuses in rows.items()]
 
 
@@ -185,17 +186,17 @@ def _limit_rows() -> list[tuple[str, ...]]:
     """Those that no setting changes."""
     return [
         ("retry budget for a host that never answered", f"{fetcher.UNANSWERED_BUDGET_S:g} s"),
-        ("retry budget while no reader waits", f"{fetcher.UNWANTED_BUDGET_S:g} s"),
+        ("the same while no reader waits", f"{fetcher.UNWANTED_BUDGET_S:g} s"),
         ("longest pause between two requests", f"{retry.LONGEST_PAUSE_S:g} s"),
-        ("wrong answers in a row before the sidecar gives up", f"{retry.LIES}"),
-        ("refusals (412) before a version counts as replaced", f"{fetcher.DENIALS}"),
+        ("wrong answers in a row before an error", f"{retry.LIES}"),
+        ("412 before a version counts as replaced", f"{fetcher.DENIALS}"),
         ("without a job, a compared shard is trusted for", f"{versions.NO_JOB_S:g} s"),
         ("but not after its folder was unread for", f"{live_jobs.PAUSE_S:g} s"),
         ("a stored segment is recorded after", f"{writer.COMMIT_WITHIN_S:g} s"),
         ("disk failures that mean *down*", f"{health.MANY} within {health.WINDOW_S:g} s"),
         ("then nothing is stored", f"for {health.PAUSE_S:g} s"),
         ("closing, before the end is forced", f"{shutdown.CLOSE_S:g} s"),
-        ("faults of a background task that end the sidecar", f"{tasks.FAULTS} within {tasks.FAULTS_WITHIN_S:g} s"),
+        ("faults of a task that end the sidecar", f"{tasks.FAULTS} within {tasks.FAULTS_WITHIN_S:g} s"),
     ]
 
 
