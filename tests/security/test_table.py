@@ -122,7 +122,7 @@ TABLE = (
     ),
     Row(
         "Resource exhaustion",
-        "everything is bounded; stuck readers lose their leases",
+        "connections, headers, bodies, plans and names are bounded; stuck readers lose their leases",
         (f"{HERE}/test_exhaustion.py", "tests/proxy/server/net/test_access.py"),
     ),
     Row(
