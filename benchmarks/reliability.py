@@ -97,12 +97,16 @@ _HIDDEN = {
     "epochs of the training loop", "restarts of the sidecar meanwhile", "reads that nobody can serve", "readers that died in a body",
     "reader processes stopped by SIGSTOP",
 }  # fmt: skip
-# The scripts' words where the page has plainer ones.
+# The scripts' words where the page has plainer ones. Figures with the same words share them in a row, if they share value and limit.
+_BYTES, _SAMPLES, _LEFT = "wrong, missing or miscounted bytes", "lost, repeated or wrong samples", "leaked descriptors or tasks"
 _WORDS = {
     "reads through an origin that lies": "reads through a faulty origin", "reads for which a right answer exists": "reads that can succeed",
-    "of them not an error": "reads that must fail, but did not", "kill -9": "kills (`kill -9`)", "false claims": "records of missing bytes",
-    "starts that found segments": "restarts that found segments", "start, longest": "longest restart",
-    "leaked files": "files left over", "over bound": "bytes over the cache size", "books wrong": "miscounted bytes",
+    "of them not an error": "reads that must fail, but did not", "kill -9": "kills (`kill -9`)",
+    "wrong bytes": _BYTES, "false claims": _BYTES, "books wrong": _BYTES,
+    "starts that found segments": "restarts that found segments", "start, longest": "longest restart", "starts failed": "failed starts",
+    "leaked files": "files left over", "over bound": "bytes over the cache size",
+    "samples lost": _SAMPLES, "samples twice": _SAMPLES, "samples wrong": _SAMPLES,
+    "descriptors left over": _LEFT, "tasks left over": _LEFT,
     "wrong bytes: places": "wrong bytes", "reads that came whole": "complete reads",
     "reads whose version left meanwhile, or has no name": "reads of a shard that was replaced, or has no version",
     "connections to where a redirect must not lead": "forbidden redirects followed", "faults in the sidecar's log": "faults in the log",
@@ -110,6 +114,7 @@ _WORDS = {
     "bytes over the disk's bound": "bytes over the cache size",
     "bytes over the disk bound, all samples": "bytes over the cache size",
 }  # fmt: skip
+
 
 
 # The page
@@ -148,7 +153,7 @@ def _figure_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
         what = _WORDS.get(figure["what"], figure["what"])
         said = (f"{number(figure['value'])} {figure['unit']}".strip(), _limit(figure["limit"]))
         if rows and said[1] and rows[-1][1:] == said:
-            what = f"{rows.pop()[0]}; {what}"
+            what = "; ".join(dict.fromkeys([*rows.pop()[0].split("; "), what]))  # the same words for two figures: once
         rows.append((what, *said))
     return rows
 

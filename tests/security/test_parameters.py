@@ -14,7 +14,7 @@ END = "<!-- end of what is made -->"
 
 def table() -> str:
     """As Markdown."""
-    lines = ["| Signature of | Complete with | Also removed |", "|---|---|---|"]
+    lines = ["| Signature of | Complete with (*exact*: case counts) | Also removed |", "|---|---|---|"]
     lines += [f"| {one.service} | {_needs(one)} | {_codes(one.names - frozenset().union(*one.needs))} |" for one in SIGNATURES]
     return "\n".join([*lines, "", f"Secrets by name, in any case: {_codes(SECRETS)}.", ""])
 
@@ -22,7 +22,7 @@ def table() -> str:
 def _needs(one: Signature) -> str:
     always = frozenset.intersection(*one.needs)
     ways = " or ".join(_codes(need - always) for need in one.needs)
-    return f"{_codes(always)}{f', and {ways}' if ways else ''}{' (exact case)' if one.exact else ''}"
+    return f"{_codes(always)}{f', and {ways}' if ways else ''}{'; *exact*' if one.exact else ''}"
 
 
 def _codes(names: frozenset[str]) -> str:
