@@ -116,7 +116,6 @@ _WORDS = {
 }  # fmt: skip
 
 
-
 # The page
 
 
