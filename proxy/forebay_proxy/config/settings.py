@@ -185,7 +185,7 @@ class Settings(BaseModel):
         False, "Allow a cache directory on a network file system; it would be slow.",
     )
     allow_origin: Names = _setting(
-        (), "Origin that may be reached (needed for loopback): scheme://host[:port], s3://bucket, https://*.org, 10.0.0.0/8.",
+        (), "Origin that may be reached; loopback needs it: scheme://host[:port], s3://bucket, https://*.org, 10.0.0.0/8.",
         metavar="ORIGIN", unset="any public or private one",
     )
     strict_origins: bool = _setting(False, "Reach only --allow-origin and endpoints of the sidecar's settings; off, as only you use it.")
@@ -199,7 +199,7 @@ class Settings(BaseModel):
     )
     gs_endpoint: Endpoint = _setting(
         None,
-        "Where gs:// requests and the sidecar's Google credentials go; for private endpoints.",
+        "Where gs:// requests and the sidecar's Google credentials go; private endpoints need it.",
         metavar="URL", unset="Google, or STORAGE_EMULATOR_HOST without credentials",
     )
     gs_anonymous: bool = _setting(
@@ -220,7 +220,7 @@ class Settings(BaseModel):
         None, "What clients must send as Forebay-Token; no flag, because command lines are public.", unset="none", flag=False,
     )
     revalidate: Revalidate = _setting(
-        "job", "When a stored shard is compared with its origin; once a job (a HEAD a shard), never, or after 1h.",
+        "job", "When a stored shard is compared with its origin; job (once, by a HEAD), never, or a time as 1h.",
         metavar="job|never|TTL",
     )
     origin_digests: bool = _setting(
