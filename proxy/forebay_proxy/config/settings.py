@@ -268,7 +268,7 @@ class Settings(BaseModel):
     )
     log_level: LogLevel = _setting("info", "Least severe log lines to write; info: a few lines an hour.", metavar="LEVEL")
     log_format: LogFormat = _setting(
-        "human", "human, or json: one object a line.", metavar="human|json",
+        "human", "How log lines are written; human, or json (an object a line).", metavar="human|json",
     )
     # fmt: on
 
