@@ -166,7 +166,7 @@ class Settings(BaseModel):
         "127.0.0.1", "Address to listen on; another than loopback needs a token and strict origins.", metavar="ADDRESS",
     )
     port: Port | None = _setting(
-        None, "Port to listen on; 0: any free one. A port that you name and that is taken is an error.", metavar="PORT",
+        None, "Port to listen on; 0: any free one. A taken port that you named is an error.", metavar="PORT",
         unset="7070, else next free",
     )
     socket: Socket = _setting(None, "Unix socket to listen on, of mode 0600; 'off': none.", metavar="PATH", unset="beside the run file")
@@ -188,7 +188,7 @@ class Settings(BaseModel):
         (), "Origin that may be reached; loopback needs it: scheme://host[:port], s3://bucket, https://*.org, 10.0.0.0/8.",
         metavar="ORIGIN", unset="any public or private one",
     )
-    strict_origins: bool = _setting(False, "Reach only --allow-origin and endpoints of the sidecar's settings; off, as only you use it.")
+    strict_origins: bool = _setting(False, "Reach only --allow-origin and configured endpoints; off, as only you use it.")
     allow_uid: Uids = _setting(
         (), "Other user id that may connect; it can read whatever your credentials open.", metavar="UID",
         unset="only yours",
@@ -199,35 +199,35 @@ class Settings(BaseModel):
     )
     gs_endpoint: Endpoint = _setting(
         None,
-        "Where gs:// requests and the sidecar's Google credentials go; private endpoints need it.",
+        "Where gs:// requests and Google credentials go; private endpoints need it.",
         metavar="URL", unset="Google, or STORAGE_EMULATOR_HOST without credentials",
     )
     gs_anonymous: bool = _setting(
         False, "Read gs:// without credentials; off: with them, if there are any.",
     )
     pass_header: Names = _setting(
-        (), "Request header to pass on, besides Authorization, Cookie and X-*; others may be meant for Forebay.",
+        (), "Request header to pass on; Authorization, Cookie and X-* always pass.",
         metavar="NAME", unset="no further ones",
     )
     secret_param: Names = _setting(
-        (), "Query parameter that is a secret, besides the known ones; neither stored nor shown.",
+        (), "Query parameter that is secret too; neither stored nor shown.",
         metavar="NAME", unset="no further ones",
     )
     file_root: Paths = _setting(
-        (), "Directory below which file:// shards may be read; a URL must not open any file.", metavar="PATH", unset="none",
+        (), "Directory of file:// shards; URLs open no other files.", metavar="PATH", unset="none",
     )
     token: SecretStr | None = _setting(
-        None, "What clients must send as Forebay-Token; no flag, because command lines are public.", unset="none", flag=False,
+        None, "What clients must send as Forebay-Token; no flag, as command lines are public.", unset="none", flag=False,
     )
     revalidate: Revalidate = _setting(
         "job", "When a stored shard is compared with its origin; job (once, by a HEAD), never, or a time as 1h.",
         metavar="job|never|TTL",
     )
     origin_digests: bool = _setting(
-        True, "Serve a shard's end only if the whole matches its origin's digest; 0.1 to 1.5 s of processor time a GB.",
+        True, "Serve a shard's end only if its origin's digest matches; 0.1 to 1.5 s of processor a GB.",
     )
     verify_every_s: Budget = _setting(
-        5.0, "How often one stored segment is compared with its checksum; 5: 2 MB/s, or 500 GB in 4 days. 0: never.",
+        5.0, "How often one stored segment is verified; 5: 500 GB in 4 days. 0: never.",
         metavar="SECONDS",
     )
     prefetch: bool = _setting(True, "Fetch announced shards ahead; this hides the origin's latency.")
@@ -236,7 +236,7 @@ class Settings(BaseModel):
         metavar="PATTERN", unset="none",
     )
     shared: Place = _setting(
-        None, "S3 place that the sidecars of a cluster share; they read it before origins.",
+        None, "S3 place that a cluster's sidecars share; read before origins.",
         metavar="S3-URL", unset="none",
     )
     origin_connections: Connections = _setting(
@@ -244,26 +244,26 @@ class Settings(BaseModel):
         metavar="COUNT",
     )
     connect_timeout_s: Seconds = _setting(
-        10.0, "Longest wait for a connection to an origin; it fits several SYN retries.", metavar="SECONDS",
+        10.0, "Longest wait for a connection to an origin; several SYN retries fit.", metavar="SECONDS",
     )
     idle_timeout_s: Seconds = _setting(
         15.0, "Longest silence within an answer; then the origin is asked again.", metavar="SECONDS",
     )
     retry_budget_s: Budget = _setting(
-        300.0, "How long a fetch goes on asking a failing origin; keep it below the NCCL watchdog's time.",
+        300.0, "How long a fetch keeps asking a failing origin; keep it below NCCL's watchdog.",
         metavar="SECONDS",
     )
     drain_timeout_s: Budget = _setting(
         20.0,
-        "How long running answers may take to end after SIGTERM; closing then takes up to 8 s.",
+        "How long answers may run on after SIGTERM; closing takes up to 8 s more.",
         metavar="SECONDS",
     )
     idle_exit_s: Seconds | None = _setting(
-        None, "Exit after so long without a run or a reader; 'forebay run' and fb.sidecar() set 60.",
+        None, "Exit after so long without run or reader; 'forebay run' and fb.sidecar() set 60.",
         metavar="SECONDS", unset="never",
     )
     access_log: File = _setting(
-        None, "File for a JSON line of 0.4 kB for each answer about a shard; 'plan --replay' reads it.",
+        None, "File for a JSON line (0.4 kB) an answer; 'plan --replay' reads it.",
         metavar="FILE", unset="none",
     )
     log_level: LogLevel = _setting("info", "Least severe log lines to write; info: a few lines an hour.", metavar="LEVEL")

@@ -21,6 +21,7 @@ PREFIX = "forebay_"
 OTHER = "other"
 OPEN = "…"
 SLOTTED = ("origin", "job", "rank")
+_MOST_SHOWN = 10  # values of a label in the table
 
 _RESULTS = tuple(outcome.value for outcome in RequestOutcome)
 _METHODS = ("GET", "HEAD", OTHER)
@@ -92,11 +93,11 @@ def _histogram(name: str, buckets: tuple[float, ...], help: str, stability: str 
 _NEW = "experimental"
 _DERIVED_HELP = {
     "memo": {
-        "hits": "results read instead of computed.",
-        "made": "results computed.",
+        "hits": "results read instead of made.",
+        "made": "results made.",
         "kept": "results written.",
-        "dropped": "results not kept: slow writer, or a changed transform.",
-        "damaged": "damaged results, computed again.",
+        "dropped": "results not kept: slow writer, or a transform that changed.",
+        "damaged": "damaged results, made again.",
         "off": "times a process stopped using it: full or failing.",
     },
     "frames": {
@@ -246,22 +247,27 @@ METRICS: tuple[Metric, ...] = (
 
 
 def table() -> str:
-    """The metrics as a Markdown table, one line each. A list of values is written where it comes first; the page explains ``other``."""
+    """The metrics as a Markdown table. A list of values is written where it comes first; fb.frames stands beside fb.memo."""
     head = "| Metric | Labels | Meaning |\n|---|---|---|\n"
     known = set[tuple[str, tuple[str, ...]]]()
-    return head + "".join(_row(metric, known) for metric in METRICS)
+    return head + "".join(_row(metric, known) for metric in METRICS if not metric.name.startswith("frames_"))
 
 
 def _row(metric: Metric, known: set[tuple[str, tuple[str, ...]]]) -> str:
     labels = ", ".join(_label(label, values, known) for label, values in metric.labels.items())
     mark = "" if metric.stability == "stable" else "\\*"
-    meaning = metric.help.removeprefix("fb.memo: ").removeprefix("fb.frames: ")  # the name says it
+    twin = metric.name.replace("memo_", "frames_", 1)
+    both = [name for name in (metric.name, twin) if any(name == other.name for other in METRICS)]
+    names = ", ".join(f"`{PREFIX}{name}`{mark}" for name in dict.fromkeys(both))
+    meaning = metric.help.removeprefix("fb.memo: ")  # the name says it
     if metric.kind == "histogram":
         meaning = f"Histogram. {meaning}"
-    return f"| `{metric.full_name}`{mark} | {labels} | {meaning[0].upper()}{meaning[1:]} |\n"
+    return f"| {names} | {labels} | {meaning[0].upper()}{meaning[1:]} |\n"
 
 
 def _label(label: str, values: tuple[str, ...], known: set[tuple[str, tuple[str, ...]]]) -> str:
     new = [value for value in values if value != OTHER] if (label, values) not in known else []
+    if len(new) > _MOST_SHOWN:
+        new = [*new[:3], OPEN]
     known.add((label, values))
     return f"`{label}`" + (f" = {', '.join(new)}" if new else "")
