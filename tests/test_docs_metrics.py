@@ -28,8 +28,9 @@ def test_the_command_prints_the_table() -> None:
 def test_a_row_for_every_metric() -> None:
     """No cell breaks the table, no metric is listed twice."""
     rows = table().splitlines()[2:]
-    assert [row.split("`")[1] for row in rows] == [metric.full_name for metric in METRICS]
-    assert {row.count(" | ") for row in rows} == {4}
+    named = [name for row in rows for name in row.split(" | ")[0].split("`")[1::2]]
+    assert sorted(named) == sorted(metric.full_name for metric in METRICS)
+    assert {row.count(" | ") for row in rows} == {2}
     assert len({metric.name for metric in METRICS}) == len(METRICS)
 
 

@@ -176,113 +176,112 @@ class Settings(BaseModel):
 
     # fmt: off
     host: Host = _setting(
-        "127.0.0.1", "Address to listen on; loopback, because any other one needs a token and strict origins.", metavar="ADDRESS",
+        "127.0.0.1", "Address to listen on; another than loopback needs a token and strict origins.", metavar="ADDRESS",
     )
     port: Port | None = _setting(
-        None, "Port to listen on (0: any free one); an explicit one that is taken is an error.", metavar="PORT",
+        None, "Port to listen on; 0: any free one. A taken port that you named is an error.", metavar="PORT",
         unset="7070, else next free",
     )
-    socket: Socket = _setting(None, "Unix socket to listen on, mode 0600; 'off' for none.", metavar="PATH", unset="beside the run file")
+    socket: Socket = _setting(None, "Unix socket to listen on, of mode 0600; 'off': none.", metavar="PATH", unset="beside the run file")
     cache_dir: Directory = _setting(
-        None, "Where shards are stored; a local disk, because flock and sparse files must hold.", metavar="PATH",
+        None, "Where shards are stored; a folder on a local disk.", metavar="PATH",
         unset="$SLURM_TMPDIR, $TMPDIR or $XDG_CACHE_HOME, the first on a local disk",
     )
     cache_size: Limit = _setting(
-        None, "Most bytes the cache directory may take, everything counted; 200GB, 200GiB, 75%.", metavar="SIZE",
+        None, "Most bytes that the cache directory takes; 200GB, 200GiB, 75%.", metavar="SIZE",
         unset="75 % of free space, at most 500 GB; 20 GiB in a container",
     )
     free_floor: Share = _setting(
-        0.05, "Share of the disk that stays free whatever the cache size says; 5 %, as other programs write there too.", metavar="SHARE",
+        0.05, "Share of the disk that stays free; other programs write there too.", metavar="SHARE",
     )
     allow_network_fs: bool = _setting(
-        False, "Allow a cache directory on a network file system; refused by default, as a home shared by all nodes is a poor cache.",
+        False, "Allow a cache directory on a network file system; it would be slow.",
     )
     allow_origin: Names = _setting(
-        (), "Origin that may be reached; loopback needs it, under --strict-origins every one: scheme://host[:port], s3://bucket, "
-        "https://*.org, 10.0.0.0/8.",
+        (), "Origin that may be reached; loopback needs it, with --strict-origins all do: scheme://host[:port], s3://bucket, https://*.org, 10.0.0.0/8.",
         metavar="ORIGIN", unset="any public or private one",
     )
-    strict_origins: bool = _setting(False, "Reach nothing but --allow-origin and operator-named endpoints; off, as your own uid may roam.")
+    strict_origins: bool = _setting(False, "Reach only --allow-origin and configured endpoints; off, as only you use it.")
     allow_uid: Uids = _setting(
-        (), "Other user id that may connect; none, because cached bytes were read with your credentials.", metavar="UID",
+        (), "Other user id that may connect; it can read whatever your credentials open.", metavar="UID",
         unset="only yours",
     )
     allow_profile: Names = _setting(
-        (), "AWS profile that requests may name; only AWS_PROFILE by default, as each profile is another credential.", metavar="NAME",
+        (), "AWS profile that requests may name; each one is another credential.", metavar="NAME",
         unset="AWS_PROFILE only",
     )
     gs_endpoint: Endpoint = _setting(
         None,
-        "Where gs:// requests and the sidecar's Google credentials go; for private endpoints, as an emulator is STORAGE_EMULATOR_HOST's.",
+        "Where gs:// requests and Google credentials go; private endpoints need it.",
         metavar="URL", unset="Google, or STORAGE_EMULATOR_HOST without credentials",
     )
     gs_anonymous: bool = _setting(
-        False, "Read gs:// without credentials; off, as Google's own are found by themselves; where there are none, none are sent.",
+        False, "Read gs:// without credentials; off: with them, if there are any.",
     )
     pass_header: Names = _setting(
-        (), "Request header that travels to the origin beside Authorization, Cookie and X-*; no other, as it may be meant for us.",
+        (), "Request header to pass on; Authorization, Cookie and X-* always pass.",
         metavar="NAME", unset="no further ones",
     )
     secret_param: Names = _setting(
-        (), "Query parameter that is a secret beside the known ones: neither stored nor shown; none, as others may name bytes.",
+        (), "Query parameter that is secret too; neither stored nor shown.",
         metavar="NAME", unset="no further ones",
     )
     file_root: Paths = _setting(
-        (), "Directory below which file:// shards may be read; none, because a URL must not open any file.", metavar="PATH", unset="none",
+        (), "Directory of file:// shards; URLs open no other files.", metavar="PATH", unset="none",
     )
     token: SecretStr | None = _setting(
-        None, "What clients must send as Forebay-Token; environment or file only, as a command line is public.", unset="none", flag=False,
+        None, "What clients must send as Forebay-Token; no flag, as command lines are public.", unset="none", flag=False,
     )
     revalidate: Revalidate = _setting(
-        "job", "When a stored shard is compared with its origin (job, never, or a time as 1h); once a job costs one HEAD a shard.",
+        "job", "When a stored shard is compared with its origin; job (once, by a HEAD), never, or a time as 1h.",
         metavar="job|never|TTL",
     )
     origin_digests: bool = _setting(
-        True, "Give out a shard's end once the whole has the digest its origin names; this costs 0.1 to 1.5 s of a processor a GB.",
+        True, "Serve a shard's end only if its origin's digest matches; 0.1 to 1.5 s of processor a GB.",
     )
     verify_every_s: Budget = _setting(
-        5.0, "How often one stored segment is compared with its checksum; every 5 s reads 2 MB/s, and 500 GB once in 4 days. 0: never.",
+        5.0, "How often one stored segment is verified; 5: 500 GB in 4 days. 0: never.",
         metavar="SECONDS",
     )
-    prefetch: bool = _setting(True, "Fetch ahead what plans announce; on, since this is what hides the origin's latency.")
+    prefetch: bool = _setting(True, "Fetch announced shards ahead; this hides the origin's latency.")
     set: Patterns = _setting(
-        (), "Pattern of shards to fetch ahead for programs that announce nothing; none, because only you know what will be read.",
+        (), "Pattern of shards to fetch ahead; for programs that announce nothing.",
         metavar="PATTERN", unset="none",
     )
     shared: Place = _setting(
-        None, "S3 place that the sidecars of a cluster share: read before origins, written once a shard; none, as one node needs none.",
+        None, "S3 place that a cluster's sidecars share; read before origins.",
         metavar="S3-URL", unset="none",
     )
     origin_connections: Connections = _setting(
-        64, "Most requests one origin gets at once; 64 fill 25 Gbit/s at 50 MB/s each, and throttling halves what is used.",
+        64, "Most requests to one origin at once; halved while it throttles.",
         metavar="COUNT",
     )
     connect_timeout_s: Seconds = _setting(
-        10.0, "Longest wait for a connection to an origin; several SYN retries fit in 10 s.", metavar="SECONDS",
+        10.0, "Longest wait for a connection to an origin; several SYN retries fit.", metavar="SECONDS",
     )
     idle_timeout_s: Seconds = _setting(
-        15.0, "Longest silence of an origin inside a body before it is asked again; far below any NCCL watchdog.", metavar="SECONDS",
+        15.0, "Longest silence within an answer; then the origin is asked again.", metavar="SECONDS",
     )
     retry_budget_s: Budget = _setting(
-        300.0, "How long a fetch goes on asking a failing origin; 5 min outlast most outages and end before a NCCL watchdog.",
+        300.0, "How long a fetch keeps asking a failing origin; keep it below NCCL's watchdog.",
         metavar="SECONDS",
     )
     drain_timeout_s: Budget = _setting(
         20.0,
-        "How long running answers may end after SIGTERM; 20 s, as Kubernetes and Slurm kill after 30 s and the last commit comes then.",
+        "How long answers may run on after SIGTERM; closing takes up to 8 s more.",
         metavar="SECONDS",
     )
     idle_exit_s: Seconds | None = _setting(
-        None, "Exit once no run has used it and nobody has read through it for so long; set by 'forebay run' and fb.sidecar() to 60.",
+        None, "Exit after so long without run or reader; 'forebay run' and fb.sidecar() set 60.",
         metavar="SECONDS", unset="never",
     )
     access_log: File = _setting(
-        None, "File that gets a JSON line for each answer about a shard, as 'plan --replay' takes it; none, as it grows 0.4 kB an answer.",
+        None, "File for a JSON line (0.4 kB) an answer; 'plan --replay' reads it.",
         metavar="FILE", unset="none",
     )
-    log_level: LogLevel = _setting("info", "Least severe log lines that are written; info is a few lines an hour.", metavar="LEVEL")
+    log_level: LogLevel = _setting("info", "Least severe log lines to write; info: a few lines an hour.", metavar="LEVEL")
     log_format: LogFormat = _setting(
-        "human", "How log lines are written; human for people, json (an object a line) for a log collector.", metavar="human|json",
+        "human", "How log lines are written; human, or json (an object a line).", metavar="human|json",
     )
     # fmt: on
 
