@@ -77,17 +77,16 @@ _SEVERITY = {"fine": "", "look": "LOOK: ", "act": "ACT: "}
 
 
 def _tables(status: Table, order: int = 0) -> Iterator[list[Row]]:
-    """Each with its heading: ranks of training, readers inside a shard, derived caches, origins, errors (newest first), plans.
+    """Each with its heading: readers (those that wait first), ranks of training, derived caches, origins, errors (newest first), plans.
 
-    ``order`` of the readers: as they come, by how long they have waited, by shard.
+    ``order``: see ``_ORDERS``.
     """
-    sort = _ORDERS[order % len(_ORDERS)][1]
-    readers = status.get("readers", ()) if sort is None else sorted(status.get("readers", ()), key=sort)
-    yield [("rank", "stall", "a step", "batch", "worker", "shard", "skipped"), *map(_rank, status.get("meters", ()))]
+    readers = sorted(status.get("readers", ()), key=_ORDERS[order % len(_ORDERS)][1])
     yield [("reader", "shard", "position", "waited", "waits now for"), *(
         (each["reader"], each["shard"], _position(each), format_duration(each["waited_s"]), _waiting(each))
         for each in readers
     )]  # fmt: skip
+    yield [("rank", "stall", "a step", "batch", "worker", "shard", "skipped"), *map(_rank, status.get("meters", ()))]
     yield [("cache of", "folder", "on disk", "hits", "made", "kept", "dropped", "damaged"), *map(_derived, status.get("derived", ()))]
     yield [("origin", "now", "in the air", "answers", "throttled", "retries", "last error"), *map(_origin, status.get("origins", ()))]
     yield [("error at", "status", "", "why"), *(
@@ -99,10 +98,12 @@ def _tables(status: Table, order: int = 0) -> Iterator[list[Row]]:
     yield [*plans, *([(f"and {more} more", "", "", "", "", "", "")] if more > 0 else [])]
 
 
-_TABLES = ("ranks", "readers", "derived caches", "origins", "errors", "plans")
-_ORDERS: Sequence[tuple[str, Callable[[Table], Any] | None]] = (
-    ("as they came", None), ("longest wait first", lambda each: -each["waited_s"]), ("by shard", lambda each: each["shard"]),
-)  # fmt: skip
+_TABLES = ("readers", "ranks", "derived caches", "origins", "errors", "plans")
+_ORDERS: Sequence[tuple[str, Callable[[Table], Any]]] = (  # of the readers
+    ("that wait first", lambda each: not each.get("waiting_for")),
+    ("longest wait first", lambda each: -each["waited_s"]),
+    ("by shard", lambda each: each["shard"]),
+)
 
 
 def _origin(each: Table) -> Row:
@@ -147,8 +148,9 @@ def _plan(each: Table) -> Row:
 
 
 def _waiting(reader: Table) -> str:
-    """Without the origin, with which the shard's name begins."""
+    """Without the origin, with which the shard's name begins; a code stands first, where no narrow column cuts it."""
     origin, colon, why = str(reader.get("waiting_for", "")).partition(": ")
+    why = why.removeprefix("the origin answered ")
     return why if colon and reader["shard"].startswith(origin) else origin + colon + why
 
 
