@@ -26,7 +26,7 @@ from forebay_proxy.telemetry.counters import Counters, PlanAdherence
 from forebay_proxy.telemetry.derived_board import DerivedBoard
 from forebay_proxy.telemetry.history import History, Totals
 from forebay_proxy.telemetry.levels import Lately, levels_of
-from forebay_proxy.telemetry.meter_board import MeterBoard
+from forebay_proxy.telemetry.meter_board import SHOWN_S, MeterBoard
 from forebay_proxy.telemetry.origin_board import OriginBoard
 from forebay_proxy.telemetry.prometheus.metrics import Metrics
 from forebay_proxy.telemetry.troubles import RecentErrors, Troubles
@@ -323,7 +323,7 @@ class StatusReport:
     def status(self) -> dict[str, Any]:
         """``/v1/status``, less what the server knows itself (state, url, socket); plans as in ``/v1/plans``, the first ones."""
         info, waits = self._info, self._cache.readers.waits
-        usage, plans, meters = self.usage(), self._plans.page(), self._telemetry.meters.rows()
+        usage, plans, meters = self.usage(), self._plans.page(), self._telemetry.meters.rows(within_s=SHOWN_S)
         shared = None if self._parts.fetcher.shared is None else self._parts.fetcher.shared.status()
         return {
             "verdict": self.verdict().as_json(),

@@ -125,8 +125,8 @@ function showRanks(meters, total) {
     const stall = Object.values(causes).reduce((sum, each) => sum + each, 0);
     const sorted = Object.entries(causes).filter(([, each]) => each > 0).sort((a, b) => b[1] - a[1]);
     const parts = sorted.filter(([, each]) => each >= stall / 10).map(([cause, each]) => `${CAUSES[cause] ?? cause} ${(100 * each / stall).toFixed(0)} %`).join(", ");
-    if (wall > 0) for (const [cause, each] of sorted) if (each / wall > 0.005) seen.add(cause);
-    row.className = rank.ended ? "ended" : "";
+    if (wall > 0 && !rank.silent) for (const [cause, each] of sorted) if (each / wall > 0.005) seen.add(cause);
+    row.className = rank.ended || rank.silent ? "ended" : "";
     const worker = rank.slowest_worker === null || rank.slowest_worker === undefined ? "" : `worker ${rank.slowest_worker}`;
     const who = element("td", `rank ${rank.rank}${rank.ended ? " (ended)" : ""}`), job = element("small", cut(rank.job, 26));
     who.title = rank.reader ?? rank.job;
@@ -135,7 +135,7 @@ function showRanks(meters, total) {
       who,
       bar(wall > 0 ? sorted.map(([cause, each]) => [`c-${cause}`, Math.min(1, each / wall)]) : [], parts || "no wait"),
       element("td", share(Math.min(stall, wall), wall), "right"),
-      element("td", parts),
+      element("td", rank.silent || parts),
       element("td", wall > 0 ? (samples / wall).toFixed(0) : "-", "right"),
       bar(wall > 0 ? [["rate", samples / wall / most]] : [], "samples a second, of the fastest rank's", "roomy"),
       element("td", count(rank.skipped), "right roomy"),

@@ -55,6 +55,18 @@ async def test_levels_and_status_agree_with_the_ledger(tmp_path: Path) -> None:
             assert asked.announced()["plans"] == status["plans"]
 
 
+async def test_a_killed_training_is_in_the_status_and_not_in_its_verdict(tmp_path: Path) -> None:
+    """What it waited for is no longer so."""
+    async with building(tmp_path / "c") as world:
+        asked, telemetry = report_on(world)
+        telemetry.meters.take(ReaderName("job", "0", "main", "7.0"), MeterBody(9.0, dict.fromkeys(CAUSES, 0.0) | {"origin": 9.0}, 5))
+        world.clock.advance(240)
+        status = asked.status()
+        assert [row["silent"] for row in status["meters"]] == ["silent for 4 min 0 s: killed, or hung?"]
+        assert status["verdict"]["share"] is None
+        assert asked.meter_page("job")["ranks"] == []
+
+
 async def test_it_can_be_asked_before_it_listens(tmp_path: Path) -> None:
     """Nothing is known of directory and notices then."""
     async with building(tmp_path / "c") as world:

@@ -126,7 +126,7 @@ def _rank(each: Table) -> Row:
     )
     return (
         f"{each['job']} {each['rank']}{' (ended)' if each.get('ended') else ''}",
-        f"{min(100.0, 100 * stall_s / wall_s):.1f} %{f' ({named})' if named else ''}" if wall_s else "-",
+        each.get("silent") or (f"{min(100.0, 100 * stall_s / wall_s):.1f} %{f' ({named})' if named else ''}" if wall_s else "-"),
         f"{wall_s / steps:.3f} s" if steps else "-",
         *(_or_dash(each[name]) for name in ("batch_size", "slowest_worker", "slowest_shard")), str(each["skipped"]),
     )  # fmt: skip
@@ -163,7 +163,7 @@ def _uneven(meters: Sequence[Table]) -> list[str]:
     """A line for each job whose ranks were not evenly loaded in the last minute: the most of a figure over its mean, and whose it is."""
     rows = dict[str, list[Table]]()
     for each in meters:
-        if each["lately"]["wall_s"]:
+        if each["lately"]["wall_s"] and not each.get("ended") and not each.get("silent"):
             rows.setdefault(each["job"], []).append(each)
     balances = {job: rank_balance(ranks) for job, ranks in rows.items()}
     return [f"{job}: uneven, {balance}" for job, balance in balances.items() if balance and balance.is_uneven]

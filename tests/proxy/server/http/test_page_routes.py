@@ -115,7 +115,7 @@ async def test_a_real_browser_shows_the_status(tmp_path: Path) -> None:
     sight on a phone.
     """
     status: dict[str, Any] = {
-        "verdict": ACT, "meters": [meter_of("0", origin=24.0, decode=1.8), meter_of("1", EVIL, ended=True, decode=73.0)],
+        "verdict": ACT, "meters": [meter_of("0", origin=24.0, decode=1.8), meter_of("1", EVIL, ended=True, decode=73.0), {**meter_of("2"), "silent": "silent for 4 min"}],
         "origins": [origin_of("s3://b", "503 Slow Down")], "readers": [reader_of(1, name=EVIL), reader_of(2, "s3://b: 503 Slow Down")],
         "recent_errors": [{"at": 1000.0, "what": "503", "error": EVIL, "job": "job", "count": 4}],
         "sets": [
@@ -132,10 +132,15 @@ async def test_a_real_browser_shows_the_status(tmp_path: Path) -> None:
         assert await text_of(page, ".headline") == "✖ Act: training waits 43 % cause: origin rate"
         assert await page.value("getComputedStyle(byId('verdict')).backgroundColor") == "rgb(179, 38, 30)"
         assert await text_of(page, "#do, #line") == f"{ACT['do']} | {ACT['line']}"
-        rank, ended = (await text_of(page, "#ranks tr")).split(" | ")
+        rank, ended, killed = (await text_of(page, "#ranks tr")).split(" | ")
         assert [part for part in ("rank 0", "43.0 %", "origin 93 %", "107") if part not in rank] == []
         assert [part for part in ("rank 1 (ended)", "100.0 %") if part not in ended] == []
-        assert await page.value("getComputedStyle(document.querySelector('#ranks tr.ended')).opacity") == "0.5"
+        assert "silent for 4 min" in killed
+        assert await page.value("[...document.querySelectorAll('#ranks tr')].map(row => getComputedStyle(row).opacity)") == [
+            "1",
+            "0.5",
+            "0.5",
+        ]
         assert "shard 3 of 100, epoch 1" in await text_of(page, "#progress")
         assert "5.00 MB/s 100 ms 3 of 8 7 x 206 0 503 Slow Down, 3.0 s ago" in await text_of(page, "#origins")
         assert (await text_of(page, "#readers tr")).startswith("▲ s3://b: 503 Slow Down job/0/2/7.1 s3://bucket/a/…")
