@@ -142,7 +142,10 @@ def _tables(status: Mapping[str, Any]) -> str:
     shown = for_page(status)
     return "".join((
         _table("Ranks", ("rank", "waited", "most for"), (
-            (f"{row['job']} {row['rank']}{' (ended)' if row['ended'] else ''}", _waited(row["lately"]), row.get("silent") or _most_for(row["lately"]))
+            (
+                f"{row['job']} {row['rank']}{' (ended)' if row['ended'] else ''}", _waited(row["lately"]),
+                row.get("silent") or _most_for(row["lately"]),
+            )
             for row in shown["meters"]
         )),
         _table("Progress", ("job", "epoch", "shard"), (

@@ -115,7 +115,8 @@ async def test_a_real_browser_shows_the_status(tmp_path: Path) -> None:
     sight on a phone.
     """
     status: dict[str, Any] = {
-        "verdict": ACT, "meters": [meter_of("0", origin=24.0, decode=1.8), meter_of("1", EVIL, ended=True, decode=73.0), {**meter_of("2"), "silent": "silent for 4 min"}],
+        "verdict": ACT, "meters": [meter_of("0", origin=24.0, decode=1.8), meter_of("1", EVIL, ended=True, decode=73.0),
+                                    {**meter_of("2"), "silent": "silent for 4 min"}],
         "origins": [origin_of("s3://b", "503 Slow Down")], "readers": [reader_of(1, name=EVIL), reader_of(2, "s3://b: 503 Slow Down")],
         "recent_errors": [{"at": 1000.0, "what": "503", "error": EVIL, "job": "job", "count": 4}],
         "sets": [
