@@ -148,10 +148,11 @@ function showRanks(meters, total) {
 function showProgress(status) {
   rows("progress", status.progress ?? [], status.progress_total ?? 0, (job) => {
     const least = status.leads[job.job];
+    const told = job.length === job.of ? "" : ` announced${Number.isFinite(job.of) ? `, of ${count(job.of)}` : ""}`; // of this node, or of what comes
     const epoch = job.epoch === null ? "" : `, epoch ${job.epoch}`;
     return [
       named(job.job),
-      element("td", `shard ${count(job.position)} of ${count(job.length)}${epoch}`),
+      element("td", `shard ${count(job.position)} of ${count(job.length)}${told}${epoch}`),
       progress(job.position, job.length, "roomy"),
       element("td", least ? `${seconds(least.seconds)}, ${bytes(least.bytes)}` : "-", "right"),
       element("td", count(job.readers), "right roomy"),
@@ -257,6 +258,8 @@ function show(status) {
   rows("errors", status.recent_errors ?? [], 0, (error) => [
     element("td", new Date(1000 * error.at).toLocaleTimeString(), "tight"), element("td", `${count(error.count)} x`, "right"), element("td", `${error.what}: ${error.error}`),
   ], "");
+  const [happened, more] = all("events");
+  rows("events", happened, more, (event) => [element("td", new Date(1000 * event.at).toLocaleTimeString(), "tight"), element("td", event.what)], "");
   showTotals(status);
 }
 

@@ -137,7 +137,7 @@ def _aws(shard: Shard) -> str:
     if until is None and frozen.token:
         ends = "a session token, which does not say until when"
     who = "" if options.get("endpoint") else _caller(session)  # where a URL leads, keys sign nothing but what the operator allowed
-    return f"AWS{f', {who}' if who else ''}, key ****{frozen.access_key[-4:]} from {where}, {ends}"
+    return f"AWS{f', {who}' if who else ''}, key ****{(frozen.access_key or '')[-4:]} from {where}, {ends}"
 
 
 def _caller(session: Any) -> str:

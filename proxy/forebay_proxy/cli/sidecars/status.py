@@ -77,7 +77,7 @@ _SEVERITY = {"fine": "", "look": "LOOK: ", "act": "ACT: "}
 
 
 def _tables(status: Table, order: int = 0) -> Iterator[list[Row]]:
-    """Each with its heading: readers (those that wait first), ranks of training, derived caches, origins, errors (newest first), plans.
+    """Each with its heading: readers, ranks of training, derived caches, origins, errors and events (newest first), plans.
 
     ``order``: see ``_ORDERS``.
     """
@@ -93,12 +93,15 @@ def _tables(status: Table, order: int = 0) -> Iterator[list[Row]]:
         (time.strftime("%H:%M:%S", time.localtime(each["at"])), each["what"], f"{each['count']} x", each["error"])
         for each in status.get("recent_errors", ())
     )]  # fmt: skip
+    yield [("event at", "what"), *(
+        (time.strftime("%H:%M:%S", time.localtime(each["at"])), each["what"]) for each in status.get("events", ())
+    )]  # fmt: skip
     plans: list[Row] = [("plan of", "set", "epoch", "shard", "rate", "lead", ""), *map(_plan, status.get("plans", ()))]
     more = status.get("plans_total", 0) - len(plans) + 1
     yield [*plans, *([(f"and {more} more", "", "", "", "", "", "")] if more > 0 else [])]
 
 
-_TABLES = ("readers", "ranks", "derived caches", "origins", "errors", "plans")
+_TABLES = ("readers", "ranks", "derived caches", "origins", "errors", "events", "plans")
 _ORDERS: Sequence[tuple[str, Callable[[Table], Any]]] = (  # of the readers
     ("that wait first", lambda each: not each.get("waiting_for")),
     ("longest wait first", lambda each: -each["waited_s"]),

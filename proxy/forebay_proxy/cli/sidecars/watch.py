@@ -24,7 +24,7 @@ Tables = Sequence[tuple[str, Sequence[Row]]]  # (name, heading and rows)
 
 _GAP = 2
 _LEAST = 5
-_WORDY = {"waits now for", "stall", "last error", "why"}  # headings of columns that answer the question
+_WORDY = {"waits now for", "stall", "last error", "why", "what"}  # headings of columns that answer the question
 _ROOMY = {"position", "waited", "a step", "batch", "worker", "skipped", "in the air", "throttled", "retries", "folder", "lead"}
 _NARROW, _LOW = 70, 16  # columns, lines: with less a screen has no room for what is roomy, nor for blank lines
 _MARKS = {"fine": ("OK", "bold green"), "look": ("LOOK", "bold yellow"), "act": ("ACT", "bold red")}
