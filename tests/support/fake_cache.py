@@ -259,7 +259,7 @@ def fake_status() -> dict[str, Any]:
 def fake_plan(reader: str, **changes: Any) -> dict[str, Any]:
     """One plan as ``/v1/plans`` shows it."""
     return {
-        "reader": reader, "job": reader.partition("/")[0], "epoch": 1, "set": None, "position": 3, "length": 100, "of": 1000, "rate": 0.5,
+        "reader": reader, "job": reader.partition("/")[0], "epoch": 1, "set": None, "position": 3, "length": 100, "rate": 0.5,
         "lead_bytes": 5_000_000, "lead_s": 2.5, "window_bytes": 16_000_000, "waiting": False, "waited_s": 0.5, "silent_s": 0.1,
         "openings": {"planned": 3, "skipped": 0, "repeated": 0, "unplanned": 0}, **changes,
     }  # fmt: skip

@@ -152,9 +152,14 @@ async def test_a_real_browser_shows_the_status(tmp_path: Path) -> None:
         assert "292,635 of 585,270 shards" in await text_of(page, "#sets")
         assert "1.00 MB (33.3 %)" in await text_of(page, "#bytes")
         assert await page.value("document.querySelectorAll('main img').length") == 0
+        assert "read in this epoch, still here read in this epoch, and gone" in await text_of(page, "#map-key")
         assert "10,000 shards: 10,000 here" in await text_of(page, "#map-sum")
         assert await page.value("byId('map').focus() ?? byId('map').dispatchEvent(new KeyboardEvent('keydown', {key: 'End'}))")
         assert await text_of(page, "#map-cell") == f"s3://b/{EVIL}9999.tar: here"
+        status["meters"][0]["skipped"] = 77  # that row is made anew; the others stay, as a table made anew costs frames of the map
+        await page.value("document.querySelectorAll('#ranks tr').forEach((row, place) => { row.place = place; })")
+        await page.until("byId('ranks').textContent.includes('77')")
+        assert await page.value("[...document.querySelectorAll('#ranks tr')].map(row => row.place ?? null)") == [None, 1, 2]
         await page.value("byId('history').open = true")
         assert "3.00 MB/s 4.00 MB/s" in await page.until("byId('history-rows').innerText.replace(/\\s+/g, ' ')")
         await page.size(390, 844, phone=True)
