@@ -1,6 +1,7 @@
 """A soak: readers come, plan, stall and die, the origin fails at random, for minutes or hours; then the leaks are looked for.
 
-    python benchmarks/soak.py [--minutes 15] [--readers 64] [--json] [--seed 1] [--cache-size 120MB] [--rss-limit 10] [--lag-limit 100] [--whole-limit 99]
+    python benchmarks/soak.py [--minutes 15] [--readers 64] [--json] [--seed 1] [--cache-size 120MB]
+        [--rss-limit 10] [--lag-limit 100] [--whole-limit 99]
 
 The sidecar is the real command. Its cache holds half of the data set (crowd.py), so segments leave all the time. Every 5 s its memory,
 descriptors, threads and tasks are noted, every 0.25 s /healthz is asked, every 50 ms the disk is looked at. Exit code 1 if any limit is

@@ -5,16 +5,20 @@ By the sidecar, by ``fb.stalls()`` as far as a training process can know it, and
 
 from __future__ import annotations
 
+import re
+import shlex
+import subprocess
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from support.lengths import LEFT, LONG
 from support.scripted_origin import ScriptedOrigin, in_a_thread
-from support.sidecar import running, wait_until
+from support.sidecar import environment, running, small_segments, wait_until
 from support.tars import tar_shard
-from support.troubles import TROUBLES, Scene, troubled
+from support.troubles import SEGMENT_BYTES, TROUBLES, Scene, troubled
 
 pytestmark = [pytest.mark.webdataset, pytest.mark.once, pytest.mark.needs("gcc"), pytest.mark.timeout(180)]
 
@@ -33,11 +37,37 @@ def test_the_cause_is_named(place: Path, name: str) -> None:
         assert (said["cause"], own["verdict"]["cause"]) == (trouble.cause, trouble.own), (said, own, lines)
         assert (said["severity"] == "fine") == (own["verdict"]["severity"] == "fine") == (trouble.cause == "trainer"), (said, own)
         if trouble.cause == "cache too small":
-            assert said["line"] == "forebay serve --cache-size 19MB"  # of 110 shards of 154 kB, and a tenth more
+            assert re.search(r"^forebay stop .*&& forebay serve .*--cache-size 24MB", said["line"]), said[
+                "line"
+            ]  # for 110 shards of 154 kB, 4.2 MB of index, and a tenth more
         if trouble.cause == "trainer":
             assert lines[-1].split(" | ")[-1].startswith("batch "), lines  # nothing is advised
         else:
             assert any(f" | {trouble.cause}: " in line for line in lines), (lines, said)
+
+
+@pytest.mark.skipif(not LONG, reason="takes a minute; scripts/test --long does it")
+def test_the_line_to_type_mends_a_small_cache(place: Path) -> None:
+    """Typed as it stands, while training goes on: from then on the epoch fits."""
+    with troubled(TROUBLES["small cache"], place, forked=False) as scene:
+        line = trained(scene)["line"]
+        program = shlex.join([*small_segments(SEGMENT_BYTES), "serve"])  # the sidecar of the scene has small segments
+        command = ["bash", "-c", f"{line.replace('forebay serve', f'exec {program}')}"]
+        with subprocess.Popen(command, env=environment(place)) as typed:
+            try:
+                wait_until(lambda: answers(scene) and scene.status()["cache"]["stored_bytes"] > 16_900_000, every_s=0.5)
+                before = scene.sidecar.metric("forebay_origin_bytes_total")
+                steps = scene.trainer_says()["wall_s"]
+                wait_until(lambda: scene.trainer_says()["wall_s"] > steps + 5, every_s=0.5)
+                assert scene.sidecar.metric("forebay_origin_bytes_total") == before
+            finally:
+                typed.terminate()
+
+
+def answers(scene: Scene) -> bool:
+    with suppress(OSError):
+        return bool(scene.status())
+    return False
 
 
 def trained(scene: Scene) -> dict[str, str]:

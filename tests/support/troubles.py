@@ -26,7 +26,7 @@ from support.sidecar import Sidecar, environment, running, small_segments
 from support.tars import tar_shard
 from support.warm_python import python_program
 
-__all__ = ["TROUBLES", "Scene", "Trouble", "troubled"]
+__all__ = ["SEGMENT_BYTES", "TROUBLES", "Scene", "Trouble", "troubled"]
 
 TRAINER = Path(__file__).with_name("troubled_trainer.py")
 MANY, SAMPLES, SAMPLE_BYTES = 4000, 8, 16_000  # all shards are the same bytes: a batch each

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -17,7 +18,7 @@ from forebay_proxy.app.composition import CacheParts
 from forebay_proxy.app.shard_map import ShardMap
 from forebay_proxy.background.prefetcher import Prefetcher
 from forebay_proxy.cache.shard_cache import ShardCache
-from forebay_proxy.config.settings import Settings, as_json
+from forebay_proxy.config.settings import Settings, as_flags, as_json
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.logs import log_path
 from forebay_proxy.core.shard import shown_set
@@ -228,6 +229,7 @@ class ServiceInfo:
     fingerprint: str
     notices: tuple[str, ...]
     chosen: tuple[str, ...] = ()  # of the notices: decisions of the sidecar, which are no warnings
+    other_disk: str = ""  # a directory on another local disk than the cache's; "": there is none
 
 
 class StatusReport:
@@ -249,13 +251,14 @@ class StatusReport:
         self._began_s, self._started_at = clock(), time.time()  # on its clock, and as people read times
         self._answered = 0
         self._info: ServiceInfo | None = None
+        self._chosen: Settings | None = None
         self._settings: dict[str, dict[str, Any]] = {}
         self._fd_path: Callable[[], Path | None] | None = None
         telemetry.metrics.watch(self.usage)
 
     def introduce(self, info: ServiceInfo, settings: Settings, fd_path: Callable[[], Path | None]) -> None:
         """Once it listens; ``fd_path``: where descriptors are passed now."""
-        self._info, self._settings, self._fd_path = info, as_json(settings), fd_path
+        self._info, self._chosen, self._settings, self._fd_path = info, settings, as_json(settings), fd_path
         held = len(self._cache.room.entries)
         self._happenings.note(f"this sidecar began (pid {os.getpid()}, {VERSION}), with {held:,} shards in its cache")
 
@@ -331,7 +334,19 @@ class StatusReport:
             meters=self._telemetry.meters.rows(), shared=next(iter(shared["troubles"]), "") if shared else "",
             needed_bytes=self._read_bytes(), pattern=self._pattern(),
         )  # fmt: skip
-        return verdict(levels)
+        return verdict(replace(levels, cache_bytes=usage.configured_bytes, **self._restart()))
+
+    def _restart(self) -> dict[str, Any]:
+        """How this sidecar is ended and started again as it is; nothing where that would end its container, whose manifest says it."""
+        info = self._info
+        if info is None or self._chosen is None or os.getpid() == 1 or not (flags := as_flags(self._chosen, self._settings)):
+            return {}
+        as_it_is = {"--port": f"--port {info.port}", "--cache-dir": f"--cache-dir {shlex.quote(str(info.cache_dir))}"}
+        return {
+            "serve": flags | as_it_is,
+            "stop": f"forebay stop --url {info.url}",
+            "other_disk": shlex.quote(info.other_disk) if info.other_disk else "",
+        }
 
     def _pattern(self) -> str:
         """Of the one set that is read, where it has a pattern that says all; "" where it has not, or there are more sets."""
@@ -340,13 +355,14 @@ class StatusReport:
         return name if "://" in name and not name.endswith("/") and shown_set(name) == name else ""
 
     def _read_bytes(self) -> int | None:
-        """Of all shards of the sets that are read now, if they are as long as those that are known: a job in its second pass has opened
-        each. None where they would fit."""
+        """Of all shards of the sets that are read now, and the index beside them, if they are as long as those that are known: a job in its
+        second pass has opened each. None where they would fit."""
         known = islice(self._parts.resolver.versions.current.values(), SAMPLED)
         lengths = [length for each in known if (length := each.version.length)]
         shards = self._parts.plans.epochs.groups.shards_read(self._clock() - LATELY_S)
-        found = shards * sum(lengths) // max(1, len(lengths))
-        return found if found > self._cache.room.ledger.capacity_bytes else None
+        ledger = self._cache.room.ledger
+        found = shards * sum(lengths) // max(1, len(lengths)) + ledger.overhead_bytes
+        return found if found > ledger.capacity_bytes else None
 
     def status(self) -> dict[str, Any]:
         """``/v1/status``, less what the server knows itself (state, url, socket); plans as in ``/v1/plans``, the first ones."""

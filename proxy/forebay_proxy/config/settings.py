@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,19 @@ from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.quantities import CacheLimit, ShareOfDisk, TotalBytes, parse_duration, parse_limit, parse_share
 from forebay_proxy.core.shard import shown_set
 
-__all__ = ["PREFIX", "Settings", "as_json", "default_text", "env_name", "field_note", "flag_name", "has_flag", "load", "value_text"]
+__all__ = [
+    "PREFIX",
+    "Settings",
+    "as_flags",
+    "as_json",
+    "default_text",
+    "env_name",
+    "field_note",
+    "flag_name",
+    "has_flag",
+    "load",
+    "value_text",
+]
 
 
 def _setting(default: Any, help: str, *, metavar: str = "", unset: str = "", flag: bool = True) -> Any:
@@ -383,6 +396,26 @@ def value_text(value: Any) -> str:
 def as_json(settings: Settings) -> dict[str, dict[str, Any]]:
     """Each setting's ``value``, as JSON can say it and without secrets, and its ``source``: flag, environment, file or default."""
     return {name: {"value": _told(settings, name), "source": settings.source_of(name)} for name in Settings.model_fields}
+
+
+def as_flags(settings: Settings, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """By flag what a shell is given for ``settings``, ``rows`` being its ``as_json``: what that somebody chose and a flag may say.
+
+    Empty where it cannot be said without what is a secret, or may name one.
+    """
+    found: dict[str, str] = {}
+    if any(shown_set(text, MOST_SET) != text for text in settings.set) or (settings.shared is not None and settings.shared.options):
+        return found
+    for name, row in rows.items():
+        value, flag = row["value"], flag_name(name)
+        if row["source"] == "default" or not has_flag(name):
+            continue
+        if isinstance(value, bool):
+            found[flag] = flag if value else f"--no-{name.replace('_', '-')}"
+        elif value is not None:
+            texts = ["off" if each == "" else value_text(each) for each in (value if isinstance(value, list) else [value])]
+            found[flag] = " ".join(f"{flag} {shlex.quote(each)}" for each in texts)
+    return found
 
 
 def _told(settings: Settings, name: str) -> Any:

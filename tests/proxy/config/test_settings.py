@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
 import pytest
 
 from forebay_proxy.cli.sidecars.serve import serve
-from forebay_proxy.config.settings import Settings, default_text, env_name, has_flag, load
+from forebay_proxy.config.settings import Settings, as_flags, as_json, default_text, env_name, has_flag, load
 from forebay_proxy.config.settings_file import SettingsFile, find_file
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.quantities import ShareOfDisk, TotalBytes
@@ -30,6 +31,27 @@ def test_flag_before_environment_before_file(tmp_path: Path) -> None:
     settings = load({"port": "3"}, {"FOREBAY_PORT": "2", "FOREBAY_LOG_LEVEL": "error"}, named(path))
     assert (settings.port, settings.log_level, settings.host) == (3, "error", "::1")
     assert [settings.source_of(name) for name in ("port", "log_level", "host", "token")] == ["flag", "environment", "file", "default"]
+
+
+def test_what_was_chosen_as_flags(tmp_path: Path) -> None:
+    """A sidecar that is started with them has the same settings; the token stays out of them."""
+    path = written(tmp_path / "forebay.toml", 'log_level = "debug"\nset = ["s3://b/{0..9}.tar", "s3://b/it\'s.tar"]\nsocket = "off"\n')
+    flags = {"cache_size": "75%", "allow_origin": ("s3://a", "http://127.0.0.1:9"), "allow_network_fs": True, "cache_dir": "/a b"}
+    settings = load(
+        flags, {"FOREBAY_PORT": "2", "FOREBAY_TOKEN": "hush", "FOREBAY_PREFETCH": "off", "FOREBAY_IDLE_EXIT_S": "2m"}, named(path)
+    )
+    line = " ".join(as_flags(settings, as_json(settings)).values())
+    assert "hush" not in line
+    params = serve.make_context("serve", shlex.split(line), resilient_parsing=True).params
+    again = load({name: params[name] for name in Settings.model_fields if name in params}, {})
+    assert {name for name in Settings.model_fields if getattr(settings, name) != getattr(again, name)} == {"token"}
+
+
+def test_what_no_flag_may_say_is_not_half_said() -> None:
+    """A pattern with a signature, a profile's name."""
+    for flags in ({"set": ("https://o/a.tar?X-Amz-Signature=hush",)}, {"shared": "s3://c/p?profile=mine"}):
+        settings = load({**flags, "port": "2"}, {})
+        assert as_flags(settings, as_json(settings)) == {}
 
 
 def test_flags_that_were_not_given_hide_nothing() -> None:

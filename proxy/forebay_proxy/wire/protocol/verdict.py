@@ -22,6 +22,7 @@ MOST_TIMES = 4  # as many workers as now, where nobody knows how many cores are 
 LIMITS = frozenset({429, 503, 509})  # how an origin says that it wants fewer requests
 LONG_S = 30.0  # without a batch: slow code gives some, a worker that hangs gives none
 WORK = ("read", "decode", "map", "collate")  # what a core does
+_WORKED = ("decode", "user code", "collate")  # whose function can be named
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,13 @@ class Levels:
     measured). ``ended``: nobody trains now.
     Readers: how many there are, ``waited_share`` of their time, ``waiting``: (how many wait for long now, for how many seconds, a shard).
     The cache: ``disk`` in words where it is down, ``turnover``: bytes that left for want of room, as a part of those that came;
-    ``passes``: whether a job has come to its second; ``needed_bytes``: of all that jobs read (None: not known).
+    ``passes``: whether a job has come to its second; ``needed_bytes``: for all that jobs read (None: not known).
     ``announced``: whether a plan is. ``origin``: None where nobody knows why it is slow. ``unequal``: ranks that wait for others.
     ``refused``: what who asked last was told, and how many seconds ago. ``shared``: the shared tier's trouble. ``span``: what is judged.
-    ``pattern``: of all shards that are read, as it can be typed ("": not known).
+    ``pattern``: of all shards that are read, as it can be typed ("": not known). ``function``: of the program, which takes most of its
+    cause's time ("": not known).
+    ``serve``: setting to the flags that start the sidecar as it was started, as a shell reads them, and ``stop``, what ends it (empty: not
+    known, or a container's); ``cache_bytes``: of its cache, at most; ``other_disk``: a directory on another local disk ("": there is none).
     """
 
     stall_s: Mapping[str, float] = field(default_factory=dict)
@@ -80,6 +84,11 @@ class Levels:
     others: str = ""
     steps: Optional[int] = None
     pattern: str = ""
+    function: str = ""
+    serve: Mapping[str, str] = field(default_factory=dict)
+    stop: str = ""
+    cache_bytes: Optional[int] = None
+    other_disk: str = ""
 
     @property
     def share(self) -> Optional[float]:
@@ -110,28 +119,32 @@ class Verdict:
 
 # By cause: what to do in words, and what to type. {shard} is one that is waited for.
 CAUSES: Mapping[str, Tuple[str, str]] = {
-    "origin down": ("see why the origin does not answer; reading goes on by itself once it does", "forebay check '{shard}'"),
-    "origin refuses": ("what it was asked for is not there, or not allowed", "forebay check '{shard}'"),
-    "origin limit": (
-        "the origin throttles, and the sidecar already asks less: end other jobs that read it, or read another copy. Its answer now:",
+    "origin down": (
+        "nothing on this machine mends it: tell whoever runs the origin; reading goes on by itself once it answers. What it answers now:",
         "forebay check '{shard}'",
     ),
-    "origin latency": ("the origin's answers take long to begin: let more shards come ahead", "export FOREBAY_AHEAD=64"),
+    "origin refuses": ("what it was asked for is not there, or not allowed", "forebay check '{shard}'"),
+    "origin limit": (
+        "the sidecar asks as often as the origin allows, so nothing on this machine makes it faster: ask the origin's owner for a higher "
+        "limit, end other jobs that read it, or read a copy. What it answers now:",
+        "forebay check '{shard}'",
+    ),
+    "origin latency": (
+        "the origin's answers take long to begin: let more shards come ahead, then start the training again",
+        "export FOREBAY_AHEAD=64",
+    ),
     "origin rate": ("the origin brings no more: fill the cache before the run, or read from a nearer copy", "forebay warm 'PATTERN'"),
     "origin": ("bytes come too slowly: ask the sidecar why", "forebay status"),
-    "nothing announced": ("no program says what it will read, so nothing comes ahead", "forebay run -- python train.py"),
-    "cache too small": (
-        "an epoch reads more than the cache holds, and fetches it again: stop the sidecar, start it as before but larger; training goes on",
-        "forebay serve --cache-size {size}",
+    "nothing announced": (
+        "no program says what it will read, so nothing comes ahead: start the training through Forebay",
+        "forebay run -- python train.py",
     ),
+    "cache too small": ("an epoch needs {needed}{has}, so each epoch fetches it again: {again} a larger cache; {meanwhile}", "{serve}"),
     "proxy": ("the sidecar gets too little of a processor: leave it a core of its own", "top -p $(forebay ps --json | jq -r '.[0].pid')"),
-    "disk": (
-        "the cache's disk {is}: stop the sidecar, and start it as before with its cache on another disk; training goes on",
-        "forebay serve --cache-dir /another/disk",
-    ),
+    "disk": ("the cache's disk {is}: {again} its cache on another disk; {meanwhile}", "{serve}"),
     "read": ("workers take tars apart: let more of them do it", "num_workers={workers}"),
     "decode": ("workers decode: let more of them do it, or keep what they made (fb.memo)", "num_workers={workers}"),
-    "user code": ("your own stages take the time: let more workers run them, or profile one", "num_workers={workers}"),
+    "user code": ("your own code takes the time: let more workers run it, or make it cheaper", "num_workers={workers}"),
     "collate": (
         "batches are put together one by one: do it in the workers, dataset.batched(64) with batch_size=None",
         "num_workers={workers}",
@@ -143,7 +156,18 @@ CAUSES: Mapping[str, Tuple[str, str]] = {
     "not known": ("nobody could tell what the workers did: if no batch comes for 60 s, the training logs where they stand", ""),
 }
 OF_ORIGIN = frozenset({"origin down", "origin limit", "origin latency", "origin rate", "nothing announced", "cache too small"})
-_CHEAPER = {"decode": "decoding", "user code": "your functions", "read": "the tars", "collate": "the collation"}
+# What is waited for, in a sentence.
+_SAID = {
+    "proxy": "the sidecar, which had the bytes",
+    "disk": "slow reads of the cache's disk",
+    "read": "tars to be taken apart",
+    "decode": "decoding",
+    "user code": "your own code",
+    "collate": "the collation",
+    "transfer": "batches on their way from worker to trainer",
+    "start": "workers to start",
+    "not known": "what nobody could tell",
+}
 
 
 def shown_cause(cause: str) -> str:
@@ -262,9 +286,12 @@ def _shown(levels: Levels, cause: str) -> str:
     """A cause of an origin's with the origin's name and what it does now."""
     origin = levels.origin
     if origin is None or not cause.startswith(("origin", "nothing", "cache")):
-        return cause
+        return _SAID.get(cause, cause) + (f" in {levels.function}" if levels.function and cause in _WORKED else "")
+    refused = sum(origin.refusals.values()) if cause == "origin limit" else 0
+    answers = " and ".join(f"{times} x {status or 'no answer'}" for status, times in origin.refusals.items())
     busy = origin.rate_bytes_s >= 1 or origin.in_flight
-    return f"{cause} ({origin.origin}{f', {_size(origin.rate_bytes_s)}/s now, {origin.in_flight} requests in the air' if busy else ''})"
+    details = [f"{_size(origin.rate_bytes_s)}/s now", f"{origin.in_flight} requests in the air"] if busy else []
+    return f"{cause} ({', '.join([origin.origin, *([f'it answered {answers} in the last minute'] if refused else []), *details])})"
 
 
 def _made(levels: Levels, severity: str, cause: str, share: Optional[float], sentence: str) -> Verdict:
@@ -272,12 +299,10 @@ def _made(levels: Levels, severity: str, cause: str, share: Optional[float], sen
     if "{workers}" in line:
         enough, why = _workers(levels, share or 0.0, cause)
         do, line = (f"{do}: {why}" if enough else why), line.format(workers=enough) if enough else ""
-    if "{size}" in line:
-        size = levels.needed_bytes
-        do, line = (
-            (do, line.format(size=_size_to_type(size))) if size else (f"{do}. forebay plan says what size helps", "forebay plan 'PATTERN'")
-        )
-    do = do.replace("{is}", f"fails ({levels.disk})" if levels.disk else "is too slow for this training")
+    if cause == "cache too small":
+        do, line = _larger(levels, do)
+    elif cause == "disk":
+        do, line = _elsewhere(levels, do)
     if levels.pattern and "'" not in levels.pattern:
         line = line.replace("PATTERN", levels.pattern)
     shard = levels.waiting[2] if levels.waiting is not None else levels.shard
@@ -286,6 +311,34 @@ def _made(levels: Levels, severity: str, cause: str, share: Optional[float], sen
     if levels.shared and cause.startswith("origin"):
         do = f"{do}; the shared tier is left alone: {levels.shared}"
     return Verdict(severity, cause, share, sentence, do, line)
+
+
+def _larger(levels: Levels, do: str) -> Tuple[str, str]:
+    if not levels.needed_bytes:
+        return "an epoch reads more than the cache holds, so each epoch fetches it again; what size helps:", "forebay plan 'PATTERN'"
+    has = f", the cache holds {_size(levels.cache_bytes)}" if levels.cache_bytes else ""
+    return _again(
+        levels, do.replace("{needed}", _size(levels.needed_bytes)).replace("{has}", has), "--cache-size", _size_to_type(levels.needed_bytes)
+    )
+
+
+def _elsewhere(levels: Levels, do: str) -> Tuple[str, str]:
+    what = f"fails ({levels.disk})" if levels.disk else "is too slow for this training"
+    if not levels.other_disk:
+        return (
+            f"the cache's disk {what}, and no other local disk is mounted here: see what it does, and what else uses it:",
+            "forebay doctor",
+        )
+    return _again(levels, do.replace("{is}", what), "--cache-dir", levels.other_disk)
+
+
+def _again(levels: Levels, do: str, flag: str, value: str) -> Tuple[str, str]:
+    """The sidecar again, with another ``value``."""
+    flags = {**levels.serve, flag: f"{flag} {value}"}
+    how = "where the sidecar was started, start it again with" if levels.serve else "start the sidecar as it was started, but with"
+    meanwhile = "training goes on meanwhile, from the origin"
+    line = f"{levels.stop}{' && ' if levels.stop else ''}forebay serve {' '.join(flags.values())}"
+    return do.replace("{again}", how).replace("{meanwhile}", meanwhile), line
 
 
 def _workers(levels: Levels, share: float, cause: str) -> Tuple[int, str]:
@@ -303,11 +356,9 @@ def _workers(levels: Levels, share: float, cause: str) -> Tuple[int, str]:
         return wanted, f"workers {levels.workers} -> {wanted} would help, if there are cores for them"
     enough = min(wanted, levels.workers + int(levels.idle_cores))
     if enough <= levels.workers:
-        busy = f"no core is idle ({levels.idle_cores:.1f}), so more workers would not help, and nothing is to be repaired"
-        return (
-            0,
-            f"{busy}: in the training script, make {_CHEAPER.get(cause, 'that')} cheaper, or keep what it makes on a disk with fb.memo",
-        )
+        busy = f"no core is idle ({levels.idle_cores:.1f} of them), so more workers would not help"
+        what = f"{_SAID.get(cause, cause)}{f' in {levels.function}' if levels.function else ''}"
+        return 0, f"{busy}: make {what} cheaper, or keep what it makes on a disk (fb.memo in docs/derived-caches.md)"
     return enough, f"workers {levels.workers} -> {enough} would help: {levels.idle_cores:.1f} cores are idle"
 
 

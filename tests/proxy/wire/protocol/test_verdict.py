@@ -21,6 +21,9 @@ DOWN = OriginLevels(O, error="503 Service Unavailable", failing_s=40.0, refusals
 LIMITED = OriginLevels(O, error="429", refusals={429: 7}, rate_bytes_s=1e6)
 REFUSES = OriginLevels(O, refusals={503: 40}, rate_bytes_s=1e6, failing_s=1.0)  # others are served
 TURNS: dict[str, Any] = {"origin": SERVES, "passes": True, "turnover": 0.9}
+AS_STARTED: dict[str, Any] = {
+    "serve": {"--port": "--port 7070", "--cache-dir": "--cache-dir /a", "--cache-size": "--cache-size 9MB"}, "stop": "forebay stop"
+}  # fmt: skip
 WAITS = (2, 12.0, "s3://b/7.tar")
 
 
@@ -50,7 +53,20 @@ def trained(wall_s: float = 60.0, **stall_s: float) -> dict[str, Any]:
         (Levels(origin=DOWN, waiting=WAITS, readers=2), ACT, "origin down", "forebay check 's3://b/7.tar'"),
         (Levels(**trained(origin=40), origin=LIMITED, waiting=WAITS), ACT, "origin limit", "forebay check 's3://b/7.tar'"),
         (Levels(**trained(proxy=30)), ACT, "proxy", "top -p $(forebay ps --json | jq -r '.[0].pid')"),
-        (Levels(**trained(disk=30)), ACT, "disk", "forebay serve --cache-dir /another/disk"),
+        (
+            Levels(**trained(origin=30), **TURNS, **AS_STARTED, needed_bytes=10**9),
+            ACT,
+            "cache too small",
+            "forebay stop && forebay serve --port 7070 --cache-dir /a --cache-size 1.1GB",
+        ),
+        (
+            Levels(**trained(disk=30), **AS_STARTED, other_disk="/b/forebay"),
+            ACT,
+            "disk",
+            "forebay stop && forebay serve --port 7070 --cache-dir /b/forebay --cache-size 9MB",
+        ),
+        (Levels(**trained(disk=30), **AS_STARTED), ACT, "disk", "forebay doctor"),  # there is no other
+        (Levels(**trained(disk=30), other_disk="/b/forebay"), ACT, "disk", "forebay serve --cache-dir /b/forebay"),
         (Levels(**trained(decode=30)), ACT, "decode", "num_workers=8"),
         (Levels(**trained(map=30), idle_cores=2.0), ACT, "user code", "num_workers=6"),
         (Levels(**trained(map=30), idle_cores=0.4), ACT, "user code", ""),
@@ -60,7 +76,7 @@ def trained(wall_s: float = 60.0, **stall_s: float) -> dict[str, Any]:
         (Levels(**trained(start=30)), ACT, "start", "persistent_workers=True"),
         (Levels(**trained(other=30)), ACT, "not known", ""),
         (Levels(**trained(origin=0.7), origin=SERVES), FINE, "trainer", ""),
-        (Levels(**trained(origin=0.7), disk="no space left"), LOOK, "disk", "forebay serve --cache-dir /another/disk"),
+        (Levels(**trained(origin=0.7), disk="no space left"), LOOK, "disk", "forebay doctor"),
         (Levels(unequal="rank 1 has ended"), ACT, "ranks", CAUSES["ranks"][1]),
         (Levels(readers=2, waited_share=0.4, origin=SERVES), LOOK, "origin rate", "forebay warm 'PATTERN'"),
         (Levels(readers=2, waited_share=0.01, origin=SERVES), FINE, "", ""),
@@ -77,7 +93,12 @@ def test_each_cause(levels: Levels, severity: str, cause: str, line: str) -> Non
 @pytest.mark.parametrize(
     ("levels", "sentence"),
     [
-        (Levels(**trained(decode=30, map=10)), "training waited 67 % of the last minute, 75 % of it for decode (train rank 3)"),
+        (Levels(**trained(decode=30, map=10)), "training waited 67 % of the last minute, 75 % of it for decoding (train rank 3)"),
+        (Levels(**trained(map=40), function="augment (train.py:41)"),
+         "training waited 67 % of the last minute, 100 % of it for your own code in augment (train.py:41) (train rank 3)"),
+        (Levels(**trained(origin=30), origin=replace(LIMITED, refusals={503: 12, 429: 3})),
+         "training waited 50 % of the last minute, 100 % of it for origin limit (https://o, it answered 12 x 503 and 3 x 429 "
+         "in the last minute, 1.0 MB/s now, 0 requests in the air) (train rank 3)"),
         (
             Levels(**trained(origin=40), origin=DOWN, waiting=WAITS),
             "2 readers wait for https://o, 40 s by now: 503 Service Unavailable (12 x 503 in the last minute); "
@@ -118,9 +139,19 @@ def test_how_many_workers() -> None:
     """As many times more as the trainer would take batches faster, and as there are idle cores for; the trainer's own process counts."""
     assert "workers 4 -> 6 would help" in verdict(Levels(**trained(decode=13.2), idle_cores=6.4)).do
     assert "workers 4 -> 10 would help" in verdict(Levels(**trained(map=42), idle_cores=6.4)).do
-    assert "no core is idle (0.6), so more workers would not help" in verdict(Levels(**trained(decode=13.2), idle_cores=0.6)).do
+    assert "no core is idle (0.6 of them), so more workers would not help" in verdict(Levels(**trained(decode=13.2), idle_cores=0.6)).do
     assert verdict(Levels(**trained(decode=58) | {"workers": 2})).line == "num_workers=8"  # nobody knows of idle cores
     assert "workers 0 -> 2 would help" in verdict(Levels(**trained(decode=36) | {"workers": 0}, idle_cores=3.0)).do
+
+
+def test_what_is_needed_stands_beside_what_there_is() -> None:
+    said = verdict(Levels(**trained(origin=30), **TURNS, needed_bytes=19_000_000, cache_bytes=8_400_000))
+    assert said.do.startswith("an epoch needs 19.0 MB, the cache holds 8.4 MB, so each epoch fetches it again: ")
+
+
+def test_the_function_to_make_cheaper_is_named() -> None:
+    said = verdict(Levels(**trained(decode=30), idle_cores=0.0, function="load (train.py:7)"))
+    assert "make decoding in load (train.py:7) cheaper" in said.do
 
 
 def test_the_shared_tier_is_named_where_its_trouble_explains_the_wait() -> None:
@@ -140,6 +171,8 @@ everything = st.builds(
     st.none() | st.tuples(st.integers(1, 9), st.floats(5, 1e6), st.text(max_size=20)), st.none() | origins, st.sampled_from(["", "EIO"]),
     st.floats(0, 1), st.booleans(), st.none() | st.integers(0, 10**15), st.booleans(), st.sampled_from(["", "rank 1"]),
     st.none() | st.tuples(st.text(), st.floats(0, 60)),
+    serve=st.sampled_from([{}, AS_STARTED["serve"]]), stop=st.sampled_from(["", "forebay stop"]), other_disk=st.sampled_from(["", "/b"]),
+    cache_bytes=st.none() | st.integers(0, 10**15), function=st.text(max_size=9),
 )  # fmt: skip
 
 
