@@ -14,7 +14,6 @@ from typing import Any
 
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.requests import MeterTold
-from forebay_proxy.core.quantities import format_duration
 from forebay_proxy.core.shard import shown_set
 from forebay_proxy.wire.protocol.meter import MeterBody
 from forebay_proxy.wire.protocol.plan import ReaderName
@@ -190,7 +189,7 @@ class MeterBoard:
             "job": reader.job,
             "rank": reader.rank,
             "silent_s": silent_s,
-            "silent": f"silent for {format_duration(silent_s)}: killed, or hung?" if gone else "",
+            "silent": f"silent for {silent_s // 60:.0f} min: killed, or hung?" if gone else "",
             "ended": meter.ended,
             "batch_size": body.batch_size,
             "workers": body.workers,

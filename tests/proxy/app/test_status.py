@@ -70,7 +70,7 @@ async def test_a_killed_training_is_in_the_status_and_not_in_its_verdict(tmp_pat
         assert [row["what"] for row in status["events"]] == [
             "job job, rank 0: silent for a minute, and did not end: killed, or hung?", "job job began: rank 0"
         ]  # fmt: skip
-        assert [row["silent"] for row in status["meters"]] == ["silent for 4 min 0 s: killed, or hung?"]
+        assert [row["silent"] for row in status["meters"]] == ["silent for 4 min: killed, or hung?"]
         assert status["verdict"]["share"] is None
         assert asked.meter_page("job")["ranks"] == []
 

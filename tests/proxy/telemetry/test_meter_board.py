@@ -71,7 +71,7 @@ def test_a_training_that_was_killed_stands_there_as_long_as_one_that_ended(node:
     node.tell(10, 1, rank="2")
     rows = node.board.rows(within_s=SHOWN_S)
     assert [(row["rank"], row["ended"], row["silent"]) for row in rows] == [
-        ("2", False, ""), ("0", False, "silent for 4 min 0 s: killed, or hung?"), ("1", True, "")
+        ("2", False, ""), ("0", False, "silent for 4 min: killed, or hung?"), ("1", True, "")
     ]  # fmt: skip
     assert [row["rank"] for row in node.board.rows()] == ["2"]  # of these the verdict is made
     node.clock.advance(SHOWN_S)
