@@ -30,7 +30,6 @@ sys.path[:0] = [str(ROOT / "proxy"), str(ROOT / "benchmarks")]
 from forebay_proxy.app import shutdown  # noqa: E402
 from forebay_proxy.cache.fetching import fetcher  # noqa: E402
 from forebay_proxy.cache.versions import versions  # noqa: E402
-from forebay_proxy.config.settings import Settings, flag_name  # noqa: E402
 from forebay_proxy.core import tasks  # noqa: E402
 from forebay_proxy.core.errors import ShardChanged  # noqa: E402
 from forebay_proxy.core.exit_codes import MEANINGS  # noqa: E402
@@ -94,17 +93,25 @@ _SHOWN = {script.name: script.shown for script in SOURCES}
 _HIDDEN = {
     "seconds", "segments kept, most", "disk looked at", "its least-squares value", "its standard error", "most threads",
     "/healthz, 99 of 100", "a sleeping thread's lag beside it, 99 of 100", "exit code", "of them during a start", "most descriptors",
-    "minutes", "segments kept, median", "start, median", "origin bytes", "/healthz, slowest",
+    "minutes", "segments kept, median", "start, median", "origin bytes", "/healthz, slowest", "bytes compared", "shards read",
+    "epochs of the training loop", "restarts of the sidecar meanwhile", "reads that nobody can serve", "readers that died in a body",
+    "reader processes stopped by SIGSTOP",
 }  # fmt: skip
-# The scripts' words where the page has plainer ones.
+# The scripts' words where the page has plainer ones. Figures with the same words share them in a row, if they share value and limit.
+_BYTES, _SAMPLES, _LEFT = "wrong, missing or miscounted bytes", "lost, repeated or wrong samples", "leaked descriptors or tasks"
 _WORDS = {
-    "of them not an error": "such reads without an error", "kill -9": "kills (`kill -9`)", "false claims": "records of missing bytes",
-    "leaked files": "files left over", "over bound": "bytes over the cache size", "books wrong": "miscounted bytes",
+    "reads through an origin that lies": "reads through a faulty origin", "reads for which a right answer exists": "reads that can succeed",
+    "of them not an error": "reads that must fail, but did not", "kill -9": "kills (`kill -9`)",
+    "wrong bytes": _BYTES, "false claims": _BYTES, "books wrong": _BYTES,
+    "starts that found segments": "restarts that found segments", "start, longest": "longest restart", "starts failed": "failed starts",
+    "leaked files": "files left over", "over bound": "bytes over the cache size",
+    "samples lost": _SAMPLES, "samples twice": _SAMPLES, "samples wrong": _SAMPLES,
+    "descriptors left over": _LEFT, "tasks left over": _LEFT,
     "wrong bytes: places": "wrong bytes", "reads that came whole": "complete reads",
-    "reads whose version left meanwhile, or has no name": "reads whose version was replaced, or has no name",
-    "connections to where a redirect must not lead": "redirects followed that must not be",
+    "reads whose version left meanwhile, or has no name": "reads of a shard that was replaced, or has no version",
+    "connections to where a redirect must not lead": "forbidden redirects followed", "faults in the sidecar's log": "faults in the log",
     "memory's slope, second half": "growth of memory, second half", "event loop lag, 99 of 100": "event loop lag, 99th percentile",
-    "readers that died in a body": "readers that died inside a shard", "bytes over the disk's bound": "bytes over the cache size",
+    "bytes over the disk's bound": "bytes over the cache size",
     "bytes over the disk bound, all samples": "bytes over the cache size",
 }  # fmt: skip
 
@@ -117,7 +124,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, str]:
     return {
         "figures": f"{_figures(results)}\n\n{_where(results)}",
         "statuses": _table(("the origin answers", "asked again", "the client gets"), _status_rows()),
-        "limits": _table(("what", "value", "set by"), _limit_rows()),
+        "limits": _table(("what", "value"), _limit_rows()),
         "exit codes": _table(("code", "meaning"), [(str(int(code)), meaning) for code, meaning in MEANINGS.items()]),
     }
 
@@ -131,8 +138,9 @@ def _where(results: Mapping[str, Any]) -> str:
 
 
 def _figures(results: Mapping[str, Any]) -> str:
-    """A table for each script, below its command."""
-    return "\n\n".join(f"`{result['command']}`\n\n{_table(_HEADING, _figure_rows(result))}" for result in results["results"])
+    """One table: each script's rows below its command."""
+    rows = [row for result in results["results"] for row in ((f"`{result['command']}`", "", ""), *_figure_rows(result))]
+    return _table(_HEADING, rows)
 
 
 def _figure_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -144,7 +152,7 @@ def _figure_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
         what = _WORDS.get(figure["what"], figure["what"])
         said = (f"{number(figure['value'])} {figure['unit']}".strip(), _limit(figure["limit"]))
         if rows and said[1] and rows[-1][1:] == said:
-            what = f"{rows.pop()[0]}; {what}"
+            what = "; ".join(dict.fromkeys([*rows.pop()[0].split("; "), what]))  # the same words for two figures: once
         rows.append((what, *said))
     return rows
 
@@ -173,35 +181,26 @@ def _status_rows() -> list[tuple[str, ...]]:
             again = f"up to {fetcher.DENIALS} times"
         else:
             again = "until the budget is spent" if error.retryable else "never"
-        rows.setdefault((again, f"{error.status} {error.title}"), []).append(str(status))
+        gets = "the same" if again == "never" and error.status == status else f"{error.status} {error.title}"
+        rows.setdefault((again, gets), []).append(str(status))
     return [(", ".join(statuses), *answers) for answers, statuses in rows.items()]
 
 
 def _limit_rows() -> list[tuple[str, ...]]:
-    def setting(name: str) -> tuple[str, str]:
-        return f"{Settings.model_fields[name].default:g} s", f"`{flag_name(name)}`"
-
+    """Those that no setting changes."""
     return [
-        ("silence inside a body before the sidecar asks again", *setting("idle_timeout_s")),
-        ("wait for a connection", *setting("connect_timeout_s")),
-        ("asking a failing origin, since the last byte", *setting("retry_budget_s")),
-        ("the same, if the host never answered", f"{fetcher.UNANSWERED_BUDGET_S:g} s", ""),
-        ("the same, if no reader waits", f"{fetcher.UNWANTED_BUDGET_S:g} s", ""),
-        ("wrong answers in a row before they count as meant", str(retry.LIES), ""),
-        ("denials before a version counts as replaced", f"{fetcher.DENIALS}", ""),
-        ("longest pause between two requests", f"{retry.LONGEST_PAUSE_S:g} s", ""),
-        ("a reader without a job gets what was compared", f"{versions.NO_JOB_S:g} s ago at most", "`--revalidate`"),
-        ("its folder was not read: compared again", f"after {live_jobs.PAUSE_S:g} s", ""),
-        ("a stored segment is recorded after", f"{writer.COMMIT_WITHIN_S:g} s at most", ""),
-        ("disk failures that count as down", f"{health.MANY} within {health.WINDOW_S:g} s", ""),
-        ("nothing is stored after the last of them", f"for {health.PAUSE_S:g} s", ""),
-        ("running answers may finish after a signal", *setting("drain_timeout_s")),
-        ("the rest of the end, before it is forced", f"{shutdown.CLOSE_S:g} s", ""),
-        (
-            "faults of a background task that end the sidecar",
-            f"{tasks.FAULTS} within {tasks.FAULTS_WITHIN_S:g} s",
-            "",
-        ),
+        ("retry budget for a host that never answered", f"{fetcher.UNANSWERED_BUDGET_S:g} s"),
+        ("the same while no reader waits", f"{fetcher.UNWANTED_BUDGET_S:g} s"),
+        ("longest pause between two requests", f"{retry.LONGEST_PAUSE_S:g} s"),
+        ("wrong answers in a row before an error", f"{retry.LIES}"),
+        ("412 before a version counts as replaced", f"{fetcher.DENIALS}"),
+        ("without a job, a shard is compared again after", f"{versions.NO_JOB_S:g} s"),
+        ("or when reads of its folder pause for", f"{live_jobs.PAUSE_S:g} s"),
+        ("a stored segment is recorded after", f"{writer.COMMIT_WITHIN_S:g} s"),
+        ("disk failures that mean *down*", f"{health.MANY} within {health.WINDOW_S:g} s"),
+        ("after the last of them, nothing is stored", f"for {health.PAUSE_S:g} s"),
+        ("closing, before the end is forced", f"{shutdown.CLOSE_S:g} s"),
+        ("faults of a task that end the sidecar", f"{tasks.FAULTS} within {tasks.FAULTS_WITHIN_S:g} s"),
     ]
 
 

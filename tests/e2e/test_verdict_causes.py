@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.webdataset, pytest.mark.once, pytest.mark.needs("gcc")
 ORDINARY = ("latency", "locked decode")
 if not LONG:
     LEFT.append(f"{len(ORDINARY)} of {len(TROUBLES)} causes of a stall, each made in turn")
+FUNCTIONS = {"decode": "slow_decoder (", "locked": "locked_decoder (", "map": "slow_picture (", "collate": "slow_collate ("}
 
 
 @pytest.mark.parametrize("name", TROUBLES if LONG else ORDINARY)
@@ -37,9 +38,11 @@ def test_the_cause_is_named(place: Path, name: str) -> None:
         assert (said["cause"], own["verdict"]["cause"]) == (trouble.cause, trouble.own), (said, own, lines)
         assert (said["severity"] == "fine") == (own["verdict"]["severity"] == "fine") == (trouble.cause == "trainer"), (said, own)
         if trouble.cause == "cache too small":
-            assert re.search(r"^forebay stop .*&& forebay serve .*--cache-size 24MB", said["line"]), said[
-                "line"
-            ]  # for 110 shards of 154 kB, 4.2 MB of index, and a tenth more
+            # For 110 shards of 154 kB, 4.2 MB of index, and a tenth more.
+            assert re.search(r"^forebay stop .*&& forebay serve .*--cache-size 24MB", said["line"]), said
+        if trouble.case in FUNCTIONS:
+            assert FUNCTIONS[trouble.case] in own["verdict"]["sentence"], own
+            assert FUNCTIONS[trouble.case] in said["sentence"], said
         if trouble.cause == "trainer":
             assert lines[-1].split(" | ")[-1].startswith("batch "), lines  # nothing is advised
         else:

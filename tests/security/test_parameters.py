@@ -14,14 +14,15 @@ END = "<!-- end of what is made -->"
 
 def table() -> str:
     """As Markdown."""
-    lines = ["| Signature of | Complete with | Removed |", "|---|---|---|"]
-    lines += [f"| {one.service} | {_needs(one)} | {_codes(one.names)} |" for one in SIGNATURES]
-    return "\n".join([*lines, "", f"Secrets by their name, in any case: {_codes(SECRETS)}.", ""])
+    lines = ["| Signature of | Complete with (*exact*: case counts) | Also removed |", "|---|---|---|"]
+    lines += [f"| {one.service} | {_needs(one)} | {_codes(one.names - frozenset().union(*one.needs))} |" for one in SIGNATURES]
+    return "\n".join([*lines, "", f"Secrets by name, in any case: {_codes(SECRETS)}.", ""])
 
 
 def _needs(one: Signature) -> str:
-    ways = " or ".join(" + ".join(f"`{name}`" for name in sorted(need)) for need in one.needs)
-    return f"{ways}{'; case counts' if one.exact else ''}"
+    always = frozenset.intersection(*one.needs)
+    ways = " or ".join(_codes(need - always) for need in one.needs)
+    return f"{_codes(always)}{f', and {ways}' if ways else ''}{'; *exact*' if one.exact else ''}"
 
 
 def _codes(names: frozenset[str]) -> str:

@@ -7,21 +7,23 @@ is asked only where one file holds several stages.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from functools import partial
 from operator import methodcaller
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from forebay_proxy.wire.protocol.meter import CAUSE_INDEX
 
-__all__ = ["ASKING", "STREAMING", "back_of", "cause_of", "stack_of", "uncollected"]
+__all__ = ["ASKING", "STREAMING", "back_of", "cause_of", "function_of", "stack_of", "uncollected"]
 
 # Not causes: the thread is in the code that reads a shard, or asks the sidecar; its ``Activity`` knows more.
 STREAMING, ASKING = -10, -11
 _READ, _DECODE, _MAP, _COLLATE, _START = (CAUSE_INDEX[name] for name in ("read", "decode", "map", "collate", "start"))
 _IDLE = CAUSE_INDEX["transfer"]  # a worker that waits to be asked
 _ORIGIN, _DISK = CAUSE_INDEX["origin"], CAUSE_INDEX["disk"]
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/forebay_loader/", os.path.dirname(os.__file__) + "/")
 _MOST_FRAMES = 200  # of a stack; a pipeline has thirty
 _ANY = ""
 
@@ -96,6 +98,30 @@ def cause_of(frame: Optional[FrameType]) -> Optional[int]:
             return rule[_ANY] if found is None else found
         frame = back_of(frame)
     return None
+
+
+def function_of(frame: Optional[FrameType]) -> str:
+    """Of what the innermost stage around ``frame`` called: the first function of the program's own, else the library's that is at work, as
+    ``augment (train.py:41)``; "" where the stage itself is at work."""
+    own = last = None
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            return ""
+        code = frame.f_code
+        if _known.get(code.co_filename, _PASSED):  # the stage; ``cause_of`` has looked at its file
+            break
+        last = last or code
+        own = code if not any(place in code.co_filename for place in _LIBRARIES) else own
+        frame = back_of(frame)
+    found = own or last
+    if found is None:
+        return ""
+    file = "".join(each if each.isprintable() else "?" for each in os.path.basename(found.co_filename))
+    return f"{_name(found)} ({file}:{found.co_firstlineno})"
+
+
+def _name(code: CodeType) -> str:
+    return str(getattr(code, "co_qualname", code.co_name)).rpartition("<locals>.")[2]  # with its class since Python 3.11
 
 
 # Of CPython 3.11 alone: before it frames were objects anyway, since 3.12 the collector runs between two steps of the interpreter only.

@@ -17,14 +17,14 @@ import random
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from itertools import count
 from types import FrameType
 from typing import Callable, Deque, Dict, Optional, Tuple
 
 from forebay_loader.base.activity import LEAST_WAIT_NS, NOTHING, ORIGIN, PROXY, UNTOLD, Activity, activities, waited_ns
 from forebay_loader.base.counters import COUNTS, SKIPPED
-from forebay_loader.meter.frame_causes import ASKING, cause_of, stack_of, uncollected
+from forebay_loader.meter.frame_causes import ASKING, cause_of, function_of, stack_of, uncollected
 from forebay_loader.meter.page import PageWriter
 from forebay_loader.transport.hung_sidecar import HUNG
 from forebay_proxy.wire.protocol.meter import CAUSE_INDEX
@@ -39,6 +39,8 @@ SUMS_NS = 1_000_000_000  # counts are for people, who look less often
 UNTOLD_S = 4.0  # by then a reader has asked whether the sidecar turns at all (``Limits.look_s``)
 STUCK_S = 10.0  # nothing was read or made for so long: the page tells the stack
 _IDLE, _READ, _COLLATE, _OTHER = (CAUSE_INDEX[name] for name in ("transfer", "read", "collate", "other"))
+_CALLS = {CAUSE_INDEX[name]: name for name in ("decode", "map", "collate")}  # what calls functions of others
+_LOOKS = 64  # ten seconds of them
 _MOST_KEPT = 4096  # spans that wait to be told: minutes of steps
 _Kept = Tuple[int, int, int]  # end (ns), cause or UNTOLD, number of the untold wait
 
@@ -73,6 +75,7 @@ class Observer:
         self._cause = self._worked = _OTHER
         self._since_ns = now_ns
         self._kept: Deque[_Kept] = deque()
+        self._functions: Deque[Tuple[str, str]] = deque(maxlen=_LOOKS)  # cause, and what it called
         self._moved: Tuple[int, ...] = ()
         self._moved_ns = now_ns
         self._summed_ns = now_ns - SUMS_NS
@@ -125,6 +128,8 @@ class Observer:
         self._keep(now_ns, cause, number)
         if cause not in (_IDLE, UNTOLD):
             self._worked = cause
+        if cause in _CALLS:
+            self._functions.append((_CALLS[cause], function_of(frame)))
 
     def book(self, frame: Optional[FrameType], activity: Optional[Activity], now_ns: int) -> None:
         """Write the page."""
@@ -189,7 +194,8 @@ class Observer:
         if moved != self._moved or self._cause == _IDLE:
             self._moved, self._moved_ns = moved, now_ns
         stuck = frame is not None and now_ns - self._moved_ns >= STUCK_S * 1e9
-        self._page.tell(shard, stack_of(frame) if stuck else "")
+        function = Counter(self._functions).most_common(1)
+        self._page.tell(shard, stack_of(frame) if stuck else "", "\t".join(function[0][0]) if function else "")
 
 
 _COLLECTS_WITHIN = sys.version_info < (3, 11, 9)

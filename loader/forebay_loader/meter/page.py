@@ -31,7 +31,9 @@ WAITED_AT = 24  # a word a cause, and room for more causes
 SPANS_AT, SPANS = 64, 512  # a ring of pairs (end, cause): what the process did until when
 SHARD_AT = 8 * (SPANS_AT + 2 * SPANS)  # from here on texts: a word of length, then UTF-8
 SHARD_BYTES = 1024
-STACK_AT = SHARD_AT + SHARD_BYTES
+FUNCTION_AT = SHARD_AT + SHARD_BYTES
+FUNCTION_BYTES = 256
+STACK_AT = FUNCTION_AT + FUNCTION_BYTES
 STACK_BYTES = PAGE_BYTES - STACK_AT
 _OVERTAKEN = 8  # of the ring's oldest: they may be written anew while they are read
 MAIN = -1  # the worker's number of a process that is none
@@ -46,8 +48,8 @@ class PageView:
     ``cause``: what the process does now ("transfer": it waits to be asked for a batch; "": nobody looked yet), and ``since_ns``.
     ``heartbeat_ns``: when its observer looked last, ``begun_ns``: first, ``settled_ns``: until when its time is booked. ``waited_ns``:
     reader wait by cause. ``bytes``: read so far; ``skipped``: shards, files and samples that handlers passed over.
-    ``shard``: what it reads, without what proves who asks, and ``position``, the byte it stands at; ``stack``: of Python, where nothing
-    has moved for long.
+    ``shard``: what it reads, without what proves who asks, and ``position``, the byte it stands at; ``function``: what it called most
+    lately, after its cause and a tab; ``stack``: of Python, where nothing has moved for long.
     """
 
     pid: int
@@ -63,6 +65,7 @@ class PageView:
     position: int
     waited_ns: Dict[str, int]
     shard: str
+    function: str
     stack: str
 
 
@@ -82,6 +85,7 @@ class MeterPage:
             cause=CAUSES[cause] if 0 <= cause < len(CAUSES) else "",
             waited_ns={name: head[WAITED_AT + at] for name, at in CAUSE_INDEX.items()},
             shard=self.shard,
+            function=self.function,
             stack=self._text(STACK_AT, STACK_BYTES),
         )
 
@@ -92,6 +96,10 @@ class MeterPage:
     @property
     def shard(self) -> str:
         return self._text(SHARD_AT, SHARD_BYTES)
+
+    @property
+    def function(self) -> str:
+        return self._text(FUNCTION_AT, FUNCTION_BYTES)
 
     def spans(self, start_ns: int, end_ns: int) -> List[BookedSpan]:
         """What is booked of the time between: adjoining, in order; from the ring's oldest on."""
@@ -127,7 +135,7 @@ class PageWriter:
     def __init__(self, page: MeterPage, *, pid: int, start_time: int, worker: int, now_ns: int) -> None:
         self._words = page.words
         self._last_cause = -1
-        self._shard = self._stack = ""
+        self._shard = self._stack = self._function = ""
         self._put(pid=pid, start_time=start_time, worker=worker, cause=-1)
         self._put(since_ns=now_ns, heartbeat_ns=now_ns, settled_ns=now_ns)
         self._put(begun_ns=now_ns)  # last: before that it says nothing
@@ -144,11 +152,14 @@ class PageWriter:
         self._words[WAITED_AT : WAITED_AT + len(waited_ns)] = array("q", waited_ns)
         self._put(**numbers)
 
-    def tell(self, shard: str, stack: str) -> None:
+    def tell(self, shard: str, stack: str, function: str = "") -> None:
         """The texts, cut to their room."""
         if shard != self._shard:
             self._shard = shard
             self._text(SHARD_AT, SHARD_BYTES, shard)
+        if function != self._function:
+            self._function = function
+            self._text(FUNCTION_AT, FUNCTION_BYTES, function)
         if stack != self._stack:
             self._stack = stack
             self._text(STACK_AT, STACK_BYTES, stack)

@@ -17,13 +17,15 @@ _LEAST_SHARE = 0.05  # of the stall: causes with less are not named, but for the
 class WorkerStall:
     """How long the trainer waited for this worker's batches, seconds. ``worker`` is -1 for the process itself (``num_workers=0``).
 
-    ``shard``: what the worker read when it was waited for last, "" where not known.
+    ``shard``: what the worker read when it was waited for last, ``function``: what it ran most lately, after the cause that this is
+    booked on and a tab; "" where not known.
     """
 
     pid: int
     worker: int
     stall_s: float
     shard: str = ""
+    function: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,13 +99,21 @@ class StallTotals:
         return "" if self.slowest is None else self.slowest.shard
 
     @property
+    def function(self) -> str:
+        """Of the slowest worker the function that takes most of the cause's time, as ``augment (train.py:41)``; "" where not known."""
+        cause, _, function = ("" if self.slowest is None else self.slowest.function).partition("\t")
+        return function if cause == self.cause else ""
+
+    @property
     def verdict(self) -> Verdict:
         """How bad it is, and what to do; as far as this process sees it (the sidecar's page knows more of origins)."""
         pending = self.pending_cause or self.cause or "other"
         stalls = {**self.stall_s, pending: max(0.0, self.stall_s.get(pending, 0.0) + self.pending_s)}
         where = self._where().strip(" ()")
         workers = len(self.workers) or None
-        return verdict(Levels(stalls, self.wall_s, where, workers=workers, idle_cores=self.idle_cores, span="of the time"))
+        return verdict(
+            Levels(stalls, self.wall_s, where, workers=workers, idle_cores=self.idle_cores, span="of the time", function=self.function)
+        )
 
     def since(self, earlier: StallTotals) -> StallTotals:
         """What was added since ``earlier``, totals of the same process."""

@@ -198,7 +198,8 @@ class Settings(BaseModel):
         False, "Allow a cache directory on a network file system; refused by default, as a home shared by all nodes is a poor cache.",
     )
     allow_origin: Names = _setting(
-        (), "Origin that may be reached; needed for loopback only: scheme://host[:port], s3://bucket, https://*.org, 10.0.0.0/8.",
+        (), "Origin that may be reached; loopback needs it, under --strict-origins every one: scheme://host[:port], s3://bucket, "
+        "https://*.org, 10.0.0.0/8.",
         metavar="ORIGIN", unset="any public or private one",
     )
     strict_origins: bool = _setting(False, "Reach nothing but --allow-origin and operator-named endpoints; off, as your own uid may roam.")

@@ -26,16 +26,13 @@ def by_signal(number: int) -> int:
 
 
 MEANINGS: dict[int, str] = {
-    ExitCode.DONE: "done; `serve`: ended by SIGTERM, SIGINT or SIGHUP, or idle for `--idle-exit-s`; everything stored is recorded",
-    ExitCode.PART_FAILED: (
-        "a part failed and is named: shards that `warm` could not get, wrong segments (`verify`), broken rules (`doctor`), a shard that "
-        "`stage` could not make (the same command goes on)"
-    ),
+    ExitCode.DONE: "done; `serve` ended by a signal or `--idle-exit-s`, with everything recorded",
+    ExitCode.PART_FAILED: "a part failed and is named: a shard (`warm`, `stage`), wrong segments (`verify`), broken rules (`doctor`)",
     ExitCode.CANNOT_BEGIN: (
-        "nothing was done: a wrong flag or setting, a taken port or socket, an unusable cache directory, no sidecar that answers, "
-        "`run --required` without one"
+        "nothing was done: a wrong flag or setting, a taken port or socket, an unusable cache directory, no sidecar "
+        "(`run`: with `--required`)"
     ),
-    ExitCode.FAULT: "a fault in Forebay itself, named in one line; the log has the frames; a supervisor should start it again",
+    ExitCode.FAULT: "a fault in Forebay; the log has the stack; a supervisor should start it again",
     ExitCode.FORCED: "`serve` only: ended by force, because a disk hung or a third signal came",
     ExitCode.NOT_EXECUTABLE: "`run` only: the command cannot be executed",
     ExitCode.NOT_FOUND: "`run` only: the command was not found",

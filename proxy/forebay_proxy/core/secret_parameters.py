@@ -61,19 +61,19 @@ _SAS = _words(  # all of what a shared access signature may consist of
 _COS = _words("q-sign-algorithm q-ak q-sign-time q-key-time q-header-list q-url-param-list q-signature x-cos-security-token")
 
 SIGNATURES = (
-    _v4("AWS S3 and those that speak like it, signature 4", "x-amz-",
+    _v4("S3, signature 4", "x-amz-",
         "security-token content-sha256 s3session-token region-set user-agent checksum-mode"),
-    _exact("AWS S3, signature 2", "AWSAccessKeyId Signature Expires"),
+    _exact("S3, signature 2", "AWSAccessKeyId Signature Expires"),
     _exact("AWS CloudFront", "Key-Pair-Id Signature Policy|Key-Pair-Id Signature Expires", "Policy Expires Hash-Algorithm"),
     _v4("Google Cloud Storage, signature 4", "x-goog-"),
     _exact("Google Cloud Storage, signature 2", "GoogleAccessId Signature Expires"),
-    _exact("Google Cloud CDN and Media CDN", "KeyName Signature Expires", "URLPrefix"),
+    _exact("Google Cloud and Media CDN", "KeyName Signature Expires", "URLPrefix"),
     Signature("Azure, shared access signature", (_words("sv sig"),), _SAS),
     _exact("Alibaba OSS, signature 1", "OSSAccessKeyId Signature Expires", "security-token"),
     _v4("Alibaba OSS, signature 4", "x-oss-", "signature-version additional-headers security-token", "signature-version credential"),
     Signature("Tencent COS", (_words("q-signature q-ak"),), _COS),
     _exact("Huawei OBS", "AccessKeyId Signature Expires"),
-    Signature("OpenStack Swift and Ceph, temporary URL", (_words("temp_url_sig temp_url_expires"),),
+    Signature("Swift and Ceph, temporary URL", (_words("temp_url_sig temp_url_expires"),),
               _words("temp_url_sig temp_url_expires temp_url_prefix temp_url_ip_range")),
     _exact("Kingsoft KS3", "KSSAccessKeyId Signature Expires"),
     _v4("Volcengine TOS", "x-tos-", "security-token signedqueries policy content-sha256"),

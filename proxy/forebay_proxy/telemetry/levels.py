@@ -171,6 +171,7 @@ def _trainer(row: Mapping[str, Any], meters: Sequence[Mapping[str, Any]]) -> dic
         "span": "of the last minute" if wall_s >= MINUTE_S - 10 else f"of the last {wall_s:.0f} s",
         "who": f"{row['job']} rank {row['rank']}{worker}{shard}",
         "shard": row.get("slowest_shard") or "",
+        "function": row.get("slowest_function") or "",
         "ended": bool(row.get("ended")),
         "workers": row.get("workers"),
         "idle_cores": None if idle is None else idle / max(1, alike),

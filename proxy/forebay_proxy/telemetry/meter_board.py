@@ -196,6 +196,7 @@ class MeterBoard:
             "idle_cores": body.idle_cores,
             "slowest_worker": body.slowest_worker,
             "slowest_shard": None if body.slowest_shard is None else shown_set(body.slowest_shard),
+            "slowest_function": body.slowest_function,
             **_sums(body),
             "lately": _sums(meter.lately()),
         }

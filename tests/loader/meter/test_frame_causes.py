@@ -7,13 +7,14 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from forebay_loader.meter.frame_causes import _RULES, back_of, cause_of, uncollected
+from forebay_loader.meter.frame_causes import _RULES, back_of, cause_of, function_of, uncollected
 from forebay_proxy.wire.protocol.meter import CAUSES
 
 PACKAGES = Path(sysconfig.get_paths()["purelib"])
@@ -33,8 +34,11 @@ def test_a_users_function_is_of_the_stage_that_calls_it() -> None:
     wds = pytest.importorskip("webdataset")
     seen: list[str] = []
 
+    functions: list[str] = []
+
     def note(data: Any) -> Any:
         seen.append(caused(cause_of(here())))
+        functions.append(function_of(here()).partition(" (")[0])
         return data
 
     def decoder(key: str, data: bytes) -> Any:
@@ -52,6 +56,25 @@ def test_a_users_function_is_of_the_stage_that_calls_it() -> None:
     pipeline = wds.DataPipeline(samples, stage, wds.decode(decoder), wds.map(note), wds.batched(1, collation_fn=collate))
     assert len(list(pipeline)) == 1
     assert seen == ["decode", "map", "collate"]
+    assert [each.rpartition(".")[2] for each in functions] == ["decoder", "note", "collate"]
+
+
+@pytest.mark.webdataset
+def test_a_librarys_function_is_named_where_the_program_has_none() -> None:
+    """As a picture's filter; and nothing where the stage itself is at work."""
+    wds = pytest.importorskip("webdataset")
+    seen: list[str] = []
+    library = compile("def blur(data, note):\n    note()\n    return data", "/x/site-packages/lib/filters.py", "exec")
+    names: dict[str, Any] = {}
+    exec(library, names)
+
+    def note() -> None:
+        frame = sys._getframe(1)
+        cause_of(frame)
+        seen.extend((function_of(frame), function_of(frame.f_back)))
+
+    assert list(wds.DataPipeline(lambda: iter("a"), wds.map(partial(names["blur"], note=note)))) == ["a"]
+    assert seen == ["blur (filters.py:1)", ""]
 
 
 def test_no_frame_of_a_stage_is_none() -> None:

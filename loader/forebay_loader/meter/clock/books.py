@@ -77,10 +77,10 @@ class StallBooks:
         for cause, nanoseconds in by_cause.items():
             self._stall_ns[cause] = self._stall_ns.get(cause, 0) + nanoseconds
 
-    def waited_for(self, pid: int, worker: int, nanoseconds: int, shard: str) -> None:
-        """It did so for a batch of that worker; ``shard``: what that reads, "" where nobody looked."""
+    def waited_for(self, pid: int, worker: int, nanoseconds: int, shard: str, function: str) -> None:
+        """It did so for a batch of that worker; ``shard``: what that reads, ``function``: what it runs, "" where nobody looked."""
         known = self._workers.get(pid) or WorkerStall(pid, worker, 0.0)
-        self._workers[pid] = WorkerStall(pid, worker, known.stall_s + nanoseconds / 1e9, shard or known.shard)
+        self._workers[pid] = WorkerStall(pid, worker, known.stall_s + nanoseconds / 1e9, shard or known.shard, function or known.function)
         if len(self._workers) > _MOST_WORKERS:
             self._workers.popitem(last=False)
 
@@ -144,6 +144,10 @@ class SeenPage:
     @property
     def shard(self) -> str:
         return self._page.shard
+
+    @property
+    def function(self) -> str:
+        return self._page.function
 
     def view(self) -> Optional[PageView]:
         """What it says now; None before its process has begun it."""

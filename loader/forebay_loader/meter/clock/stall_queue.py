@@ -80,7 +80,7 @@ def _is_told(stall: Stall, now_ns: int) -> bool:
 def _book(page: Optional[SeenPage], stalls: List[Stall]) -> None:
     """What that page tells of them, which is asked once."""
     told = None if page is None else page.told(min(stall.start_ns for stall in stalls), max(stall.end_ns for stall in stalls))
-    shard = "" if page is None else page.shard
+    shard, function = ("", "") if page is None else (page.shard, page.function)
     for stall in stalls:
         by_cause = attributed(stall.start_ns, stall.end_ns, told, ended=stall.ended)
         if stall.stall_ns < stall.end_ns - stall.start_ns:
@@ -88,7 +88,7 @@ def _book(page: Optional[SeenPage], stalls: List[Stall]) -> None:
         for book in stall.books:
             book.stall(by_cause)
             if page is not None:
-                book.waited_for(page.pid, stall.worker, stall.stall_ns, shard)
+                book.waited_for(page.pid, stall.worker, stall.stall_ns, shard, function)
 
 
 def attributed(start_ns: int, end_ns: int, told: Optional[PageAccount], *, ended: bool = False) -> Dict[str, int]:

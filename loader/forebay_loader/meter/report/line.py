@@ -101,6 +101,7 @@ def advice(view: NodeView, cores: Optional[CoreUse]) -> str:
             stall_s=body.stall_s,
             wall_s=body.wall_s,
             workers=body.workers,
+            function=body.slowest_function or "",
             idle_cores=None if cores is None else cores.idle * cores.count / max(1, alike),
         )
     )

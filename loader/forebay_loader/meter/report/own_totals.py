@@ -39,7 +39,8 @@ class Window:
 def own_totals(clock: StallClock, window: Window) -> MeterBody:
     """What ``clock`` says of this process, as one message; ``window`` is kept from one message to the next."""
     totals = clock.totals()
-    slowest, stand = window.recent(totals).slowest, clock.stand()
+    recent, stand = window.recent(totals), clock.stand()
+    slowest = recent.slowest
     return MeterBody(
         wall_s=totals.wall_s,
         stall_s=_every_cause(totals.stall_s),
@@ -51,6 +52,7 @@ def own_totals(clock: StallClock, window: Window) -> MeterBody:
         workers=clock.workers,
         slowest_worker=None if slowest is None or slowest.worker < 0 else slowest.worker,
         slowest_shard=None if slowest is None or not slowest.shard else slowest.shard,
+        slowest_function=recent.function or None,
         pending_s=max(0.0, totals.pending_s),
         pending=totals.pending_cause or None,
         loader=stand and stand.number,

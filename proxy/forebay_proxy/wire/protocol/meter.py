@@ -52,13 +52,14 @@ MAX_FOLDER_NAME = 64
 MAX_BODY_BYTES = 16 << 10  # one has less than 1 kB, and a shard's name
 _MAX_WHOLE = (1 << 53) - 1
 _MAX_S = 1e12  # some thousand years: adding such sums loses no microsecond of a day
-_MAX_SHARD = 2048
+_MAX_TEXT = {"slowest_shard": 2048, "slowest_function": 256}
 _BY_CAUSE = ("stall_s", "reader_wait_s")
 _SUMS = ("steps", "samples", "skipped")
 _LEVELS = ("batch_size", "workers", "slowest_worker", "loader", "loader_passes", "loader_steps")
 _NOW = ("step_s", "ended_s", "pending_s", "idle_cores")
+_TEXTS = ("slowest_shard", "slowest_function")
 _BY_KIND = ("derived", "folders")
-_FIELDS = ("wall_s", *_BY_CAUSE, *_SUMS, *_LEVELS, *_NOW, "slowest_shard", "pending", *_BY_KIND)
+_FIELDS = ("wall_s", *_BY_CAUSE, *_SUMS, *_LEVELS, *_NOW, *_TEXTS, "pending", *_BY_KIND)
 _NEEDED = ("wall_s", "stall_s", "steps")
 
 
@@ -75,7 +76,8 @@ class MeterBody:
     """One training process's totals. ``stall_s`` and ``reader_wait_s`` have every cause.
 
     ``wall_s``: for how long it was metered; ``steps``: batches given to the trainer; ``skipped``: samples and shards left out after errors.
-    Of now, and no sums: ``batch_size`` (samples), ``workers``, and the ``slowest_worker`` with its ``slowest_shard``; None: not known.
+    Of now, and no sums: ``batch_size`` (samples), ``workers``, the ``slowest_worker``, the shard that it reads and the function that takes
+    most of its time; None: not known.
     ``loader``: which loader the process asked last, by the order in which it first read them; ``loader_passes`` begun and ``loader_steps``
     given by it so far. ``step_s``: the trainer has its last batch for so long and has not asked for the next; ``ended_s``: the pass ended
     so long ago, and no loader was asked since. Both None: a batch is being waited for, or the loop was left. ``pending_s``: stall that is
@@ -95,6 +97,7 @@ class MeterBody:
     workers: Optional[int] = None
     slowest_worker: Optional[int] = None
     slowest_shard: Optional[str] = None
+    slowest_function: Optional[str] = None
     loader: Optional[int] = None
     loader_passes: Optional[int] = None
     loader_steps: Optional[int] = None
@@ -127,7 +130,7 @@ class MeterBody:
 
 def encode_meter(totals: MeterBody) -> bytes:
     """``totals`` as ``decode_meter`` reads them; seconds to the microsecond."""
-    content: dict[str, Any] = {name: getattr(totals, name) for name in (*_SUMS, *_LEVELS, *_NOW, "slowest_shard", "pending")}
+    content: dict[str, Any] = {name: getattr(totals, name) for name in (*_SUMS, *_LEVELS, *_NOW, *_TEXTS, "pending")}
     content["wall_s"] = round(totals.wall_s, 6)
     content |= {name: {cause: round(s, 6) for cause, s in getattr(totals, name).items() if s} for name in _BY_CAUSE}
     content |= {name: getattr(totals, name) or None for name in _BY_KIND}  # an older sidecar knows neither
@@ -154,7 +157,8 @@ def decode_meter(body: bytes) -> MeterBody:
         if _named(f"derived.{kind}", counts, DERIVED[kind])
     }
     values["folders"] = {kind: _folders(f"folders.{kind}", told) for kind, told in _by_kind("folders", content.get("folders", {})).items()}
-    return MeterBody(**values, slowest_shard=_shard(content.get("slowest_shard")), pending=_cause(content.get("pending")))
+    values |= {name: _text(name, content.get(name)) for name in _TEXTS}
+    return MeterBody(**values, pending=_cause(content.get("pending")))
 
 
 def _parsed(body: bytes) -> dict[str, Any]:
@@ -213,9 +217,9 @@ def _whole(name: str, value: Any) -> int:
     return int(value)
 
 
-def _shard(value: Any) -> Optional[str]:
-    if value is not None and (not isinstance(value, str) or len(value) > _MAX_SHARD or not value.isprintable()):
-        raise InvalidMeter(f"slowest_shard is not a shard's name of at most {_MAX_SHARD} printable characters")
+def _text(name: str, value: Any) -> Optional[str]:
+    if value is not None and (not isinstance(value, str) or len(value) > _MAX_TEXT[name] or not value.isprintable()):
+        raise InvalidMeter(f"{name} is not a name of at most {_MAX_TEXT[name]} printable characters")
     return value
 
 

@@ -356,9 +356,10 @@ def _workers(levels: Levels, share: float, cause: str) -> Tuple[int, str]:
         return wanted, f"workers {levels.workers} -> {wanted} would help, if there are cores for them"
     enough = min(wanted, levels.workers + int(levels.idle_cores))
     if enough <= levels.workers:
-        busy = f"no core is idle ({levels.idle_cores:.1f} of them), so more workers would not help"
+        busy = f"no core is idle ({levels.idle_cores:.1f}), so more workers would not help"
         what = f"{_SAID.get(cause, cause)}{f' in {levels.function}' if levels.function else ''}"
-        return 0, f"{busy}: make {what} cheaper, or keep what it makes on a disk (fb.memo in docs/derived-caches.md)"
+        keep = ", or keep what it makes on a disk (fb.memo in docs/derived-caches.md)" if cause in ("decode", "user code") else ""
+        return 0, f"{busy}: make {what} cheaper{keep}"
     return enough, f"workers {levels.workers} -> {enough} would help: {levels.idle_cores:.1f} cores are idle"
 
 

@@ -43,8 +43,8 @@ def test_without_a_sidecar_it_says_so() -> None:
     line = log_line(NodeView({"0": rank(map=3.0)}, 30.0, 2))
     assert line == (
         "stall 10.0 % (user code 10.0) | Data (t): 0.067 Batch (t): 0.667, 384.0/s | slowest worker 1 shard 00017.tar | "
-        "no sidecar answers: this rank alone | skipped 2 | batch 256 | user code: your own stages take the time: let more workers run "
-        "them, or profile one: workers 4 -> 5 would help, if there are cores for them (num_workers=5)"
+        "no sidecar answers: this rank alone | skipped 2 | batch 256 | user code: your own code takes the time: let more workers run it, "
+        "or make it cheaper: workers 4 -> 5 would help, if there are cores for them (num_workers=5)"
     )
 
 

@@ -18,6 +18,7 @@ from forebay_proxy.wire.protocol.runfile import process_start_time
 
 S = 10**9
 PAGE = PageView(
+    function="",
     pid=4711, start_time=99, worker=2, cause="map", since_ns=940 * S, heartbeat_ns=0, begun_ns=0, settled_ns=0,
     bytes=12_300_000, position=4_100_000, skipped=0, waited_ns={}, shard="s3://b/train/00017.tar",
     stack="/home/a b/train.py:7 <module>\n/venv/webdataset/filters.py:31 map\n/home/a b/train.py:33 slow",

@@ -139,7 +139,7 @@ def test_how_many_workers() -> None:
     """As many times more as the trainer would take batches faster, and as there are idle cores for; the trainer's own process counts."""
     assert "workers 4 -> 6 would help" in verdict(Levels(**trained(decode=13.2), idle_cores=6.4)).do
     assert "workers 4 -> 10 would help" in verdict(Levels(**trained(map=42), idle_cores=6.4)).do
-    assert "no core is idle (0.6 of them), so more workers would not help" in verdict(Levels(**trained(decode=13.2), idle_cores=0.6)).do
+    assert "no core is idle (0.6), so more workers would not help" in verdict(Levels(**trained(decode=13.2), idle_cores=0.6)).do
     assert verdict(Levels(**trained(decode=58) | {"workers": 2})).line == "num_workers=8"  # nobody knows of idle cores
     assert "workers 0 -> 2 would help" in verdict(Levels(**trained(decode=36) | {"workers": 0}, idle_cores=3.0)).do
 
