@@ -39,6 +39,7 @@ async def test_a_page_outlives_its_sidecar(place: Path, tmp_path: Path) -> None:
                 await page.until("!document.body.classList.contains('lost') && stream !== null")
                 now = sidecar.status()["instance"]
                 assert await page.value("instance") == now != before
+                assert f"this sidecar began (pid {sidecar.process.pid}, " in str(await page.until("byId('events').innerText"))
                 assert await page.value("byId('line').textContent") == sidecar.status()["verdict"]["line"] != line
                 sidecar.ask("/v1/meter/train/0/main/7.0", DERIVED, "POST")
                 assert "4.10 kB of 2.00 MB" in str(await page.until("byId('derived').innerText"))

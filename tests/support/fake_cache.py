@@ -251,7 +251,7 @@ def fake_status() -> dict[str, Any]:
             "reader": "job/0/1/7.1", "shard": "s3://b/0.tar", "position_bytes": 5, "length_bytes": 10, "waited_s": 0.5, "waiting_for": "",
         }],
         "plans": [fake_plan("job/0/1/7.1")], "plans_total": 1,
-        "progress": [{"job": "job", "epoch": 1, "readers": 1, "position": 3, "length": 100, "rate": 0.5}],
+        "progress": [{"job": "job", "epoch": 1, "readers": 1, "position": 3, "length": 100, "of": 1000, "rate": 0.5}],
         "leads": {"job": {"bytes": 5_000_000, "seconds": 2.5}},
     }  # fmt: skip
 

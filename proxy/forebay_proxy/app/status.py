@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,10 @@ from forebay_proxy.policy.plans.registry import PlanRegistry, ReaderPlan
 from forebay_proxy.server.http.plan_route import MOST_ROWS
 from forebay_proxy.telemetry.counters import Counters, PlanAdherence
 from forebay_proxy.telemetry.derived_board import DerivedBoard
+from forebay_proxy.telemetry.happenings import Happenings
 from forebay_proxy.telemetry.history import History, Totals
 from forebay_proxy.telemetry.levels import Lately, levels_of
-from forebay_proxy.telemetry.meter_board import MeterBoard
+from forebay_proxy.telemetry.meter_board import SHOWN_S, MeterBoard
 from forebay_proxy.telemetry.origin_board import OriginBoard
 from forebay_proxy.telemetry.prometheus.metrics import Metrics
 from forebay_proxy.telemetry.troubles import RecentErrors, Troubles
@@ -36,6 +38,7 @@ from forebay_proxy.telemetry.waits import OPENING, why
 from forebay_proxy.wire.protocol.plan import ReaderName
 from forebay_proxy.wire.protocol.verdict import Verdict, verdict
 from forebay_proxy.wire.protocol.version import VERSION
+from forebay_proxy.wire.urls.patterns import InvalidPattern, parse_pattern
 
 __all__ = ["Lead", "PlanStatus", "ServiceInfo", "StatusReport", "TelemetryParts"]
 
@@ -115,14 +118,18 @@ class PlanStatus:
         return leads
 
     def progress(self) -> list[dict[str, Any]]:
-        """One object a job and epoch, over all of its readers: how far they are in what they have announced."""
+        """One object a job and epoch, over all of its readers: how far they are in what they have announced.
+
+        ``of``: how many shards there are in all, if they read one pattern.
+        """
         jobs: dict[tuple[str, int | None], list[ReaderPlan]] = {}
         for plan in self._plans.all():
             jobs.setdefault((plan.reader.job, plan.epoch), []).append(plan)
         return [
             {
                 "job": job, "epoch": epoch, "readers": len(plans), "position": sum(plan.position for plan in plans),
-                "length": sum(map(len, plans)), "rate": sum(plan.pace.rate for plan in plans if plan.position < len(plan)),
+                "length": sum(map(len, plans)), "of": _shards_of(plans),
+                "rate": sum(plan.pace.rate for plan in plans if plan.position < len(plan)),
             }
             for (job, epoch), plans in jobs.items()
         ]  # fmt: skip
@@ -184,6 +191,22 @@ def _place(reader: ReaderName) -> tuple[object, ...]:
     return reader.job, len(reader.rank), reader.rank, len(reader.worker), reader.worker, reader.opener
 
 
+def _shards_of(plans: Sequence[ReaderPlan]) -> int | None:
+    names = {plan.set_name for plan in plans}
+    return _counted(names.pop() or "") if len(names) == 1 else None
+
+
+@lru_cache(maxsize=64)
+def _counted(pattern: str) -> int | None:
+    """How many shards a pattern stands for; None for what is none."""
+    if "{" not in pattern or "::" in pattern:
+        return None
+    try:
+        return parse_pattern(pattern).count
+    except InvalidPattern:
+        return None
+
+
 SAMPLED = 256  # shards' lengths: those of a set are alike
 LATELY_S = 60.0
 
@@ -221,6 +244,7 @@ class StatusReport:
         )
         self._clock = clock
         self.history = History(clock, time.time)
+        self._happenings = Happenings(time.time)
         self.shard_map = ShardMap(parts.cache, parts.plans, parts.resolver.versions.current, clock)
         self._peak = PeakBytes(clock=clock)
         self._instance = instance
@@ -235,6 +259,8 @@ class StatusReport:
     def introduce(self, info: ServiceInfo, settings: Settings, fd_path: Callable[[], Path | None]) -> None:
         """Once it listens; ``fd_path``: where descriptors are passed now."""
         self._info, self._chosen, self._settings, self._fd_path = info, settings, as_json(settings), fd_path
+        held = len(self._cache.room.entries)
+        self._happenings.note(f"this sidecar began (pid {os.getpid()}, {VERSION}), with {held:,} shards in its cache")
 
     def allowed(self, origins: Sequence[str]) -> None:
         """More origins were allowed while it runs."""
@@ -258,6 +284,8 @@ class StatusReport:
             counted, leads = self._telemetry.counters, self._plans.leads().values()
             totals = Totals(counted.origin_bytes, counted.sent_bytes, counted.hit_bytes)
             self.history.note(totals, self._telemetry.meters.rows(), min((lead.seconds for lead in leads), default=None))
+            meters, failing, disk = self._telemetry.meters.rows(within_s=SHOWN_S), self._telemetry.board.failing(), self._cache.disk
+            self._happenings.look(meters, self._plans.progress(), failing, disk.state, disk.reason)
 
     def usage(self) -> Usage:
         """The levels now."""
@@ -339,7 +367,7 @@ class StatusReport:
     def status(self) -> dict[str, Any]:
         """``/v1/status``, less what the server knows itself (state, url, socket); plans as in ``/v1/plans``, the first ones."""
         info, waits = self._info, self._cache.readers.waits
-        usage, plans, meters = self.usage(), self._plans.page(), self._telemetry.meters.rows()
+        usage, plans, meters = self.usage(), self._plans.page(), self._telemetry.meters.rows(within_s=SHOWN_S)
         shared = None if self._parts.fetcher.shared is None else self._parts.fetcher.shared.status()
         return {
             "verdict": self.verdict().as_json(),
@@ -362,6 +390,7 @@ class StatusReport:
             **self._telemetry.counters.snapshot(),
             "waited_share": waits.share(),
             "recent_errors": self._telemetry.recent_errors.rows(),
+            "events": self._happenings.rows(),
             "origins": self._telemetry.board.rows(usage.origins, self._parts.limiters.slots()),
             "shared": shared,
             "readers": list(self._reader_rows()),

@@ -172,11 +172,12 @@ class ShardMap {
   }
 
   counts() {
-    const counts = {};
+    const letters = {}, counts = {};
     let read = 0;
-    for (const letter of this.cells) {
-      counts[letter.toLowerCase()] = (counts[letter.toLowerCase()] ?? 0) + 1;
-      read += letter < "a" ? 1 : 0;
+    for (const letter of this.cells) letters[letter] = (letters[letter] ?? 0) + 1;
+    for (const [letter, times] of Object.entries(letters)) {
+      counts[letter.toLowerCase()] = (counts[letter.toLowerCase()] ?? 0) + times;
+      read += letter < "a" ? times : 0;
     }
     return { counts, read };
   }

@@ -81,10 +81,19 @@ function progress(position, length, className = "") {
   return cell;
 }
 
-function rows(id, items, total, cells, nothing) {
-  const made = items.map((item) => {
-    const row = document.createElement("tr");
-    row.append(...cells(item, row));
+// Rows that say what they said stay as they are: a table made anew costs several frames of the map. ``shared``: what all rows depend on.
+const standing = {};
+function rows(id, items, total, cells, nothing, shared = "") {
+  const before = standing[id] ?? new Map(), now = standing[id] = new Map();
+  const made = items.map((item, place) => {
+    const said = shared + JSON.stringify(item, (name, value) => (name === "silent_s" ? undefined : value));
+    const key = now.has(said) ? `${said} ${place}` : said;
+    let row = before.get(key);
+    if (!row) {
+      row = document.createElement("tr");
+      row.append(...cells(item, row));
+    }
+    now.set(key, row);
     return row;
   });
   const note = items.length === 0 ? nothing : total > made.length ? `and ${count(total - made.length)} more: see the JSON` : "";
@@ -95,7 +104,9 @@ function rows(id, items, total, cells, nothing) {
     row.append(cell);
     made.push(row);
   }
-  byId(id).replaceChildren(...made);
+  const body = byId(id);
+  made.forEach((row, place) => { if (body.children[place] !== row) body.insertBefore(row, body.children[place] ?? null); });
+  while (body.children.length > made.length) body.lastElementChild.remove();
   const section = byId(`${id}-section`);
   if (section) section.hidden = items.length === 0;
 }
@@ -119,14 +130,13 @@ function showVerdict(status) {
 
 function showRanks(meters, total) {
   const rates = meters.map((rank) => (rank.lately.wall_s > 0 ? rank.lately.samples / rank.lately.wall_s : 0)), most = Math.max(1e-9, ...rates);
-  const seen = new Set();
+  const seen = new Set(meters.filter((rank) => !rank.silent).flatMap(({ lately }) => Object.keys(lately.stall_s).filter((cause) => lately.stall_s[cause] > 0.005 * lately.wall_s)));
   rows("ranks", meters, total, (rank, row) => {
     const { stall_s: causes, wall_s: wall, samples } = rank.lately;
     const stall = Object.values(causes).reduce((sum, each) => sum + each, 0);
     const sorted = Object.entries(causes).filter(([, each]) => each > 0).sort((a, b) => b[1] - a[1]);
     const parts = sorted.filter(([, each]) => each >= stall / 10).map(([cause, each]) => `${CAUSES[cause] ?? cause} ${(100 * each / stall).toFixed(0)} %`).join(", ");
-    if (wall > 0) for (const [cause, each] of sorted) if (each / wall > 0.005) seen.add(cause);
-    row.className = rank.ended ? "ended" : "";
+    row.className = rank.ended || rank.silent ? "ended" : "";
     const worker = rank.slowest_worker === null || rank.slowest_worker === undefined ? "" : `worker ${rank.slowest_worker}`;
     const who = element("td", `rank ${rank.rank}${rank.ended ? " (ended)" : ""}`), job = element("small", cut(rank.job, 26));
     who.title = rank.reader ?? rank.job;
@@ -135,28 +145,29 @@ function showRanks(meters, total) {
       who,
       bar(wall > 0 ? sorted.map(([cause, each]) => [`c-${cause}`, Math.min(1, each / wall)]) : [], parts || "no wait"),
       element("td", share(Math.min(stall, wall), wall), "right"),
-      element("td", parts),
+      element("td", rank.silent || parts),
       element("td", wall > 0 ? (samples / wall).toFixed(0) : "-", "right"),
       bar(wall > 0 ? [["rate", samples / wall / most]] : [], "samples a second, of the fastest rank's", "roomy"),
       element("td", count(rank.skipped), "right roomy"),
       named([worker, rank.slowest_shard ?? ""].filter(Boolean).join(", "), "roomy"),
     ];
-  }, "");
+  }, "", most);
   byId("causes-key").replaceChildren(...Object.keys(CAUSES).filter((cause) => seen.has(cause)).map((cause) => element("span", CAUSES[cause], `key c-${cause}`)));
 }
 
 function showProgress(status) {
   rows("progress", status.progress ?? [], status.progress_total ?? 0, (job) => {
     const least = status.leads[job.job];
+    const told = job.length === job.of ? "" : ` announced${Number.isFinite(job.of) ? `, of ${count(job.of)}` : ""}`; // of this node, or of what comes
     const epoch = job.epoch === null ? "" : `, epoch ${job.epoch}`;
     return [
       named(job.job),
-      element("td", `shard ${count(job.position)} of ${count(job.length)}${epoch}`),
+      element("td", `shard ${count(job.position)} of ${count(job.length)}${told}${epoch}`),
       progress(job.position, job.length, "roomy"),
       element("td", least ? `${seconds(least.seconds)}, ${bytes(least.bytes)}` : "-", "right"),
       element("td", count(job.readers), "right roomy"),
     ];
-  }, "");
+  }, "", JSON.stringify(status.leads));
 }
 
 function showDerived(caches, total) {
@@ -257,6 +268,8 @@ function show(status) {
   rows("errors", status.recent_errors ?? [], 0, (error) => [
     element("td", new Date(1000 * error.at).toLocaleTimeString(), "tight"), element("td", `${count(error.count)} x`, "right"), element("td", `${error.what}: ${error.error}`),
   ], "");
+  const [happened, more] = all("events");
+  rows("events", happened, more, (event) => [element("td", new Date(1000 * event.at).toLocaleTimeString(), "tight"), element("td", event.what)], "");
   showTotals(status);
 }
 
@@ -305,7 +318,7 @@ function showMapSums() {
 }
 
 function showMapKey() {
-  const cells = [...Object.entries(CELLS), ["H", "white square: read in this epoch"]].map(([letter, text]) => {
+  const cells = [...Object.entries(CELLS), ["H", "read in this epoch, still here"], ["A", "read in this epoch, and gone"]].map(([letter, text]) => {
     const sample = document.createElement("canvas"), item = element("span", "");
     sample.width = sample.height = 13;
     drawCell(sample.getContext("2d"), letter, 0, 0, 11, map.colours);

@@ -1,7 +1,7 @@
 """What the training processes of this node tell of their stalls: the last totals of each, and what came on top. Pure.
 
 What came on top of the totals before is a fact (``MeterTold``), which the metrics add up: their counters go on when a rank is started
-anew, and when a message is lost. A process is shown until it has been silent for as long as ends a plan; its totals are remembered longer,
+anew, and when a message is lost. A process trains until it has been silent for as long as ends a plan; its totals are remembered longer,
 since a trainer that writes a checkpoint tells nothing, and goes on with its sums.
 """
 
@@ -18,7 +18,7 @@ from forebay_proxy.core.shard import shown_set
 from forebay_proxy.wire.protocol.meter import MeterBody
 from forebay_proxy.wire.protocol.plan import ReaderName
 
-__all__ = ["MOST_METERS", "SILENCE_S", "MeterBoard"]
+__all__ = ["MOST_METERS", "SHOWN_S", "SILENCE_S", "MeterBoard"]
 
 
 # Whether a rank of a data-parallel job waits for one that has no more batches. Pure.
@@ -92,6 +92,7 @@ def _unequal_steps(stands: Mapping[ReaderName, _RankStand]) -> tuple[ReaderName,
 
 MOST_METERS = 256  # a node has a process for each accelerator, and a few that have ended; each costs some 8 kB
 SILENCE_S = 60.0  # as ends a plan
+SHOWN_S = 900.0  # as far as curves go back: who looks ten minutes later sees that a training has ended, or has not
 LATELY_S = 60.0
 _KEPT = 7  # of each: one comes every 10 s
 
@@ -155,14 +156,16 @@ class MeterBoard:
         if reader in self._meters:
             self._meters[reader].ended = True
 
-    def rows(self, job: str | None = None) -> list[dict[str, Any]]:
-        """One object a process (of ``job``) that is not silent, in the order of jobs and ranks.
+    def rows(self, job: str | None = None, within_s: float = SILENCE_S) -> list[dict[str, Any]]:
+        """One object a process (of ``job``) heard from within ``within_s``, those that train first, in the order of jobs and ranks.
 
-        ``lately``: the last minute's sums; ``unequal``: a sentence where it seems to wait for ranks that have ended, else None.
+        ``silent``: a sentence where it neither ended nor tells anything, else ""; ``lately``: the last minute's sums; ``unequal``:
+        a sentence where it seems to wait for ranks that have ended, else None.
         """
         unequal = self._unequal()
-        shown = sorted(self._shown(job), key=lambda each: _place(each[0]))
-        return [{**self._row(reader, meter), "unequal": unequal.get(reader)} for reader, meter in shown]
+        shown = sorted(self._shown(job, within_s), key=lambda each: _place(each[0]))
+        rows = [{**self._row(reader, meter), "unequal": unequal.get(reader)} for reader, meter in shown]
+        return sorted(rows, key=lambda row: bool(row["ended"] or row["silent"]))
 
     def _unequal(self) -> dict[ReaderName, str]:
         """Sentences on ranks that stand in a step, since others have ended; of a rank's processes the one heard last counts."""
@@ -172,19 +175,21 @@ class MeterBoard:
             jobs.setdefault(reader.job, {})[reader] = _RankStand(meter.last, now - meter.heard_at)
         return dict(found for stands in jobs.values() if (found := _unequal_steps(stands)))
 
-    def _shown(self, job: str | None) -> Iterator[tuple[ReaderName, _MeteredProcess]]:
+    def _shown(self, job: str | None, within_s: float) -> Iterator[tuple[ReaderName, _MeteredProcess]]:
         now = self._clock()
         for reader, meter in self._meters.items():
-            if now - meter.heard_at <= SILENCE_S and job in (None, reader.job):
+            if now - meter.heard_at <= within_s and job in (None, reader.job):
                 yield reader, meter
 
     def _row(self, reader: ReaderName, meter: _MeteredProcess) -> dict[str, Any]:
-        body = meter.last
+        body, silent_s = meter.last, self._clock() - meter.heard_at
+        gone = silent_s > SILENCE_S and not meter.ended
         return {
             "reader": str(reader),
             "job": reader.job,
             "rank": reader.rank,
-            "silent_s": self._clock() - meter.heard_at,
+            "silent_s": silent_s,
+            "silent": f"silent for {silent_s // 60:.0f} min: killed, or hung?" if gone else "",
             "ended": meter.ended,
             "batch_size": body.batch_size,
             "workers": body.workers,

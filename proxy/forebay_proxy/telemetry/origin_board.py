@@ -127,6 +127,15 @@ class OriginBoard:
         """(bytes, retries) of all origins."""
         return sum(state.bytes for state in self._origins.values()), sum(state.retries for state in self._origins.values())
 
+    def failing(self) -> dict[str, tuple[float, str]]:
+        """Origins whose last answers were errors: for how many seconds, and the last one."""
+        now = self.clock()
+        return {
+            origin: (now - state.failing_since, state.last_error)
+            for origin, state in self._origins.items()
+            if state.failing_since is not None
+        }
+
     def rows(self, in_flight: Mapping[str, int], slots: Mapping[str, int] | None = None) -> list[dict[str, object]]:
         """``origins`` of ``/v1/status``, the one heard from last first. Ages are seconds. ``slots``: of requests, now."""
         now, slots = self.clock(), slots or {}

@@ -51,8 +51,28 @@ async def test_levels_and_status_agree_with_the_ledger(tmp_path: Path) -> None:
             (plan,) = status["plans"]
             assert (plan["position"], plan["length"], plan["lead_bytes"], status["plans_total"]) == (1, 2, 3 * SEGMENT, 1)
             assert status["leads"] == {"job": {"bytes": 3 * SEGMENT, "seconds": usage.lead_s["job"]}}
+            assert [(each["position"], each["length"], each["of"]) for each in status["progress"]] == [(1, 2, None)]
             assert asked.announced()["instance"] == "ab" * 8
             assert asked.announced()["plans"] == status["plans"]
+            world.plans.replace(reader(), [shard_of(A), shard_of(B)], set_name="https://o/set/{a,b,c}.tar")
+            assert asked.status()["progress"][0]["of"] == 3
+
+
+async def test_a_killed_training_is_in_the_status_and_not_in_its_verdict(tmp_path: Path) -> None:
+    """What it waited for is no longer so."""
+    async with building(tmp_path / "c") as world:
+        asked, telemetry = report_on(world)
+        telemetry.meters.take(ReaderName("job", "0", "main", "7.0"), MeterBody(9.0, dict.fromkeys(CAUSES, 0.0) | {"origin": 9.0}, 5))
+        asked.look()
+        world.clock.advance(240)
+        asked.look()
+        status = asked.status()
+        assert [row["what"] for row in status["events"]] == [
+            "job job, rank 0: silent for a minute, and did not end: killed, or hung?", "job job began: rank 0"
+        ]  # fmt: skip
+        assert [row["silent"] for row in status["meters"]] == ["silent for 4 min: killed, or hung?"]
+        assert status["verdict"]["share"] is None
+        assert asked.meter_page("job")["ranks"] == []
 
 
 async def test_it_can_be_asked_before_it_listens(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from support.house import FakeClock
 
 from forebay_proxy.core.events import Events
 from forebay_proxy.core.facts.requests import MeterTold
-from forebay_proxy.telemetry.meter_board import MOST_METERS, SILENCE_S, MeterBoard
+from forebay_proxy.telemetry.meter_board import MOST_METERS, SHOWN_S, SILENCE_S, MeterBoard
 from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody
 from forebay_proxy.wire.protocol.plan import ReaderName
 
@@ -60,6 +60,22 @@ def test_after_a_long_silence_it_goes_on_from_where_it_was(node: Node) -> None:
     node.tell(620, 2)
     assert [each.stall_s["origin"] for each in node.grown] == [1, 1]
     assert len(node.board.rows()) == 1
+
+
+def test_a_training_that_was_killed_stands_there_as_long_as_one_that_ended(node: Node) -> None:
+    """Behind those that train, with a sentence, for a quarter of an hour; who ended said so, and has none."""
+    for rank in "01":
+        node.tell(10, 1, rank=rank)
+    node.board.end(ReaderName("train", "1", "main", "7.0"))
+    node.clock.advance(SILENCE_S + 180)
+    node.tell(10, 1, rank="2")
+    rows = node.board.rows(within_s=SHOWN_S)
+    assert [(row["rank"], row["ended"], row["silent"]) for row in rows] == [
+        ("2", False, ""), ("0", False, "silent for 4 min: killed, or hung?"), ("1", True, "")
+    ]  # fmt: skip
+    assert [row["rank"] for row in node.board.rows()] == ["2"]  # of these the verdict is made
+    node.clock.advance(SHOWN_S)
+    assert [row["rank"] for row in node.board.rows(within_s=SHOWN_S)] == ["2"]
 
 
 def test_what_was_before_this_sidecar_is_not_counted(node: Node) -> None:

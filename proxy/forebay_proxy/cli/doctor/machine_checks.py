@@ -93,26 +93,33 @@ def _of_disk(status: Table) -> Iterator[RuleFinding]:
         if is_network(kind):
             step = "forebay serve --cache-dir ON_A_LOCAL_DISK"
             yield RuleFinding("cache disk", Level.ADVICE, f"{place} is on a network file system ({kind})", step)
-        rate = _written_bytes_s(place.parent)
+        written, read = _tried_bytes_s(place.parent)
     except OSError as error:
         step = "make room there" if error.errno == errno.ENOSPC else "run this where the sidecar runs, as its user"
         yield RuleFinding("cache disk", Level.UNKNOWN, f"{place.parent} cannot be written to: {error.strerror}", step)
         return
-    level = Level.OK if rate >= SLOW_DISK_BYTES_S else Level.ADVICE
+    level = Level.OK if min(written, read) >= SLOW_DISK_BYTES_S else Level.ADVICE
     step = "" if level is Level.OK else "forebay serve --cache-dir ON_A_FASTER_DISK: slower than one connection of an object store"
-    yield RuleFinding("cache disk", level, f"{place.parent} ({kind}) takes {format_size(int(rate))}/s, written and synced", step)
+    text = f"{place.parent} ({kind}) takes {format_size(int(written))}/s, written and synced, and gives {format_size(int(read))}/s"
+    yield RuleFinding("cache disk", level, f"{text}, read back from the disk", step)
 
 
-def _written_bytes_s(folder: Path) -> float:
-    """Raises ``OSError`` where the folder is not ours."""
+def _tried_bytes_s(folder: Path) -> tuple[float, float]:
+    """Written, read. Raises ``OSError`` where the folder is not ours."""
     block = os.urandom(1 << 20)  # some file systems store zeros as nothing
-    with tempfile.TemporaryFile(dir=folder) as file:
+    into = bytearray(len(block))
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         began = time.monotonic()
         for _ in range(_TRIED_BYTES // len(block)):
             file.write(block)
-        file.flush()
         os.fdatasync(file.fileno())
-        return _TRIED_BYTES / (time.monotonic() - began)
+        written_s = time.monotonic() - began
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # else memory is measured
+        file.seek(0)
+        began = time.monotonic()
+        while file.readinto(into):
+            pass
+        return _TRIED_BYTES / written_s, _TRIED_BYTES / (time.monotonic() - began)
 
 
 def origin_findings(shard: Shard, settings: Any, environ: Mapping[str, str]) -> Iterator[RuleFinding]:

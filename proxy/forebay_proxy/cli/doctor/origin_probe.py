@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ForebayError
@@ -94,7 +95,7 @@ async def _skew(origin: Origin, shard: Shard) -> float | None:
 
 
 def credentials_of(shard: Shard, environ: Mapping[str, str]) -> str:
-    """Whose credentials an origin is shown, in words; no part of a secret. Raises ``ForebayError`` where they cannot be had."""
+    """Whose credentials an origin is shown, and until when; no part of a secret. Raises ``ForebayError`` where they cannot be had."""
     if shard.credential:
         return "those of the request: " + ", ".join([name for name, _ in shard.credential.headers] or ["the URL's signature"])
     match shard.url.scheme:
@@ -110,19 +111,50 @@ def credentials_of(shard: Shard, environ: Mapping[str, str]) -> str:
     return "none: the URL and its headers carry none"
 
 
+_FOUND = {
+    "env": "the environment", "shared-credentials-file": "~/.aws/credentials", "config-file": "~/.aws/config",
+    "iam-role": "this machine's role", "container-role": "this container's role",
+}  # fmt: skip
+
+
 def _aws(shard: Shard) -> str:
     import boto3  # noqa: PLC0415  (loads the SDK)
-    from botocore.exceptions import BotoCoreError  # noqa: PLC0415
 
-    if "unsigned" in shard.url.options():
+    from forebay_proxy.origins.cloud.s3_signer import mapped_sdk_errors  # noqa: PLC0415
+
+    options = shard.url.options()
+    if "unsigned" in options:
         return "none: unsigned=1"
-    try:
-        session = boto3.Session(profile_name=shard.url.options().get("profile") or None)
+    with mapped_sdk_errors(shard.name):
+        session = boto3.Session(profile_name=options.get("profile") or None, region_name=options.get("region") or None)
         found = session.get_credentials()
-    except BotoCoreError as error:
-        raise ForebayError(f"the AWS SDK finds no credentials ({type(error).__name__})", next_step="aws sts get-caller-identity") from None
-    if found is None:
-        raise ForebayError("the AWS SDK finds no credentials", next_step="aws configure, or unsigned=1 for a public bucket")
+        if found is None:
+            raise ForebayError("the AWS SDK finds no credentials", next_step="aws configure, or unsigned=1 for a public bucket")
+        frozen = found.get_frozen_credentials()  # of a role: asked for now
+    where = _FOUND.get(found.method, found.method) + ("" if found.method == "env" else f", profile {session.profile_name}")
     until = getattr(found, "_expiry_time", None)
-    ends = f", until {until:%Y-%m-%d %H:%M} UTC" if until is not None else ""
-    return f"AWS, profile {session.profile_name}, found by {found.method}{ends}"
+    ends = f"until {until:%Y-%m-%d %H:%M} UTC" if until is not None else "without an end"
+    if until is None and frozen.token:
+        ends = "a session token, which does not say until when"
+    who = "" if options.get("endpoint") else _caller(session)  # where a URL leads, keys sign nothing but what the operator allowed
+    return f"AWS{f', {who}' if who else ''}, key ****{(frozen.access_key or '')[-4:]} from {where}, {ends}"
+
+
+def _caller(session: Any) -> str:
+    """As whom STS knows these credentials: AWS's own, or at the endpoint that S3 requests go to. "" where none answers."""
+    from botocore.config import Config  # noqa: PLC0415
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+    from botocore.parsers import ResponseParserError  # noqa: PLC0415
+
+    from forebay_proxy.origins.cloud.s3_request import is_aws  # noqa: PLC0415
+    from forebay_proxy.origins.net.allow_list import place_of  # noqa: PLC0415
+
+    config = Config(connect_timeout=2, read_timeout=3, retries={"total_max_attempts": 1})
+    try:
+        endpoint = session.client("s3", config=config).meta.endpoint_url
+        region = session.region_name or "us-east-1"
+        sts = session.client("sts", region_name=region, endpoint_url=None if is_aws(place_of(endpoint)) else endpoint, config=config)
+        said = str(sts.get_caller_identity()["Arn"])
+    except (BotoCoreError, ClientError, ResponseParserError, KeyError, ValueError):
+        return ""
+    return f"as {said}" if said.isprintable() and len(said) < 200 else ""

@@ -77,32 +77,36 @@ _SEVERITY = {"fine": "", "look": "LOOK: ", "act": "ACT: "}
 
 
 def _tables(status: Table, order: int = 0) -> Iterator[list[Row]]:
-    """Each with its heading: ranks of training, readers inside a shard, derived caches, origins, errors (newest first), plans.
+    """Each with its heading: readers, ranks of training, derived caches, origins, errors and events (newest first), plans.
 
-    ``order`` of the readers: as they come, by how long they have waited, by shard.
+    ``order``: see ``_ORDERS``.
     """
-    sort = _ORDERS[order % len(_ORDERS)][1]
-    readers = status.get("readers", ()) if sort is None else sorted(status.get("readers", ()), key=sort)
-    yield [("rank", "stall", "a step", "batch", "worker", "shard", "skipped"), *map(_rank, status.get("meters", ()))]
+    readers = sorted(status.get("readers", ()), key=_ORDERS[order % len(_ORDERS)][1])
     yield [("reader", "shard", "position", "waited", "waits now for"), *(
         (each["reader"], each["shard"], _position(each), format_duration(each["waited_s"]), _waiting(each))
         for each in readers
     )]  # fmt: skip
+    yield [("rank", "stall", "a step", "batch", "worker", "shard", "skipped"), *map(_rank, status.get("meters", ()))]
     yield [("cache of", "folder", "on disk", "hits", "made", "kept", "dropped", "damaged"), *map(_derived, status.get("derived", ()))]
     yield [("origin", "now", "in the air", "answers", "throttled", "retries", "last error"), *map(_origin, status.get("origins", ()))]
     yield [("error at", "status", "", "why"), *(
         (time.strftime("%H:%M:%S", time.localtime(each["at"])), each["what"], f"{each['count']} x", each["error"])
         for each in status.get("recent_errors", ())
     )]  # fmt: skip
+    yield [("event at", "what"), *(
+        (time.strftime("%H:%M:%S", time.localtime(each["at"])), each["what"]) for each in status.get("events", ())
+    )]  # fmt: skip
     plans: list[Row] = [("plan of", "set", "epoch", "shard", "rate", "lead", ""), *map(_plan, status.get("plans", ()))]
     more = status.get("plans_total", 0) - len(plans) + 1
     yield [*plans, *([(f"and {more} more", "", "", "", "", "", "")] if more > 0 else [])]
 
 
-_TABLES = ("ranks", "readers", "derived caches", "origins", "errors", "plans")
-_ORDERS: Sequence[tuple[str, Callable[[Table], Any] | None]] = (
-    ("as they came", None), ("longest wait first", lambda each: -each["waited_s"]), ("by shard", lambda each: each["shard"]),
-)  # fmt: skip
+_TABLES = ("readers", "ranks", "derived caches", "origins", "errors", "events", "plans")
+_ORDERS: Sequence[tuple[str, Callable[[Table], Any]]] = (  # of the readers
+    ("that wait first", lambda each: not each.get("waiting_for")),
+    ("longest wait first", lambda each: -each["waited_s"]),
+    ("by shard", lambda each: each["shard"]),
+)
 
 
 def _origin(each: Table) -> Row:
@@ -125,7 +129,7 @@ def _rank(each: Table) -> Row:
     )
     return (
         f"{each['job']} {each['rank']}{' (ended)' if each.get('ended') else ''}",
-        f"{min(100.0, 100 * stall_s / wall_s):.1f} %{f' ({named})' if named else ''}" if wall_s else "-",
+        each.get("silent") or (f"{min(100.0, 100 * stall_s / wall_s):.1f} %{f' ({named})' if named else ''}" if wall_s else "-"),
         f"{wall_s / steps:.3f} s" if steps else "-",
         *(_or_dash(each[name]) for name in ("batch_size", "slowest_worker", "slowest_shard")), str(each["skipped"]),
     )  # fmt: skip
@@ -147,8 +151,9 @@ def _plan(each: Table) -> Row:
 
 
 def _waiting(reader: Table) -> str:
-    """Without the origin, with which the shard's name begins."""
+    """Without the origin, with which the shard's name begins; a code stands first, where no narrow column cuts it."""
     origin, colon, why = str(reader.get("waiting_for", "")).partition(": ")
+    why = why.removeprefix("the origin answered ")
     return why if colon and reader["shard"].startswith(origin) else origin + colon + why
 
 
@@ -161,7 +166,7 @@ def _uneven(meters: Sequence[Table]) -> list[str]:
     """A line for each job whose ranks were not evenly loaded in the last minute: the most of a figure over its mean, and whose it is."""
     rows = dict[str, list[Table]]()
     for each in meters:
-        if each["lately"]["wall_s"]:
+        if each["lately"]["wall_s"] and not each.get("ended") and not each.get("silent"):
             rows.setdefault(each["job"], []).append(each)
     balances = {job: rank_balance(ranks) for job, ranks in rows.items()}
     return [f"{job}: uneven, {balance}" for job, balance in balances.items() if balance and balance.is_uneven]

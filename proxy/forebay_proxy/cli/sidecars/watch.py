@@ -23,8 +23,10 @@ Row = tuple[str, ...]
 Tables = Sequence[tuple[str, Sequence[Row]]]  # (name, heading and rows)
 
 _GAP = 2
-_LEAST_WIDTH = 5
-_VERDICT_LINES, _DO_LINES = 3, 2
+_LEAST = 5
+_WORDY = {"waits now for", "stall", "last error", "why", "what"}  # headings of columns that answer the question
+_ROOMY = {"position", "waited", "a step", "batch", "worker", "skipped", "in the air", "throttled", "retries", "folder", "lead"}
+_NARROW, _LOW = 70, 16  # columns, lines: with less a screen has no room for what is roomy, nor for blank lines
 _MARKS = {"fine": ("OK", "bold green"), "look": ("LOOK", "bold yellow"), "act": ("ACT", "bold red")}
 
 
@@ -41,12 +43,19 @@ def shortened(text: str, width: int) -> str:
 
 
 def fitted(rows: Sequence[Row], width: int) -> list[str]:
-    """As aligned columns, at most ``width`` wide: the widest columns are shortened first."""
+    """As aligned columns, at most ``width`` wide: names are shortened first, then what is waited for."""
+    if width < _NARROW:
+        kept = [at for at, heading in enumerate(rows[0]) if heading not in _ROOMY]
+        rows = [tuple(row[at] for at in kept) for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     room = width - _GAP * (len(widths) - 1)
-    while sum(widths) > room and max(widths) > _LEAST_WIDTH:
-        widest = max(range(len(widths)), key=lambda at: widths[at])
-        widths[widest] -= 1
+    wordy = [at for at, heading in enumerate(rows[0]) if heading in _WORDY]
+    names = [at for at in range(len(widths)) if at not in wordy]
+    for columns, least in ((names, 12), (wordy, 24), (names, 8), (wordy, 13), (range(len(widths)), _LEAST)):
+        while sum(widths) > room and (widest := max(columns, key=lambda at: widths[at], default=None)) is not None:
+            if widths[widest] <= least:
+                break
+            widths[widest] -= 1
     lines = (
         (" " * _GAP).join(shortened(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
@@ -54,56 +63,66 @@ def fitted(rows: Sequence[Row], width: int) -> list[str]:
 
 
 def screen(verdict: Mapping[str, Any] | None, head: str, tables: Tables, totals: Sequence[str], width: int, height: int) -> list[Text]:
-    """Exactly what fits ``height`` lines. Of each table at least a row is shown, and how many more there are; totals come last."""
-    lines = [*_said(verdict, width), Text(shortened(head, width), style="dim")]
+    """What fits ``height`` lines: the verdict, a row of each table from the first one on, then more of them; totals come last.
+
+    What finds no room is said.
+    """
+    low = height < _LOW
+    lines = _said(verdict, width, low=low)
+    if low:
+        totals = [head, *totals]
+    else:
+        lines.append(Text(shortened(head, width), style="dim"))
     filled = [(name, rows) for name, rows in tables if len(rows) > 1]
-    left = height - len(lines)
+    left, above = height - len(lines), [] if low else [Text("")]
     sizes = [len(rows) - 1 for _, rows in filled]
-    shown = _shares(sizes, left)
-    if not all(shown):
-        shown = _shares(sizes, left - 1)  # which of them is left out is said, too
+    shown = _shares(sizes, left, 1 + len(above))
+    all_fits = all(shown) and _cost(shown, sizes, 1 + len(above)) + len(totals) <= left
+    if not all_fits:
+        shown = _shares(sizes, left - 1, 1 + len(above))
     for (_, rows), count in zip(filled, shown, strict=True):
         if not count:
             continue
         more = len(rows) - 1 - count
         made = fitted(rows[: count + 1], width)
-        lines += [Text(""), Text(made[0], style="bold"), *map(Text, made[1:])]
+        lines += [*above, Text(made[0], style="bold"), *map(Text, made[1:])]
         if more:
             lines.append(Text(f"… {more} more row{'' if more == 1 else 's'}", style="dim"))
-    hidden = [name for (name, _), count in zip(filled, shown, strict=True) if not count]
-    if hidden and len(lines) < height:
+    room = max(0, height - len(lines) - (not all_fits))
+    lines += [Text(shortened(text, width), style="dim") for text in totals[:room]]
+    hidden = [name for (name, _), count in zip(filled, shown, strict=True) if not count] + ["totals"] * (len(totals) > room)
+    if hidden:
         lines.append(Text(shortened(f"… no room for: {', '.join(hidden)}", width), style="dim"))
-    for text in totals:
-        if len(lines) < height:
-            lines.append(Text(shortened(text, width), style="dim"))
     return lines[:height]
 
 
-def _said(verdict: Mapping[str, Any] | None, width: int) -> list[Text]:
+def _said(verdict: Mapping[str, Any] | None, width: int, *, low: bool) -> list[Text]:
     """The sentence with its severity in words and colour, what to do, what to type."""
     if verdict is None:
         return []
     mark, style = _MARKS.get(str(verdict.get("severity")), ("", ""))
-    lines = wrap(f"{mark}  {verdict['sentence']}", width, max_lines=_VERDICT_LINES, placeholder=" …") or [mark]
+    lines = wrap(f"{mark}  {verdict['sentence']}", width, max_lines=3 - low, placeholder=" …") or [mark]
     said = [Text(line, style=style) for line in lines]
     if verdict.get("do"):
-        said += [Text(line) for line in wrap(f"do: {verdict['do']}", width, max_lines=_DO_LINES, placeholder=" …")]
+        said += [Text(line) for line in wrap(f"do: {verdict['do']}", width, max_lines=2 - low, placeholder=" …")]
     if verdict.get("line"):
-        said.append(Text(shortened(f"type: {verdict['line']}", width), style="bold"))
+        typed = wrap(f"type: {verdict['line']}", width, max_lines=3, placeholder=" …", break_on_hyphens=False)  # cut, it cannot be typed
+        said += [Text(line, style="bold") for line in typed]
     return said
 
 
-def _shares(sizes: Sequence[int], height: int) -> list[int]:
-    """How many rows of each table are shown: a table costs a blank line and its heading, and a line where rows are left out."""
+def _cost(shown: Sequence[int], sizes: Sequence[int], frame: int) -> int:
+    """Lines: a table costs ``frame`` beside its rows, and one where rows are left out."""
+    return sum(frame + count + (count < size) for count, size in zip(shown, sizes, strict=True) if count)
 
-    def cost(shown: Sequence[int]) -> int:
-        return sum(2 + count + (count < size) for count, size in zip(shown, sizes, strict=True) if count)
 
+def _shares(sizes: Sequence[int], height: int, frame: int) -> list[int]:
+    """How many rows of each table are shown."""
     shown = [0] * len(sizes)
     for wanted in range(1, max(sizes, default=0) + 1):
         for at, size in enumerate(sizes):
             tried = [*shown[:at], min(size, wanted), *shown[at + 1 :]]
-            if wanted <= size and cost(tried) <= height:
+            if wanted <= size and _cost(tried, sizes, frame) <= height:
                 shown = tried
     return shown
 

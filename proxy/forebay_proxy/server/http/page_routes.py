@@ -7,6 +7,7 @@ from there. Names come from outside, so every one is escaped.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
@@ -39,6 +40,7 @@ _MOST = {
     "origins": 16,
     "progress": 32,
     "derived": 16,
+    "events": 20,
 }  # rows that a page gets twice a second
 _NOT_SHOWN = ("settings", "jobs", "anonymous", "fingerprint", "tasks", "fd_socket")
 
@@ -142,11 +144,14 @@ def _tables(status: Mapping[str, Any]) -> str:
     shown = for_page(status)
     return "".join((
         _table("Ranks", ("rank", "waited", "most for"), (
-            (f"{row['job']} {row['rank']}{' (ended)' if row['ended'] else ''}", _waited(row["lately"]), _most_for(row["lately"]))
+            (
+                f"{row['job']} {row['rank']}{' (ended)' if row['ended'] else ''}", _waited(row["lately"]),
+                row.get("silent") or _most_for(row["lately"]),
+            )
             for row in shown["meters"]
         )),
         _table("Progress", ("job", "epoch", "shard"), (
-            (row["job"], "-" if row["epoch"] is None else row["epoch"], f"{row['position']:,} of {row['length']:,}")
+            (row["job"], "-" if row["epoch"] is None else row["epoch"], _of_how_many(row))
             for row in shown["progress"]
         )),
         _table("Derived caches", ("job", "kind", "GB on disk", "hits", "made"), (
@@ -159,7 +164,17 @@ def _tables(status: Mapping[str, Any]) -> str:
         _table("Readers", ("waits now for", "reader", "shard"), (
             (row.get("waiting_for") or "-", row["reader"], row["shard"]) for row in shown["readers"]
         )),
+        _table("What happened", ("at (UTC)", "what"), (
+            (time.strftime("%H:%M:%S", time.gmtime(row["at"])), row["what"]) for row in shown["events"]
+        )),
     ))  # fmt: skip
+
+
+def _of_how_many(row: Mapping[str, Any]) -> str:
+    """What is announced may be all of the set, or a part: of this node, or of what comes."""
+    announced, whole = row["length"], row.get("of")
+    told = "" if announced == whole else " announced" if whole is None else f" announced, of {whole:,}"
+    return f"{row['position']:,} of {announced:,}{told}"
 
 
 def _waited(lately: Mapping[str, Any]) -> str:

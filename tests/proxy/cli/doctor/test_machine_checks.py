@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import moto
 import pytest
 from support.cli import invoke
 from support.fake_sidecar import FakeSidecar
@@ -43,12 +44,20 @@ def sidecar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSid
 
 
 def test_nothing_to_mend(sidecar: FakeSidecar, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sidecar whose cache is as large as was asked; the disk is tried beside the cache, and nothing stays."""
+    """A sidecar whose cache is as large as was asked; the disk, not memory, is tried beside the cache, and nothing stays."""
+    calls, sync, advise = list[str](), os.fdatasync, os.posix_fadvise
+    monkeypatch.setattr(os, "fdatasync", lambda fd: (calls.append("sync"), sync(fd)))
+    monkeypatch.setattr(
+        os, "posix_fadvise", lambda *how: (calls.append(f"forget {how[1:] == (0, 0, os.POSIX_FADV_DONTNEED)}"), advise(*how))
+    )
     sidecar.status["cache"] |= {"capacity_bytes": 10**9, "effective_bytes": 10**9, "stored_bytes": 0}
     monkeypatch.setattr(machine_checks, "SLOW_DISK_BYTES_S", 0.0)  # others may use this one just now
     done = invoke("doctor")
     assert done.exit_code == 0
-    assert re.search(r"ok +cache disk .*/disk \(\w+\) takes \S+ .B/s, written and synced", done.stdout), done.stdout
+    assert re.search(r"ok +cache disk .*/disk \(\w+\) takes \S+ .B/s, written and synced, and gives \S+ .B/s, read back", done.stdout), (
+        done.stdout
+    )
+    assert calls == ["sync", "forget True"]
     cache = Path(sidecar.status["cache_dir"])
     assert [*cache.parent.iterdir()] == [cache]
 
@@ -87,21 +96,22 @@ def test_what_the_sidecar_says(sidecar: FakeSidecar) -> None:
     assert found["errors"]["text"].endswith("the last: shard https://o/a.tar: 404")
 
 
-def test_a_poor_disk(sidecar: FakeSidecar, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network file system, and one that takes less than a connection brings: two findings, each with the flag to use."""
+@pytest.mark.parametrize("rates", [(99e6, 2e9), (2e9, 99e6)])
+def test_a_poor_disk(rates: tuple[float, float], sidecar: FakeSidecar, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network file system, and one that takes or gives less than a connection brings: two findings, each with the flag to use."""
     monkeypatch.setattr(machine_checks, "file_system_type", lambda *_: "nfs4")
-    monkeypatch.setattr(machine_checks, "_written_bytes_s", lambda _: 99e6)
+    monkeypatch.setattr(machine_checks, "_tried_bytes_s", lambda _: rates)
     found = [one for one in json.loads(invoke("doctor", "--json").stdout)["findings"] if one["rule"] == "cache disk"]
     assert [(one["level"], "--cache-dir ON_A_" in one["next_step"]) for one in found] == [("advice", True)] * 2
     assert "network file system (nfs4)" in found[0]["text"]
-    assert "takes 99.0 MB/s" in found[1]["text"]
+    assert "99.0 MB/s" in found[1]["text"]
 
 
 @pytest.mark.parametrize(("code", "step"), [(errno.ENOSPC, "make room there"), (errno.EACCES, "as its user")])
 def test_a_disk_that_cannot_be_tried(sidecar: FakeSidecar, code: int, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Full, or not ours: it is said, and nothing else is left out."""
 
-    def failing(dir: Path) -> None:
+    def failing(dir: Path, buffering: int) -> None:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(machine_checks.tempfile, "TemporaryFile", failing)
@@ -131,6 +141,41 @@ def test_an_origin(sidecar: FakeSidecar) -> None:
     assert "credentials  none: the URL and its headers carry none" in done.stdout
     assert 'eval "$(forebay env)"' in done.stdout
     assert asked == 10  # a HEAD for the clock, a segment, eight together
+
+
+@pytest.fixture
+def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the SDK's files; nothing else is looked for."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    return tmp_path
+
+
+def told_of(url: str) -> str:
+    return origin_probe.credentials_of(Shard.of(parse_origin_url(url)), os.environ)
+
+
+def test_it_says_as_whom_it_asks(aws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By STS where that answers; else the key's end, where it stands, and until when it holds."""
+    (aws / "credentials").write_text(f"[lab]\naws_access_key_id = AKIA{SECRET}WXYZ\naws_secret_access_key = {SECRET}\n")
+    with in_a_thread(ScriptedOrigin()) as origin:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", origin.base)
+        assert told_of("s3://b/a.tar?profile=lab") == "AWS, key ****WXYZ from ~/.aws/credentials, profile lab, without an end"
+        asked = len(origin.seen("/"))
+        assert asked == 1
+        assert "****WXYZ" in told_of(f"s3://b/a.tar?profile=lab&endpoint={origin.base}")
+        assert len(origin.seen("/")) == asked  # a URL's endpoint is no reason to sign anything for it
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN"):
+        monkeypatch.setenv(f"AWS_{name}", f"{SECRET}6789")
+    monkeypatch.setenv("AWS_CREDENTIAL_EXPIRATION", "2099-01-02T03:04:00Z")
+    with moto.mock_aws(config={"core": {"mock_credentials": False}}):
+        said = told_of("s3://b/a.tar")
+    assert re.fullmatch(r"AWS, as arn:aws:sts::\d{12}:\S+, key \*{4}6789 from the environment, until 2099-01-02 03:04 UTC", said), said
+    assert SECRET not in said
 
 
 def test_an_origin_that_is_no_good(sidecar: FakeSidecar) -> None:
@@ -180,7 +225,8 @@ def test_a_report_holds_no_secret(sidecar: FakeSidecar, tmp_path: Path, monkeypa
     log.write_text(f"begin\nforebay: shard https://o/a.tar?sig={SECRET}: slow\n")
     sidecar.status |= {"log": str(log)}
     planted = {
-        "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_SESSION_TOKEN": SECRET, "HF_TOKEN": SECRET, "FOREBAY_TOKEN": SECRET,
+        "AWS_ACCESS_KEY_ID": f"{SECRET}WXYZ", "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_SESSION_TOKEN": SECRET,
+        "HF_TOKEN": SECRET, "FOREBAY_TOKEN": SECRET,
         "https_proxy": f"http://u:{SECRET}@p:1", "MY_PASSWORD": SECRET, "FOREBAY_PASWORD": SECRET,
         "WDS_REWRITE": SECRET, "FOREBAY_GS_ENDPOINT": f"https://u:{SECRET}@h",
     }  # fmt: skip
@@ -189,7 +235,10 @@ def test_a_report_holds_no_secret(sidecar: FakeSidecar, tmp_path: Path, monkeypa
     monkeypatch.delenv("FOREBAY_GS_ENDPOINT")
     monkeypatch.setenv("FOREBAY_CACHE_SIZE", "10GB")
     file = tmp_path / "bug.json"
-    done = invoke("doctor", "--report", str(file))
+    with in_a_thread(ScriptedOrigin()) as origin:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", origin.base)
+        done = invoke("doctor", "s3://b/a.tar", "--allow-origin", origin.base, "--report", str(file))
+    assert "key ****WXYZ from the environment" in done.stdout
     text = file.read_text()
     assert SECRET not in text + done.stdout + done.stderr
     said = json.loads(text)

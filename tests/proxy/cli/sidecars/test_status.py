@@ -127,11 +127,19 @@ def test_ranks_are_shown_with_why_they_wait(sidecar: FakeSidecar) -> None:
     lately = {"wall_s": 60.0, "stall_s": {"decode": 9.0, "origin": 3.0, "map": 0.5, "disk": 0.0}, "steps": 90}
     lately |= {"samples": 900, "reader_wait_s": {}}
     nothing = {"batch_size": None, "slowest_worker": None, "slowest_shard": None, "lately": {"wall_s": 0.0, "stall_s": {}, "steps": 0}}
-    sidecar.status = {**sidecar.status, "meters": [row | {"lately": lately}, row | {"rank": "4"} | nothing]}
+    sidecar.status = {
+        **sidecar.status,
+        "meters": [
+            row | {"lately": lately},
+            row | {"rank": "4"} | nothing,
+            row | {"rank": "5", "lately": lately, "silent": "silent for 4 min"},
+        ],
+    }
     lines = [" ".join(line.split()) for line in invoke("status").stdout.splitlines()]
     at = lines.index("rank stall a step batch worker shard skipped")
     assert not [line for line in lines if "uneven" in line]  # of one rank alone
     assert lines[at + 1 : at + 3] == ["train 3 20.8 % (decode 72 %, origin 24 %) 0.667 s 256 1 s3://b/7.tar 2", "train 4 - - - - - 2"]
+    assert lines[at + 3] == "train 5 silent for 4 min 0.667 s 256 1 s3://b/7.tar 2"
 
 
 def test_what_is_rare_is_said_while_it_is(sidecar: FakeSidecar) -> None:

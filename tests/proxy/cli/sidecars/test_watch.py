@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from support.fake_sidecar import FakeSidecar
 from support.sidecar import environment
 
+from forebay_proxy.cli.sidecars.status import _drawn
 from forebay_proxy.cli.sidecars.watch import fitted, screen, shortened
 
 VERDICT = {
@@ -73,16 +74,52 @@ def test_a_small_screen_shows_something_of_each_table() -> None:
 
 
 def test_what_finds_no_room_is_said() -> None:
-    """Tables have equal parts of the screen; those without a row are named, and a sentence has three lines at most."""
+    """Tables have equal parts of the screen; those without a row are named, and a sentence has two lines at most."""
     tables = [(name, [HEAD, *[(f"{name}-{row}", "s3://b/a.tar", "origin") for row in range(9)]]) for name in ("ranks", "readers", "plans")]
     lines = texts({**VERDICT, "sentence": "training waits and " * 30}, "ready", tables, ["cache"], 80, 14)
-    assert (lines[2][-1], lines[3]) == ("…", "do: see why")
+    assert (lines[1][-1], lines[2]) == ("…", "do: see why")
     assert (lines[-1].startswith("… no room for: "), len(lines) <= 14) == (True, True)
     shown = [
         sum(line.startswith(name) for line in texts(VERDICT, "ready", tables, ["cache"], 80, 24))
         for name in ("ranks-", "readers-", "plans-")
     ]
     assert max(shown) - min(shown) <= 1
+
+
+def stands(waiting: str) -> dict[str, Any]:
+    """A sidecar's status in an outage: fourteen readers wait, behind two that read."""
+    readers = [
+        {
+            "reader": f"vm-14836-650d3b14/{n}/1/14905.1",
+            "shard": f"http://127.0.0.1:35299/err/train-{n:06d}.tar",
+            "position_bytes": 5 * 10**6,
+            "length_bytes": 10**9,
+            "waited_s": 29.9,
+            "waiting_for": waiting if n > 1 else "",
+        }
+        for n in range(16)
+    ]
+    verdict = {**VERDICT, "sentence": "14 readers wait for http://127.0.0.1:35299, 30 s by now: the origin answered 503; it is asked again"}
+    lately = {"wall_s": 60.0, "stall_s": {"origin": 55.0, "decode": 5.0}, "steps": 3, "samples": 9, "reader_wait_s": {}}
+    rank = {"job": "vm-14836-650d3b14", "rank": "0", "batch_size": 8, "slowest_worker": 1, "slowest_shard": readers[3]["shard"]}
+    row = {**rank, "skipped": 0, "lately": lately}
+    with FakeSidecar() as fake:
+        return {**fake.status, "verdict": verdict, "readers": readers, "meters": [row], "plans": [], "state": "ready", "uptime_s": 9.0}
+
+
+@pytest.mark.parametrize(("width", "height", "rows"), [(80, 24, 10), (40, 10, 1), (60, 16, 4)])
+def test_what_is_waited_for_is_read_at_every_size(width: int, height: int, rows: int) -> None:
+    """The verdict, the line to type, then readers that wait with the code, and how many more there are."""
+    status = stands("http://127.0.0.1:35299: the origin answered 503; it is asked again")
+    lines = [line.plain for line in _drawn(status, width, height, 0)]
+    assert (len(lines) <= height, max(map(len, lines)) <= width) == (True, True)
+    heading = next(at for at, line in enumerate(lines) if "waits now for" in line)
+    assert "forebay check 's3://b/7.tar'" in " ".join(lines[:heading])
+    waiting = lines[heading + 1 : heading + 1 + rows]
+    assert all("  503" in line for line in waiting), lines
+    assert len(set(waiting)) == rows  # names stay different
+    assert any("more row" in line for line in lines)
+    assert lines[-1].startswith("… no room for: ")
 
 
 def test_keys_on_a_terminal(tmp_path: Path) -> None:
@@ -105,7 +142,7 @@ def test_keys_on_a_terminal(tmp_path: Path) -> None:
             environ = environment(tmp_path, TERM="xterm", COLUMNS="100", LINES="30", FOREBAY_URL=fake.url)
             os.execve(sys.executable, [sys.executable, "-m", "forebay_proxy", "top"], environ)
         try:
-            seen = until(descriptor, "readers as they came")
+            seen = until(descriptor, "readers that wait first")
             os.write(descriptor, b"s")
             seen = until(descriptor, "longest wait first")
             after = seen[seen.rindex("longest wait first") :] + until(descriptor, "cache")
