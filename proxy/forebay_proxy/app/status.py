@@ -331,7 +331,7 @@ class StatusReport:
             self._cache.readers.waits, self._telemetry.board, self._telemetry.lately, readers=usage.readers,
             disk="" if usage.disk_state == "normal" else self._cache.disk.reason, in_flight=usage.origins, plans=len(self._parts.plans),
             passes=any((each["epoch"] or 0) > 0 for each in progress), refused=self._telemetry.recent_errors.lately(),
-            meters=self._telemetry.meters.rows(), shared=next(iter(shared["troubles"]), "") if shared else "",
+            meters=self._telemetry.meters.rows(within_s=SHOWN_S), shared=next(iter(shared["troubles"]), "") if shared else "",
             needed_bytes=self._read_bytes(), pattern=self._pattern(),
         )  # fmt: skip
         return verdict(replace(levels, cache_bytes=usage.configured_bytes, **self._restart()))

@@ -89,7 +89,8 @@ def levels_of(
     refused: tuple[str, float] | None = None, meters: Sequence[Mapping[str, Any]] = (), shared: str = "", needed_bytes: int | None = None,
     pattern: str = "",
 ) -> Levels:  # fmt: skip
-    """``meters``: the rows of ``MeterBoard``; ``disk``: why it is down, "" where it is not; ``passes``: a job has come to its second."""
+    """``meters``: the rows of ``MeterBoard``, also of silent processes. ``disk``: why it is down, "" where it is not. ``passes``: whether a
+    job has come to its second."""
     long = [wait for wait in waits if waits.seconds(wait) >= LONG_S]
     first = min(long, key=lambda wait: wait.since, default=None)
     waiting = None
@@ -97,8 +98,10 @@ def levels_of(
         same = sum(wait.origin == first.origin for wait in long)
         waiting = (same, waits.seconds(first), shown(first.shard))
     name = first.origin if first is not None else (board.busiest() or ("", 0.0))[0]
+    silent, meters = _silent(meters), [row for row in meters if row.get("silent_s", 0.0) <= MINUTE_S]
     row = _worst(meters)
     return Levels(
+        silent=silent,
         **({} if row is None else _trainer(row, meters)),
         readers=readers,
         waited_share=waits.share(),
@@ -129,6 +132,15 @@ def _origin(board: OriginBoard, lately: Lately, name: str, in_flight: Mapping[st
         in_flight=in_flight.get(name, 0),
         latency_share=lately.latency_share(),
     )
+
+
+def _silent(meters: Sequence[Mapping[str, Any]]) -> str:
+    """Of a job that nobody started again."""
+    alive = {row["job"] for row in meters if not row.get("silent") and not row.get("ended")}
+    gone = [row for row in meters if row.get("silent")]
+    ranks = {row["rank"] for row in meters if not row.get("silent")}
+    found = next((row for row in gone if row["job"] not in alive or row["rank"] not in ranks), None)
+    return "" if found is None else f"{found['job']} rank {found['rank']} is {found['silent']}"
 
 
 def _worst(meters: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:

@@ -159,7 +159,7 @@ class MeterBoard:
     def rows(self, job: str | None = None, within_s: float = SILENCE_S) -> list[dict[str, Any]]:
         """One object a process (of ``job``) heard from within ``within_s``, those that train first, in the order of jobs and ranks.
 
-        ``silent``: a sentence where it neither ended nor tells anything, else ""; ``lately``: the last minute's sums; ``unequal``:
+        ``silent``: a sentence where it was in its loop and tells nothing any more, else ""; ``lately``: the last minute's sums; ``unequal``:
         a sentence where it seems to wait for ranks that have ended, else None.
         """
         unequal = self._unequal()
@@ -183,7 +183,9 @@ class MeterBoard:
 
     def _row(self, reader: ReaderName, meter: _MeteredProcess) -> dict[str, Any]:
         body, silent_s = meter.last, self._clock() - meter.heard_at
-        gone = silent_s > SILENCE_S and not meter.ended
+        # In a loop it tells every ten seconds, however long a step takes. Beyond its end it may validate for an hour, and tells nothing.
+        in_loop = body.step_s is not None or bool(body.pending)
+        gone = silent_s > SILENCE_S and in_loop and not meter.ended
         return {
             "reader": str(reader),
             "job": reader.job,

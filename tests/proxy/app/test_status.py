@@ -58,11 +58,13 @@ async def test_levels_and_status_agree_with_the_ledger(tmp_path: Path) -> None:
             assert asked.status()["progress"][0]["of"] == 3
 
 
-async def test_a_killed_training_is_in_the_status_and_not_in_its_verdict(tmp_path: Path) -> None:
-    """What it waited for is no longer so."""
+async def test_a_killed_training_is_told_of_without_what_it_waited_for(tmp_path: Path) -> None:
+    """That is no longer so."""
     async with building(tmp_path / "c") as world:
         asked, telemetry = report_on(world)
-        telemetry.meters.take(ReaderName("job", "0", "main", "7.0"), MeterBody(9.0, dict.fromkeys(CAUSES, 0.0) | {"origin": 9.0}, 5))
+        telemetry.meters.take(
+            ReaderName("job", "0", "main", "7.0"), MeterBody(9.0, dict.fromkeys(CAUSES, 0.0) | {"origin": 9.0}, 5, pending="origin")
+        )
         asked.look()
         world.clock.advance(240)
         asked.look()
@@ -71,7 +73,8 @@ async def test_a_killed_training_is_in_the_status_and_not_in_its_verdict(tmp_pat
             "job job, rank 0: silent for a minute, and did not end: killed, or hung?", "job job began: rank 0"
         ]  # fmt: skip
         assert [row["silent"] for row in status["meters"]] == ["silent for 4 min: killed, or hung?"]
-        assert status["verdict"]["share"] is None
+        assert (status["verdict"]["severity"], status["verdict"]["share"]) == ("look", None)
+        assert status["verdict"]["sentence"].startswith("job rank 0 is silent for 4 min: killed, or hung?; nobody has read")
         assert asked.meter_page("job")["ranks"] == []
 
 

@@ -96,6 +96,15 @@ def test_another_job_that_waits_is_named() -> None:
     assert Node().levels(meters=(*ranks, *jobs)).others == "job b waits 25 %, too"
 
 
+def test_who_is_silent_is_told_of_unless_the_job_goes_on() -> None:
+    """A rank that died while others live; not one that was started again, as another process."""
+    gone = metered(0, 60, decode=30.0) | {"silent": "silent for 4 min: killed, or hung?", "silent_s": 240.0}
+    levels = Node().levels(meters=(gone,))
+    assert (levels.silent, levels.wall_s) == ("train rank 0 is silent for 4 min: killed, or hung?", 0.0)
+    assert Node().levels(meters=(metered(1, 60), gone)).silent
+    assert not Node().levels(meters=(metered(0, 60), gone)).silent
+
+
 def test_what_is_judged_of_a_young_training() -> None:
     assert Node().levels(meters=(metered(0, 20, decode=5.0),)).span == "of the last 20 s"
     assert Node().levels(meters=(metered(0, 60, decode=5.0),)).span == "of the last minute"

@@ -63,15 +63,16 @@ def test_after_a_long_silence_it_goes_on_from_where_it_was(node: Node) -> None:
 
 
 def test_a_training_that_was_killed_stands_there_as_long_as_one_that_ended(node: Node) -> None:
-    """Behind those that train, with a sentence, for a quarter of an hour; who ended said so, and has none."""
-    for rank in "01":
-        node.tell(10, 1, rank=rank)
+    """Behind those that train, with a sentence, for a quarter of an hour; who ended said so, and has none, nor has who left its loop."""
+    node.tell(10, 1, rank="0", step_s=0.2)
+    node.tell(10, 1, rank="1", step_s=0.2)
+    node.tell(10, 1, rank="3", ended_s=0.5)
     node.board.end(ReaderName("train", "1", "main", "7.0"))
     node.clock.advance(SILENCE_S + 180)
     node.tell(10, 1, rank="2")
     rows = node.board.rows(within_s=SHOWN_S)
     assert [(row["rank"], row["ended"], row["silent"]) for row in rows] == [
-        ("2", False, ""), ("0", False, "silent for 4 min: killed, or hung?"), ("1", True, "")
+        ("2", False, ""), ("3", False, ""), ("0", False, "silent for 4 min: killed, or hung?"), ("1", True, "")
     ]  # fmt: skip
     assert [row["rank"] for row in node.board.rows()] == ["2"]  # of these the verdict is made
     node.clock.advance(SHOWN_S)

@@ -54,6 +54,7 @@ class Levels:
     The cache: ``disk`` in words where it is down, ``turnover``: bytes that left for want of room, as a part of those that came;
     ``passes``: whether a job has come to its second; ``needed_bytes``: for all that jobs read (None: not known).
     ``announced``: whether a plan is. ``origin``: None where nobody knows why it is slow. ``unequal``: ranks that wait for others.
+    ``silent``: a process that neither ended nor tells anything, in words.
     ``refused``: what who asked last was told, and how many seconds ago. ``shared``: the shared tier's trouble. ``span``: what is judged.
     ``pattern``: of all shards that are read, as it can be typed ("": not known). ``function``: of the program, which takes most of its
     cause's time ("": not known).
@@ -78,6 +79,7 @@ class Levels:
     needed_bytes: Optional[int] = None
     announced: bool = True
     unequal: str = ""
+    silent: str = ""
     refused: Optional[Tuple[str, float]] = None
     shared: str = ""
     span: str = "of the last minute"
@@ -177,6 +179,14 @@ def shown_cause(cause: str) -> str:
 
 def verdict(levels: Levels) -> Verdict:
     """What a person should know first."""
+    found = _verdict(levels)
+    if not levels.silent:
+        return found
+    severity = LOOK if found.severity == FINE else found.severity
+    return replace(found, severity=severity, sentence=f"{levels.silent}; {found.sentence}", do=found.do or "read that job's own log")
+
+
+def _verdict(levels: Levels) -> Verdict:
     share = None if levels.ended else levels.share
     if levels.unequal:
         return _made(levels, ACT, "ranks", share, f"training stands: {levels.unequal}")

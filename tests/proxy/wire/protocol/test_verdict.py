@@ -171,7 +171,7 @@ everything = st.builds(
     st.none() | st.tuples(st.integers(1, 9), st.floats(5, 1e6), st.text(max_size=20)), st.none() | origins, st.sampled_from(["", "EIO"]),
     st.floats(0, 1), st.booleans(), st.none() | st.integers(0, 10**15), st.booleans(), st.sampled_from(["", "rank 1"]),
     st.none() | st.tuples(st.text(), st.floats(0, 60)),
-    serve=st.sampled_from([{}, AS_STARTED["serve"]]), stop=st.sampled_from(["", "forebay stop"]), other_disk=st.sampled_from(["", "/b"]),
+    silent=st.sampled_from(["", "a rank is silent"]), serve=st.sampled_from([{}, AS_STARTED["serve"]]), stop=st.sampled_from(["", "forebay stop"]), other_disk=st.sampled_from(["", "/b"]),
     cache_bytes=st.none() | st.integers(0, 10**15), function=st.text(max_size=9),
 )  # fmt: skip
 
@@ -184,6 +184,14 @@ def test_a_worker_that_hangs_is_no_slow_code() -> None:
     assert "no batch" not in slow.sentence
     assert (hangs.line, slow.line) == ("", "num_workers=16")
     assert hangs.do.startswith("a worker may hang")
+
+
+def test_who_died_is_told_of_first() -> None:
+    """It turns no verdict green, and leaves what else is to be done."""
+    said = verdict(Levels(silent="train rank 3 is silent for 4 min: killed, or hung?"))
+    assert (said.severity, said.do) == (LOOK, "read that job's own log")
+    assert said.sentence == "train rank 3 is silent for 4 min: killed, or hung?; nobody has read in the last minute"
+    assert verdict(Levels(**trained(decode=30), silent="x")).severity == ACT
 
 
 def test_other_jobs_that_wait_are_told_of() -> None:
