@@ -159,8 +159,8 @@ class MeterBoard:
     def rows(self, job: str | None = None, within_s: float = SILENCE_S) -> list[dict[str, Any]]:
         """One object a process (of ``job``) heard from within ``within_s``, those that train first, in the order of jobs and ranks.
 
-        ``silent``: a sentence where it was in its loop and tells nothing any more, else ""; ``lately``: the last minute's sums; ``unequal``:
-        a sentence where it seems to wait for ranks that have ended, else None.
+        ``silent``: a sentence where it was in its loop and tells nothing any more, else ""; ``lately``: the last minute's sums;
+        ``unequal``: a sentence where it seems to wait for ranks that have ended, else None.
         """
         unequal = self._unequal()
         shown = sorted(self._shown(job, within_s), key=lambda each: _place(each[0]))

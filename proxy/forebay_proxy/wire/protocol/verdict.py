@@ -79,7 +79,6 @@ class Levels:
     needed_bytes: Optional[int] = None
     announced: bool = True
     unequal: str = ""
-    silent: str = ""
     refused: Optional[Tuple[str, float]] = None
     shared: str = ""
     span: str = "of the last minute"
@@ -91,6 +90,7 @@ class Levels:
     stop: str = ""
     cache_bytes: Optional[int] = None
     other_disk: str = ""
+    silent: str = ""
 
     @property
     def share(self) -> Optional[float]:
