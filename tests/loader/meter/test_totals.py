@@ -15,14 +15,14 @@ FOUND = StallTotals(
 
 def test_one_true_sentence() -> None:
     """Reader wait is no part of it."""
-    assert str(FOUND).startswith("stall 21.9 % of 120 s: 96 % decode (worker 3, shard s3://b/00017.tar); workers decode: let more")
+    assert str(FOUND).startswith("stall 21.9 % of 120 s: 96 % decode (worker 3, shard s3://b/00017.tar); let more workers decode")
     assert (FOUND.verdict.severity, FOUND.verdict.cause, FOUND.verdict.line) == ("act", "decode", "num_workers=3")
 
 
 def test_it_knows_the_idle_cores() -> None:
     """As the log line does: the two say the same of one run."""
     busy = replace(FOUND, idle_cores=0.1)
-    assert busy.verdict.do.startswith("no core is idle (0.1), so more workers would not help")
+    assert busy.verdict.do.endswith("no core is idle (0.1), so more workers would not help")
     assert busy.since(StallTotals()).idle_cores == 0.1
 
 

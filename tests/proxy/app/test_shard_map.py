@@ -30,6 +30,7 @@ async def test_a_letter_says_what_is_here_and_what_was_read(tmp_path: Path) -> N
             going_on = asyncio.create_task(world.taken(other, 2 * SEGMENT))
             await world.taken(reading, SEGMENT)
             await until(lambda: world.entry(NAMES[7]).in_use.fetching and world.entry(NAMES[7]).segments.stored_count)
+            await until(lambda: world.entry(NAMES[1]).segments.stored_count == 2)  # its reader has room for both
             told = await shards.whole()
             assert told["cells"] == "HHnnnpaca"
             assert (told["prefix"], told["names"][0], told["cut"]) == ("https://o/set/00", "0.tar", False)

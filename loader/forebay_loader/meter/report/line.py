@@ -90,7 +90,7 @@ def _told(name: str, text: str) -> list[str]:
 def advice(view: NodeView, cores: Optional[CoreUse]) -> str:
     """What to do for the slowest rank of ``view``; "" where there is nothing. ``cores``: of the same interval, None where not known.
 
-    Why bytes of an origin are waited for, the sidecar knows.
+    Why bytes of an origin are waited for, and which other disk there is, the sidecar knows.
     """
     body = view.ranks.get(view.slowest or "")
     if body is None:
@@ -106,6 +106,6 @@ def advice(view: NodeView, cores: Optional[CoreUse]) -> str:
         )
     )
     cause, do, line = said.cause, said.do, said.line
-    if cause == "origin" and view.sidecar is not None and view.sidecar.says[0] in OF_ORIGIN:
+    if view.sidecar is not None and view.sidecar.says[0] in {"origin": OF_ORIGIN, "disk": {"disk"}}.get(cause, ()):
         cause, do, line = view.sidecar.says
     return "" if said.severity == FINE or not do else f"{cause}: {do}{f' ({line})' if line else ''}"

@@ -59,7 +59,8 @@ class Levels:
     ``pattern``: of all shards that are read, as it can be typed ("": not known). ``function``: of the program, which takes most of its
     cause's time ("": not known).
     ``serve``: setting to the flags that start the sidecar as it was started, as a shell reads them, and ``stop``, what ends it (empty: not
-    known, or a container's); ``cache_bytes``: of its cache, at most; ``other_disk``: a directory on another local disk ("": there is none).
+    known, or a container's); ``cache_bytes``: of its cache, at most; ``other_disk``: a directory on another local disk ("": there is none; None: not
+    known).
     """
 
     stall_s: Mapping[str, float] = field(default_factory=dict)
@@ -89,7 +90,7 @@ class Levels:
     serve: Mapping[str, str] = field(default_factory=dict)
     stop: str = ""
     cache_bytes: Optional[int] = None
-    other_disk: str = ""
+    other_disk: Optional[str] = None
     silent: str = ""
 
     @property
@@ -122,38 +123,38 @@ class Verdict:
 # By cause: what to do in words, and what to type. {shard} is one that is waited for.
 CAUSES: Mapping[str, Tuple[str, str]] = {
     "origin down": (
-        "nothing on this machine mends it: tell whoever runs the origin; reading goes on by itself once it answers. What it answers now:",
+        "tell whoever runs the origin: nothing on this machine mends it. Reading goes on by itself once it answers. What it answers now:",
         "forebay check '{shard}'",
     ),
     "origin refuses": ("what it was asked for is not there, or not allowed", "forebay check '{shard}'"),
     "origin limit": (
-        "the sidecar asks as often as the origin allows, so nothing on this machine makes it faster: ask the origin's owner for a higher "
-        "limit, end other jobs that read it, or read a copy. What it answers now:",
+        "ask the origin's owner for a higher limit, end other jobs that read it, or read a copy: Forebay already asks as often as the "
+        "origin allows. What it answers now:",
         "forebay check '{shard}'",
     ),
     "origin latency": (
-        "the origin's answers take long to begin: let more shards come ahead, then start the training again",
+        "let more shards come ahead, and start the training again: the origin's answers take long to begin",
         "export FOREBAY_AHEAD=64",
     ),
-    "origin rate": ("the origin brings no more: fill the cache before the run, or read from a nearer copy", "forebay warm 'PATTERN'"),
-    "origin": ("bytes come too slowly: ask the sidecar why", "forebay status"),
+    "origin rate": ("fill the cache before the run, or read from a nearer copy: the origin brings no more", "forebay warm 'PATTERN'"),
+    "origin": ("ask the sidecar why bytes come too slowly", "forebay status"),
     "nothing announced": (
-        "no program says what it will read, so nothing comes ahead: start the training through Forebay",
+        "start the training through Forebay: no program says what it will read, so nothing comes ahead",
         "forebay run -- python train.py",
     ),
-    "cache too small": ("an epoch needs {needed}{has}, so each epoch fetches it again: {again} a larger cache; {meanwhile}", "{serve}"),
-    "proxy": ("the sidecar gets too little of a processor: leave it a core of its own", "top -p $(forebay ps --json | jq -r '.[0].pid')"),
-    "disk": ("the cache's disk {is}: {again} its cache on another disk; {meanwhile}", "{serve}"),
-    "read": ("workers take tars apart: let more of them do it", "num_workers={workers}"),
-    "decode": ("workers decode: let more of them do it, or keep what they made (fb.memo)", "num_workers={workers}"),
-    "user code": ("your own code takes the time: let more workers run it, or make it cheaper", "num_workers={workers}"),
+    "cache too small": ("{again} a larger cache: an epoch needs {needed}{has}, so each epoch fetches it again. {meanwhile}", "{serve}"),
+    "proxy": ("leave Forebay a core of its own: it gets too little of a processor", "top -p $(forebay ps --json | jq -r '.[0].pid')"),
+    "disk": ("{again} its cache on another disk: this one {is}. {meanwhile}", "{serve}"),
+    "read": ("let more workers take tars apart", "num_workers={workers}"),
+    "decode": ("let more workers decode, or keep what they made (fb.memo)", "num_workers={workers}"),
+    "user code": ("let more workers run your own code, or make it cheaper", "num_workers={workers}"),
     "collate": (
-        "batches are put together one by one: do it in the workers, dataset.batched(64) with batch_size=None",
+        "put batches together in the workers: dataset.batched(64) with batch_size=None",
         "num_workers={workers}",
     ),
-    "transfer": ("batches that are made wait on their way: let more of them wait ahead", "prefetch_factor=4"),
-    "start": ("workers are started anew each epoch: keep them", "persistent_workers=True"),
-    "ranks": ("ranks take unequal numbers of steps", "fb.WebLoader(dataset, batch_size=64)"),
+    "transfer": ("let more batches wait ahead", "prefetch_factor=4"),
+    "start": ("keep the workers: they are started anew each epoch", "persistent_workers=True"),
+    "ranks": ("give each rank as many steps as the others", "fb.WebLoader(dataset, batch_size=64)"),
     "trainer": ("", ""),
     "not known": ("nobody could tell what the workers did: if no batch comes for 60 s, the training logs where they stand", ""),
 }
@@ -325,7 +326,10 @@ def _made(levels: Levels, severity: str, cause: str, share: Optional[float], sen
 
 def _larger(levels: Levels, do: str) -> Tuple[str, str]:
     if not levels.needed_bytes:
-        return "an epoch reads more than the cache holds, so each epoch fetches it again; what size helps:", "forebay plan 'PATTERN'"
+        return (
+            "give Forebay a larger cache: an epoch reads more than it holds, and fetches it again. What size helps:",
+            "forebay plan 'PATTERN'",
+        )
     has = f", the cache holds {_size(levels.cache_bytes)}" if levels.cache_bytes else ""
     return _again(
         levels, do.replace("{needed}", _size(levels.needed_bytes)).replace("{has}", has), "--cache-size", _size_to_type(levels.needed_bytes)
@@ -335,20 +339,17 @@ def _larger(levels: Levels, do: str) -> Tuple[str, str]:
 def _elsewhere(levels: Levels, do: str) -> Tuple[str, str]:
     what = f"fails ({levels.disk})" if levels.disk else "is too slow for this training"
     if not levels.other_disk:
-        return (
-            f"the cache's disk {what}, and no other local disk is mounted here: see what it does, and what else uses it:",
-            "forebay doctor",
-        )
+        none = "" if levels.other_disk is None else " No other local disk is mounted here."
+        return f"move the cache to a faster disk: this one {what}.{none} How fast it is:", "forebay doctor"
     return _again(levels, do.replace("{is}", what), "--cache-dir", levels.other_disk)
 
 
 def _again(levels: Levels, do: str, flag: str, value: str) -> Tuple[str, str]:
     """The sidecar again, with another ``value``."""
     flags = {**levels.serve, flag: f"{flag} {value}"}
-    how = "where the sidecar was started, start it again with" if levels.serve else "start the sidecar as it was started, but with"
-    meanwhile = "training goes on meanwhile, from the origin"
+    meanwhile = f"{'Type this where it was started' if levels.serve else 'Start it as it was started'}; training goes on meanwhile"
     line = f"{levels.stop}{' && ' if levels.stop else ''}forebay serve {' '.join(flags.values())}"
-    return do.replace("{again}", how).replace("{meanwhile}", meanwhile), line
+    return do.replace("{again}", "start Forebay again with").replace("{meanwhile}", meanwhile), line
 
 
 def _workers(levels: Levels, share: float, cause: str) -> Tuple[int, str]:
@@ -369,7 +370,7 @@ def _workers(levels: Levels, share: float, cause: str) -> Tuple[int, str]:
         busy = f"no core is idle ({levels.idle_cores:.1f}), so more workers would not help"
         what = f"{_SAID.get(cause, cause)}{f' in {levels.function}' if levels.function else ''}"
         keep = ", or keep what it makes on a disk (fb.memo in docs/derived-caches.md)" if cause in ("decode", "user code") else ""
-        return 0, f"{busy}: make {what} cheaper{keep}"
+        return 0, f"make {what} cheaper{keep}: {busy}"
     return enough, f"workers {levels.workers} -> {enough} would help: {levels.idle_cores:.1f} cores are idle"
 
 
