@@ -1,4 +1,6 @@
-"""What a training process has waited for its data so far: numbers, to be subtracted from one another, sent, and read as a sentence."""
+"""The totals of the meter: how long a training process has waited for its data. Totals can be subtracted, sent, and
+printed as a sentence.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,16 @@ from forebay_proxy.wire.protocol.verdict import Levels, Verdict, verdict
 
 __all__ = ["StallTotals", "WorkerStall"]
 
-NO_STALL = 0.02  # of the wall time: less is the cost of handing a batch over, and no reason to look for one
-_LEAST_SHARE = 0.05  # of the stall: causes with less are not named, but for the largest
+NO_STALL = 0.02  # share of the wall time: less is only the cost of handing over batches
+_LEAST_SHARE = 0.05  # share of the stall: causes with less are not named, except the largest
 
 
 @dataclass(frozen=True)
 class WorkerStall:
-    """How long the trainer waited for this worker's batches, seconds. ``worker`` is -1 for the process itself (``num_workers=0``).
+    """How long the trainer waited for this worker's batches, in seconds. ``worker`` is -1 for the process itself (``num_workers=0``).
 
-    ``shard``: what the worker read when it was waited for last, ``function``: what it ran most lately, after the cause that this is
-    booked on and a tab; "" where not known.
+    ``shard``: what the worker read during the last wait. ``function``: a cause, a tab, and the function that the worker ran for it. Both
+    are "" if not known.
     """
 
     pid: int
@@ -62,7 +64,7 @@ class StallTotals:
 
     @property
     def total_stall_s(self) -> float:
-        """All of the stall, of known cause or not."""
+        """All of the stall, of known and unknown cause."""
         return sum(self.stall_s.values()) + self.pending_s
 
     @property
@@ -82,12 +84,12 @@ class StallTotals:
 
     @property
     def cause(self) -> str:
-        """The cause of most of the stall; "" where there was none."""
+        """The cause of most of the stall; "" if there was none."""
         return max(self.stall_s, key=lambda cause: self.stall_s[cause], default="")
 
     @property
     def slowest(self) -> Optional[WorkerStall]:
-        """The worker that was waited for longest."""
+        """The worker that the trainer waited for longest."""
         return max(self.workers, key=lambda one: one.stall_s, default=None)
 
     @property
@@ -100,13 +102,13 @@ class StallTotals:
 
     @property
     def function(self) -> str:
-        """Of the slowest worker the function that takes most of the cause's time, as ``augment (train.py:41)``; "" where not known."""
+        """The function of the slowest worker that takes most of the cause's time, such as ``augment (train.py:41)``; "" if not known."""
         cause, _, function = ("" if self.slowest is None else self.slowest.function).partition("\t")
         return function if cause == self.cause else ""
 
     @property
     def verdict(self) -> Verdict:
-        """How bad it is, and what to do; as far as this process sees it (the sidecar's page knows more of origins)."""
+        """How bad the stall is and what to do, as far as this process knows. The sidecar knows more about origins."""
         pending = self.pending_cause or self.cause or "other"
         stalls = {**self.stall_s, pending: max(0.0, self.stall_s.get(pending, 0.0) + self.pending_s)}
         where = self._where().strip(" ()")
@@ -116,7 +118,7 @@ class StallTotals:
         )
 
     def since(self, earlier: StallTotals) -> StallTotals:
-        """What was added since ``earlier``, totals of the same process."""
+        """The difference to ``earlier`` totals of the same process."""
         before = {one.pid: one.stall_s for one in earlier.workers}
         workers = tuple(replace(one, stall_s=one.stall_s - before.get(one.pid, 0.0)) for one in self.workers)
         return replace(
@@ -133,7 +135,7 @@ class StallTotals:
         )
 
     def as_json(self) -> Dict[str, Any]:
-        """For ``json.dumps``: the fields, and what follows from them."""
+        """The fields and derived numbers, for ``json.dumps``."""
         found = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "workers"}
         found["stall_s"], found["reader_wait_s"] = dict(self.stall_s), dict(self.reader_wait_s)
         more = ("batch_s", "data_s", "slowest_worker", "slowest_shard")
