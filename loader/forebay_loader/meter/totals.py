@@ -32,21 +32,22 @@ class WorkerStall:
 
 @dataclass(frozen=True)
 class StallTotals:
-    """How long loaders were waited for since the process first asked one for a batch, or between two calls (``since``). ``str()`` is one
-    sentence.
+    """How long the trainer has waited for its loaders, since its first request for a batch or between two calls (``since``).
 
-    - ``wall_s``: seconds in which a loader was being read. The time between a loader's end and its next begin does not count.
+    ``str()`` of it is one sentence.
+
+    - ``wall_s``: seconds in which a loader was being read. The time between the end of one pass and the start of the next does not count.
     - ``stall_s``: cause to seconds inside ``next(loader)`` and the start of the workers. The causes are those of docs/stalls.md.
     - ``pending_s``: seconds of stall whose cause is not known yet. They move to ``stall_s`` within moments.
-    - ``pending_cause``: what that stall looks like, "" where there is none.
-    - ``reader_wait_s``: cause to seconds in which workers waited for bytes, summed over workers. Prefetched batches hide them: no stall.
-    - ``steps``: batches that were given.
+    - ``pending_cause``: the probable cause of that stall; "" if there is none.
+    - ``reader_wait_s``: cause to seconds in which workers waited for bytes, summed over workers. Prefetched batches may hide them.
+    - ``steps``: batches that the trainer has got.
     - ``samples``: samples in them.
-    - ``batch_size``: samples of the last batch, None before the first.
-    - ``bytes``: bytes that the workers read.
+    - ``batch_size``: samples of the last batch; None before the first.
+    - ``bytes``: bytes that the workers have read.
     - ``skipped``: shards, files and samples that handlers skipped in the workers.
-    - ``workers``: the workers that were waited for.
-    - ``idle_cores``: how many cores of this machine were idle lately, of those it may use; None before that was measured.
+    - ``workers``: the workers that the trainer waited for.
+    - ``idle_cores``: how many cores that this process may use were idle in the last ten seconds; None before that was measured.
     """
 
     wall_s: float = 0.0

@@ -192,8 +192,10 @@ def _message(error: BaseException) -> str:
 
 
 class NumberedSkips:
-    """Skips of random access, counted in each process from its first sample on, with limits of the environment. An unpickled copy starts at
-    0.
+    """Skips of samples that are requested by number. Each process counts its own, from its first sample on, with the limits of the
+    environment.
+
+    An unpickled copy starts at 0.
     """
 
     def __init__(self) -> None:
