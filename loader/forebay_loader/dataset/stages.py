@@ -96,23 +96,23 @@ def tarfile_to_samples(
         select_files: Gets a member's name and says whether it is wanted.
         rename_files: Gets a member's name and returns another.
         on_tar_fault: What happens at a tar without its end marker, with data after it, or with an unreadable header. ``"raise"`` raises
-            ``fb.TarFault``; ``"warn"`` reads on in silence as webdataset does, with one notice.
+            ``fb.TarFault``; ``"warn"`` logs it once and reads on, as webdataset does.
         ahead: How many coming shards to announce, as ``k`` of ``fb.ahead``.
         set: The pattern that all shards belong to, as in ``fb.ahead``.
         epoch: As in ``fb.ahead``.
-        limits: How long a worker waits for what, in seconds.
+        limits: The timeouts of a worker, in seconds.
 
     Returns:
         The stage. It takes dictionaries with ``url`` and yields samples: dictionaries with ``__key__``, ``__url__`` and a bytes value for
         each member.
 
     Raises:
-        TypeError: An argument has the wrong kind.
-        ValueError: An argument has a value that cannot be.
-        fb.ProxyUnreachable: While it is read: no sidecar, and no other way to the shard.
-        fb.ShardReadError: While it is read: a shard is absent or refused.
-        fb.ShardChanged: While it is read: a shard was replaced.
-        fb.TarFault: While it is read: a shard is no whole tar.
+        TypeError: An argument has the wrong type.
+        ValueError: An argument has an invalid value.
+        fb.ProxyUnreachable: While reading: there is no sidecar, and the shard has no other source.
+        fb.ShardReadError: While reading: a shard is absent or refused.
+        fb.ShardChanged: While reading: a shard was replaced.
+        fb.TarFault: While reading: a shard is not a complete tar.
 
     Examples:
         >>> pipeline = wds.DataPipeline(wds.SimpleShardList(urls), wds.split_by_worker, fb.tarfile_to_samples(), wds.decode())

@@ -88,10 +88,10 @@ class WebDataset(compat.WebDataset):
         group: The process group whose ranks share the data.
         on_tar_fault: What happens at a tar without its end marker, with data after it, or with an unreadable header. ``"raise"`` raises
             ``fb.TarFault``; ``"warn"`` reads on as webdataset does.
-        epoch: A whole number, a callable, or an object with ``value`` or ``get_value()``. It is asked when an iteration begins. Without it
+        epoch: A whole number, a callable, or an object with ``value`` or ``get_value()``. It is read when an iteration begins. Without it
             the data set counts its iterations.
         ahead: How many coming shards a worker announces to the sidecar; 0 for none. The default is ``FOREBAY_AHEAD``, else 16.
-        limits: How long a worker waits for what, in seconds.
+        limits: The timeouts of a worker, in seconds.
         max_skipped: How much handlers may skip in an epoch of one worker: a number of samples and of shards, or a share such as 0.001.
             The default is ``FOREBAY_MAX_SKIPPED``, else no limit.
         max_consecutive_skips: How many skips in a row one stage may have. The default is ``FOREBAY_MAX_CONSECUTIVE_SKIPS``, else 1000 if
@@ -100,13 +100,13 @@ class WebDataset(compat.WebDataset):
             needs.
 
     Raises:
-        TypeError: An argument has the wrong kind.
-        ValueError: An argument has a value that cannot be, or the list of shards is empty.
-        fb.ProxyUnreachable: While it is read: no sidecar was ever named, or it is gone and there is no other way to the shard.
-        fb.ShardReadError: While it is read: a shard is absent or refused.
-        fb.ShardChanged: While it is read: a shard was replaced.
-        fb.TarFault: While it is read: a shard is no whole tar.
-        fb.TooManySkips: While it is read: handlers skipped more than the limits allow.
+        TypeError: An argument has the wrong type.
+        ValueError: An argument has an invalid value, or the list of shards is empty.
+        fb.ProxyUnreachable: While reading: no sidecar was ever configured, or it is gone and the shard has no other source.
+        fb.ShardReadError: While reading: a shard is absent or refused.
+        fb.ShardChanged: While reading: a shard was replaced.
+        fb.TarFault: While reading: a shard is not a complete tar.
+        fb.TooManySkips: While reading: handlers skipped more than the limits allow.
 
     Examples:
         >>> dataset = fb.WebDataset("s3://bucket/train-{000000..000002}.tar", shardshuffle=True).shuffle(1000).decode("pil")
@@ -200,6 +200,9 @@ class WebDataset(compat.WebDataset):
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of ``epoch``; later ones count on from it. For runs that resume, or if only one rank iterated in
         between.
+
+        Args:
+            epoch: The number of the epoch, from 0.
         """
         self._epochs.set(epoch)
 
@@ -224,9 +227,12 @@ class WebDataset(compat.WebDataset):
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the latest iteration in this process, as plain values. In a DataLoader, ask its ``StatefulDataLoader``.
 
-        The state holds the epoch, the shards that were begun, the samples that wait in buffers, and a description of the data set. Raises
-        ``RuntimeError`` if this process has begun no iteration. Raises ``fb.NotResumable`` if a stage may hold samples that no state can
-        name.
+        Returns:
+            The epoch, the shards that were begun, the samples that wait in buffers, and a description of the data set.
+
+        Raises:
+            RuntimeError: This process has begun no iteration.
+            fb.NotResumable: A stage may hold samples that no state can name.
         """
         if self._place is None:
             raise RuntimeError(
@@ -241,11 +247,15 @@ class WebDataset(compat.WebDataset):
         return self._place
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue the next iteration from ``state_dict``. From a state of ``fb.merge_states``, read this worker's share of the remaining
-        samples.
+        """Continue the next iteration from ``state_dict``.
 
-        Raises ``ValueError`` if samples would be lost: the state is of other shards, another seed or another split, or the order depends on
-        the clock. Raises it for a damaged state too.
+        Args:
+            state_dict: A state of this data set, or a merged state of ``fb.merge_states``. From a merged state, this worker reads its
+                share of the remaining samples.
+
+        Raises:
+            ValueError: Samples would be lost. The state is damaged, or is of other shards, another seed or another split, or the order
+                depends on the clock.
         """
         resumed = Resumed(state_dict, replays=self._replays)
         self._check(resumed)

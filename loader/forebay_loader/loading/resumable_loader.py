@@ -80,13 +80,16 @@ class ResumableLoader(compat.WebLoader):
     def state_dict(self, seen: Optional[int] = None) -> dict[str, Any]:
         """Return the position of this rank's iteration as plain values, for any checkpoint.
 
-        Example::
+        Args:
+            seen: How many batches of this epoch were trained on, if something has fetched batches ahead: one of the last 8 numbers. The
+                default is all batches that were handed out.
 
-            torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, path)
+        Returns:
+            The state. For example ``torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, path)`` stores it.
 
-        - ``seen``: how many batches of this epoch were trained on, if something has fetched batches ahead; one of the last 8 counts.
-
-        Raises ``fb.NotResumable`` if nobody can say which samples come next, ``ValueError`` for a ``seen`` that is not kept.
+        Raises:
+            fb.NotResumable: Nobody can say which samples come next.
+            ValueError: The state after ``seen`` batches is not kept.
         """
         if self._handover is None:
             return self._stateless()
@@ -105,9 +108,11 @@ class ResumableLoader(compat.WebLoader):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue the next iteration from ``state_dict``. Call it before the first batch.
 
-        The state must be of this rank, in a world of the same size with as many workers, or a merged state of ``fb.merge_states``.
+        Args:
+            state_dict: A state of this rank, in a world of the same size with as many workers, or a merged state of ``fb.merge_states``.
 
-        Raises ``ValueError`` for any other state. With the first batch it also raises it if the data set or its shards have changed.
+        Raises:
+            ValueError: It is another state. With the first batch: the data set or its shards have changed.
         """
         if self._handover is None:
             if state_dict and not self._stateless():

@@ -92,30 +92,32 @@ TIMEOUT_S = 1800.0  # torch's timeout for gloo groups: longer than one rank writ
 
 
 class WebLoader(RangedStages, ResumableLoader):
-    """``wds.WebLoader(dataset, …)``: torch's ``DataLoader`` with webdataset's stages, whose ranks take equally many steps.
+    """``wds.WebLoader(dataset, …)``: torch's ``DataLoader`` with webdataset's stages. All ranks take the same number of steps.
 
     Args:
-        dataset: What is loaded. The loader shares out the samples of an ``fb.WebDataset`` evenly, and lets the ranks vote on others.
+        dataset: The data set. If the samples of an ``fb.WebDataset`` are counted, each rank gets equally many. Otherwise ranks vote before
+            each step whether all of them have a batch.
         *positional: Arguments of torch's ``DataLoader``.
-        equal_steps: ``"auto"``; True lets ranks vote even if nothing seems to need it; False turns it off.
-        batches_per_epoch: Give exactly this many batches, as ``with_epoch(n)``.
-        tail: ``"repeat"`` or ``"drop"`` the samples that cannot be shared out evenly. None repeats if samples are counted, and drops if
-            ranks vote.
-        group: The ranks that take steps together, if not all.
+        equal_steps: ``"auto"`` lets ranks vote if their numbers of batches may differ. True lets them vote even if nothing seems to need
+            it. False turns equal steps off.
+        batches_per_epoch: Yield exactly this many batches, as ``with_epoch(n)``.
+        tail: What to do with samples that cannot be split evenly: ``"repeat"`` or ``"drop"``. None repeats if samples are counted, and
+            drops if ranks vote.
+        group: The process group whose ranks take steps together. The default is all ranks.
         counts: How many samples each shard has: a table by URL or file name, or a function that gets a list of URLs.
         steps_timeout_s: How long a rank waits for the others, in seconds.
-        batch_ladder: Batch sizes such as ``(32, 64, 128)``, your own first. The loader chooses among them by the time that steps take, the
-            same on all ranks. ``loader.ladder`` decides. None keeps your size.
+        batch_ladder: Batch sizes such as ``(32, 64, 128)``, your own first. The loader chooses one by measured step times, the same on all
+            ranks. ``loader.ladder`` is the object that decides. None keeps your size.
         on_batch_size: Gets each new batch size before its first batch, on every rank. Set the learning rate there.
         batch_ladder_steps: Number of steps between two decisions on the batch size.
-        snapshot_every: Number of batches after which a worker says where it stands, for ``state_dict``. A resume reads later batches again.
-            0 keeps no state.
+        snapshot_every: Number of batches between two snapshots of a worker, for ``state_dict``. A resume may make the batches since the
+            last snapshot again. 0 keeps no state.
         **how: Arguments of torch's ``DataLoader``.
 
     Raises:
-        TypeError: An argument has the wrong kind.
-        ValueError: An argument has a value that cannot be.
-        fb.StepsError: While it is read: ranks do not agree in time, or read different data.
+        TypeError: An argument has the wrong type.
+        ValueError: An argument has an invalid value.
+        fb.StepsError: While reading: ranks do not agree in time, or read different data.
 
     Examples:
         >>> dataset = fb.WebDataset("s3://bucket/train-{000000..000002}.tar").to_tuple("txt").batched(4)
@@ -179,7 +181,7 @@ class WebLoader(RangedStages, ResumableLoader):
         return with_length(self, n)
 
     def stalls(self) -> StallTotals:
-        """``fb.stalls()`` of this loader alone. It never raises."""
+        """``fb.stalls()`` of this loader alone: its totals, in seconds by cause. It never raises."""
         return loader_totals(self.pipeline[0])
 
     @property

@@ -19,7 +19,7 @@ os.register_at_fork(after_in_child=lambda: vars(_PASS).clear())  # a child reads
 def rng(sample: Any) -> random.Random:
     """A random generator for ``sample``: the same after a resume and in any worker, another one in the next epoch.
 
-    It depends on the data set's seed, the epoch, the sample's shard and key, and on how often this pass came to the shard before. For
+    It depends on the data set's seed, the epoch, the sample's shard and key, and on how often this pass has read the shard before. For
     numpy: ``numpy.random.default_rng(fb.rng(sample).getrandbits(128))``. For torch:
     ``generator.manual_seed(fb.rng(sample).getrandbits(63))``.
 

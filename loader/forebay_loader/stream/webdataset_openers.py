@@ -75,10 +75,10 @@ def enable(*, export: bool = False, limits: Limits = DEFAULT_LIMITS) -> None:
 
     Args:
         export: True lets child processes enable it as soon as they import this package (``FOREBAY_ENABLE=1``).
-        limits: How long a reader waits for what, in seconds. If it is called again, the last limits count.
+        limits: The timeouts of a reader, in seconds. If ``enable`` is called again, the last limits count.
 
     Raises:
-        TypeError: ``limits`` is no ``fb.Limits``.
+        TypeError: ``limits`` is not an ``fb.Limits``.
         ModuleNotFoundError: webdataset is not installed.
 
     Examples:
