@@ -95,8 +95,8 @@ class WebLoader(RangedStages, ResumableLoader):
     """``wds.WebLoader(dataset, …)``: torch's ``DataLoader`` with webdataset's stages. All ranks take the same number of steps.
 
     Args:
-        dataset: The data set. If the samples of an ``fb.WebDataset`` are counted, each rank gets equally many. Otherwise ranks vote before
-            each step whether all of them have a batch.
+        dataset: The data set. If ranks may have different numbers of batches, they vote before each step whether all of them have one. If
+            the samples of an ``fb.WebDataset`` are counted, each rank gets equally many.
         *positional: Arguments of torch's ``DataLoader``.
         equal_steps: ``"auto"`` lets ranks vote if their numbers of batches may differ. True lets them vote even if nothing seems to need
             it. False turns equal steps off.

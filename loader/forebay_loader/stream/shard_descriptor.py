@@ -41,7 +41,7 @@ class Descriptor(io.BufferedIOBase):
     """A whole shard as an open file, with its lease. Reads like a stream, or at any position.
 
     Close it when the shard is done. Bytes that were read stay valid. Not thread-safe. In a forked child it is closed, and reading raises
-    ``ValueError``.
+    ``ValueError``. If the file becomes unreadable, ``go_on`` returns a stream of the rest over HTTP.
     """
 
     def __init__(

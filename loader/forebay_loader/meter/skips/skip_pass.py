@@ -98,7 +98,7 @@ class SkipPass:
         return self._counts.all
 
     def refused(self) -> int:
-        """How many samples later stages have refused in this process and handlers have skipped."""
+        """How many samples handlers have skipped in this process because stages after the reader refused them."""
         return self._counts.decode + self._counts.map
 
     def opening(self, shards: Iterable[Any]) -> Iterator[Any]:
