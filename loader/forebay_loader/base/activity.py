@@ -1,8 +1,8 @@
-"""What reading does now: one small record for each thread, written by whoever waits for bytes, looked at by the meter from another thread.
+"""What reading waits for now: a small record for each thread. The thread that waits for bytes writes it; the meter reads it from another.
 
-A wait is two calls, a microsecond together, at each chunk or opening; nothing is done for a sample. Whose a wait was may be known only when
-it is over: before an answer's headers nobody can tell whether the sidecar took its time or its origin did. Then it begins as ``UNTOLD``,
-and a later call says what all such waits so far were.
+A wait is two calls, which take a microsecond together, for each chunk or opening; a sample costs nothing. The cause may be known only after
+the wait: before the headers of an answer arrive, nobody knows whether the sidecar or its origin takes the time. Such a wait begins as
+``UNTOLD``. A later call says the cause of all such waits so far.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ __all__ = ["DISK", "LEAST_WAIT_NS", "NOTHING", "ORIGIN", "PROXY", "UNTOLD", "Act
 
 NOTHING, UNTOLD = -1, -2
 ORIGIN, PROXY, DISK = (CAUSE_INDEX[name] for name in ("origin", "proxy", "disk"))
-# Less is no wait: a chunk of 256 KiB is copied out of the page cache, or out of a socket's buffer, in half of it.
+# Less is no wait: to copy a chunk of 256 KiB from the page cache, or from a socket's buffer, takes half as long.
 LEAST_WAIT_NS = 100_000
-_TOLD = 16  # answers that are kept for the meter, which looks a few times a second
+_TOLD = 16  # known causes to keep for the meter, which samples a few times a second
 
 
 class Activity:
-    """What one thread waits for: the place of a cause, ``NOTHING`` or ``UNTOLD``; since when (``CLOCK_MONOTONIC``, ns); of which shard.
+    """What one thread waits for: a cause's index, ``NOTHING`` or ``UNTOLD``; since when (``CLOCK_MONOTONIC``, ns); and for which shard.
 
-    ``at`` is the byte of the shard where it stands. ``waited`` is reader wait, ns by cause. ``number`` counts the waits, ``told`` holds
-    pairs (number, cause): untold waits up to that number were of that cause.
+    ``at`` is the byte of the shard that it has reached. ``waited`` is reader wait in ns by cause. ``number`` counts the waits. ``told``
+    holds pairs (number, cause): untold waits up to that number had that cause.
     """
 
     __slots__ = ("_untold_ns", "at", "cause", "number", "shard", "since_ns", "told", "waited")
@@ -44,17 +44,17 @@ class Activity:
         self._untold_ns = 0
 
     def wait(self, cause: int, shard: str, at: int) -> None:
-        """A wait begins; one that was on is over."""
+        """A wait begins. It ends the previous one."""
         if self.cause != NOTHING:
             self.over()
         self.shard = shard
         self.at = at
         self.number += 1
         self.since_ns = time.monotonic_ns()
-        self.cause = cause  # last: who looks meanwhile sees a whole wait or none
+        self.cause = cause  # last, so that the meter sees a complete wait or none
 
     def over(self) -> None:
-        """It is over, for whatever reason."""
+        """The wait is over, for any reason."""
         cause, self.cause = self.cause, NOTHING
         if cause == NOTHING:
             return
@@ -65,7 +65,7 @@ class Activity:
             self.waited[cause] += waited_ns
 
     def tell(self, cause: int) -> None:
-        """What the waits were that began as ``UNTOLD``."""
+        """Set the cause of the waits that began as ``UNTOLD``."""
         waited_ns, self._untold_ns = self._untold_ns, 0
         if waited_ns >= LEAST_WAIT_NS:
             self.waited[cause] += waited_ns
@@ -73,7 +73,7 @@ class Activity:
 
 
 class Activities:
-    """The records of this process, by thread; a thread that has the number of an ended one goes on with its record."""
+    """The records of this process, by thread. If a new thread has the id of an ended one, it continues that record."""
 
     def __init__(self) -> None:
         self.by_thread: Dict[int, Activity] = {}
@@ -83,11 +83,11 @@ class Activities:
         return f"<Activities of {len(self.by_thread)} threads>"
 
     def renew(self) -> None:
-        """In a forked child: it has read nothing."""
+        """In a forked child: nothing was read yet."""
         self.by_thread = {}
 
     def first(self) -> Activity:
-        """The record of a thread that had none."""
+        """Create the record of this thread."""
         found = self.by_thread[threading.get_ident()] = Activity()
         for begun in tuple(self.on_first):
             begun()
@@ -104,6 +104,6 @@ def here(_thread: Callable[[], int] = threading.get_ident) -> Activity:
 
 
 def waited_ns() -> List[int]:
-    """Reader wait of this process, by the causes' places."""
+    """Reader wait of this process in ns, by the causes' indexes."""
     records = tuple(activities.by_thread.values())
     return [sum(one.waited[cause] for one in records) for cause in range(len(CAUSES))]

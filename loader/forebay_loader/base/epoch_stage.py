@@ -1,10 +1,13 @@
-"""Parts of a pipeline whose passes differ by epoch, and how they are told.
+"""Parts of a pipeline that behave differently in each epoch, and how ``fb.WebDataset`` tells them the epoch.
 
-``fb.WebDataset`` says four numbers of a pass. ``epoch`` is that of the iteration, ``turn`` counts the passes of the iteration
-(``.repeat``), and ``phase`` says how far training is: the epoch where an iteration is one, all passes before where ``.repeat(n)`` makes
-several of one iteration, None where the data set is read without end and nothing says where an epoch ends. ``place`` tells ranks and
-workers apart where shards are drawn with replacement, so that several may come to one sample in one pass, and workers where shards are not
-shared out among them; else it is 0.
+It passes four numbers for each pass:
+
+- ``epoch``: the epoch of the iteration.
+- ``turn``: the number of the pass within the iteration (``.repeat``).
+- ``phase``: how far training is. It is the epoch if an iteration is one epoch, and the number of earlier passes if ``.repeat(n)`` makes
+  several of one iteration. It is None if the data set is endless and nothing says where an epoch ends.
+- ``place``: a number that differs between ranks and workers which may read the same sample in one pass. Ranks and workers may do so if
+  shards are drawn with replacement, and workers if shards are not split between them. Otherwise it is 0.
 """
 
 from __future__ import annotations
@@ -16,19 +19,21 @@ __all__ = ["EpochDecoder", "EpochStage"]
 
 
 class EpochStage(ABC):
-    """``fb.WebDataset`` tells it, before each pass and in the thread that makes it, which epoch the pass is of."""
+    """A stage whose ``begin`` is called before each pass, in the thread that makes the pass."""
 
     @abstractmethod
     def begin(self, epoch: int, turn: int, phase: Optional[int] = None, place: int = 0) -> None:
-        """The next pass that this thread makes is of ``epoch``; ``turn`` counts the passes of one epoch."""
+        """The next pass in this thread belongs to ``epoch``. ``turn`` counts the passes of one epoch."""
 
 
 class EpochDecoder(ABC):
-    """What ``fb.WebDataset(…).decode(…)`` asks for a decoder of each pass."""
+    """An object in ``fb.WebDataset(…).decode(…)`` that makes a decoder for each pass."""
 
     @abstractmethod
     def of_pass(
         self, epoch: int, turn: int, phase: Optional[int], place: int = 0, sample: Optional[Callable[[], Mapping[str, Any]]] = None
     ) -> Callable[[str, Any], Any]:
-        """A decoder of one pass: gets a member's suffix and bytes, answers None for what it does not decode. ``sample`` gives the sample
-        that the member is of."""
+        """Return the decoder for one pass: it takes a member's suffix and bytes, and returns None if it does not decode them.
+
+        ``sample()`` returns the sample that the member belongs to.
+        """

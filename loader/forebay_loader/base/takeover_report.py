@@ -1,8 +1,8 @@
-"""What a taken-over process tells the ``forebay run`` above it: that it reads through the sidecar, or why it does not.
+"""Reports of taken-over processes to ``forebay run``: that a process reads through the sidecar, or why it does not.
 
-One line of JSON each, appended in one write to the file that ``FOREBAY_TAKEOVER_REPORT`` names; the file was made by ``run``, is private,
-and is only ever appended to. No thread, no connection, nothing kept open: a process that is killed has said what it said. Reasons hold no
-URL: that may hold a token.
+Each report is one line of JSON, appended in one write to the file in ``FOREBAY_TAKEOVER_REPORT``. ``forebay run`` creates that private
+file. There is no thread, no connection and no open file, so a killed process has already reported. Reasons contain no URL, since a URL may
+hold a token.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from forebay_proxy.wire.protocol.runfile import process_start_time
 __all__ = ["REPORT", "VARIABLE", "Report"]
 
 VARIABLE = "FOREBAY_TAKEOVER_REPORT"
-MAX_REASONS = 16  # a process; more would not make the summary clearer
+MAX_REASONS = 16  # for each process; more would not make the summary clearer
 MAX_REASON_CHARACTERS = 120
 
 
 class Report:
-    """What this process has said already; a forked child says it anew, since each process is counted."""
+    """What this process has already reported. A forked child reports again, since processes are counted."""
 
     def __init__(self) -> None:
         self._pid = 0
         self._said: set[str] = set()
 
     def taken(self) -> None:
-        """This process opens shards through the sidecar."""
+        """Report that this process opens shards through the sidecar."""
         self._say("")
 
     def direct(self, why: str) -> None:
-        """This process opens shards past the sidecar."""
+        """Report that this process opens shards without the sidecar, and why."""
         self._say(why[:MAX_REASON_CHARACTERS])
 
     def lost(self, why: str) -> None:
-        """A shard was opened past the sidecar after all. Told as it happens: an error there may be the end of the process."""
-        if self._pid == os.getpid() and "" in self._said:  # one that reads otherwise (``fb.WebDataset``) is not counted at all
+        """Report that a shard was opened without the sidecar after all. Written at once: an error there may end the process."""
+        if self._pid == os.getpid() and "" in self._said:  # a process that reads in another way (``fb.WebDataset``) is not counted
             self.direct(why)
 
     def _say(self, why: str) -> None:
@@ -54,7 +54,7 @@ def _append(path: Optional[str], said: dict[str, str]) -> None:
         return
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:  # the run that asked has ended
+    except OSError:  # the run has ended
         return
     try:
         os.write(descriptor, json.dumps(said).encode() + b"\n")

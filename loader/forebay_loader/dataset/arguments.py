@@ -1,4 +1,4 @@
-"""What a data set was asked for: the arguments of ``wds.WebDataset``, of both versions, and ours."""
+"""The arguments of ``fb.WebDataset``: those of ``wds.WebDataset`` in both versions, and ours."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ RESUMES = ("exact", "replay")
 
 
 class Arguments(SimpleNamespace):
-    """All of ``fb.WebDataset``, named as there. Its docstring says what each does."""
+    """All arguments of ``fb.WebDataset``, with the same names. Its docstring says what each does."""
 
     def __init__(self, **given: Any) -> None:
-        """``TypeError`` for a value of a wrong kind; arguments that a stage checks itself are left to the stage."""
+        """Raise ``TypeError`` for a value of the wrong kind. Stages check their own arguments."""
         super().__init__(**given)
         try:
             _ = self._asks_shuffle
@@ -39,7 +39,7 @@ class Arguments(SimpleNamespace):
 
     @property
     def shuffle_buffer(self) -> int:
-        """How many shards webdataset's own ``detshuffle`` holds behind the split; 0 without it."""
+        """How many shards webdataset's own ``detshuffle`` holds after the split; 0 without it."""
         if not self.detshuffle or not self._asks_shuffle or self.draws:
             return 0
         return 100 if self.shardshuffle is True else int(self.shardshuffle)
@@ -59,7 +59,7 @@ class Arguments(SimpleNamespace):
 
 
 def with_positional(named: Mapping[str, Any], positional: Sequence[Any], order: Sequence[str]) -> dict[str, Any]:
-    """``named``, with ``positional`` under the names that ``order`` gives them; ``TypeError`` where there are too many."""
+    """``named`` together with ``positional`` under the names in ``order``. Raises ``TypeError`` if there are too many."""
     if len(positional) > len(order):
         raise TypeError(f"WebDataset() takes {len(order)} arguments here by position, {len(positional)} were given")
     return {**named, **dict(zip(order[: len(positional)], positional))}  # noqa: B905  # strict= is not of 3.9

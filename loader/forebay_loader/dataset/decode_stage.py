@@ -1,5 +1,7 @@
-"""``.decode(…)`` with decoders of clips: webdataset's own stage, made anew for each pass. Its decoders learn neither the pass, by which
-some differ, nor the sample, by which a scan knows clips and which errors should name: both are told here.
+"""``.decode(…)`` with decoders of clips: webdataset's stage, built again for each pass.
+
+webdataset tells its decoders neither the pass nor the sample. Some decoders draw differently in each pass. Scans and error messages need
+the sample. This stage tells decoders both.
 """
 
 from __future__ import annotations
@@ -20,15 +22,15 @@ __all__ = ["DecodeStage"]
 
 
 class DecodeStage(EpochStage):
-    """``args`` and ``how`` are those of ``wds.WebDataset.decode``."""
+    """``.decode(…)``; ``args`` and ``how`` are those of ``wds.WebDataset.decode``."""
 
-    state_kind = "one"  # a sample for a sample
+    state_kind = "one"  # one sample out for each sample in
 
     def __init__(self, args: Sequence[Any], how: Mapping[str, Any]) -> None:
         self._args = tuple(args)
         self._how = dict(how)
         self.handler = how.get("handler")
-        self._began: Dict[int, Tuple[int, int, Optional[int], int]] = {}  # by thread: what is known of its next pass
+        self._began: Dict[int, Tuple[int, int, Optional[int], int]] = {}  # thread id -> what begin() said of its next pass
 
     def __repr__(self) -> str:
         return f"<decode {', '.join(map(repr, self._args))}>"
@@ -42,14 +44,14 @@ class DecodeStage(EpochStage):
         return any(getattr(one, "draws", False) for one in self._args)
 
     def memo_print(self, of: Callable[[Any], Any]) -> Any:
-        """What its results depend on, for ``fb.memo``: not what becomes of bad samples."""
+        """What the results depend on, for ``fb.memo``. The handler does not count."""
         return [[of(one) for one in self._args], [[name, of(one)] for name, one in sorted(self._how.items()) if name != "handler"]]
 
     def begin(self, epoch: int, turn: int, phase: Optional[int] = None, place: int = 0) -> None:
         self._began[threading.get_ident()] = epoch, turn, phase, place
 
     def __call__(self, samples: Iterator[Any]) -> Iterator[Any]:
-        began = self._began.pop(threading.get_ident(), None)  # None outside fb.WebDataset: its decoders say what they make of that
+        began = self._began.pop(threading.get_ident(), None)  # None outside fb.WebDataset: the decoders then decide for themselves
         how, skips = self._how, current()
         handler = RecordedHandler(how["handler"], skips) if skips is not None and passes_over(how.get("handler")) else None
         names = _Names()
@@ -62,7 +64,7 @@ class DecodeStage(EpochStage):
 
 
 class _Names:
-    """The sample whose members are decoded now: the stage behind asks for one sample after the other."""
+    """The sample that is decoded now. The decode stage takes one sample after the other."""
 
     def __init__(self) -> None:
         self._sample: Mapping[str, Any] = {}
@@ -76,7 +78,7 @@ class _Names:
         return self._sample
 
     def naming(self, decoder: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
-        """``decoder`` whose errors name clip and shard."""
+        """Return ``decoder``; errors that it raises name the clip and the shard."""
 
         def decode(key: str, data: Any) -> Any:
             try:
@@ -88,7 +90,7 @@ class _Names:
 
 
 class _Stock(DataPipeline, FluidInterface):
-    """The stages of webdataset, of whichever version."""
+    """A pipeline with the stage methods of the installed webdataset."""
 
     def __init__(self, source: Callable[[], Iterator[Any]]) -> None:
         super().__init__(source)

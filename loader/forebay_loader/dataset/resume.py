@@ -1,9 +1,11 @@
-"""Where an iteration of a data set stands, so that another process can go on there: torchdata's ``StatefulDataLoader`` asks for it.
+"""The position of an iteration of a data set, so that another process can continue it. torchdata's ``StatefulDataLoader`` asks for it.
 
-The order is a function of seed and epoch. So the shards that were begun, the samples read, and those that wait in buffers say what comes
-next, and the resumed iteration enters its epoch there. By ``resume="replay"`` it goes through its epoch again and leaves out what was
-yielded. A state is refused if its order is drawn by the clock or its data are others: samples would be lost and others read twice, without
-an error.
+The order depends only on seed and epoch. So an exact state needs three things: the shards that were begun, the number of samples read, and
+the samples that wait in buffers. The resumed iteration starts at that place in the epoch. With ``resume="replay"`` it reads the epoch again
+and drops the samples that were already yielded.
+
+A state is refused if the order depends on the clock, or if the data set is another one. Otherwise some samples would be lost and others
+read twice, without an error.
 """
 
 from __future__ import annotations
@@ -43,10 +45,10 @@ _REPLAY = "fb.WebDataset(…, resume='replay') resumes it by running the epoch a
 
 
 class StreamPosition:
-    """One iteration: its ``epoch``, and how many samples were yielded, those before the resume included.
+    """One iteration: its ``epoch``, and how many samples it has yielded, including those before the resume.
 
-    ``drawing`` are webdataset's stages that count their passes by themselves, ``most`` is what the iteration yields at most.
-    ``untold`` says why its state cannot be exact, "" where it is, and is None where a replay is asked for.
+    ``drawing`` are webdataset's stages that count their passes themselves. ``most`` is the largest number of samples the iteration yields.
+    ``untold`` is the reason why the state cannot be exact: "" if it can, None if the user asked for a replay.
     """
 
     def __init__(
@@ -66,51 +68,51 @@ class StreamPosition:
         self._made_of = dict(made_of)
         self._drawing = drawing
         self._drawn = [int(stage.epoch) for stage in drawing]
-        self._untold = untold  # None: a replay is asked for
+        self._untold = untold  # None: the user asked for a replay
         self._resumed = resumed
-        self._cursor: Optional[Cursor] = None  # of the turn that was begun last
+        self._cursor: Optional[Cursor] = None  # of the latest pass
         self._taken: Optional[TakenSamples] = None
 
     def begin(self, cursor: Cursor, *, asked: bool) -> None:
-        """A pass of this iteration begins; ``asked``: somebody looks at what it takes."""
+        """Start a pass of this iteration. ``asked``: a loader wants to know which samples it yields."""
         self._cursor = cursor
         self._taken = TakenSamples(cursor, self._taken) if asked else None
         if self._untold is not None:
             self._drawn = [int(stage.epoch) for stage in self._drawing]
 
     def noting(self, samples: Iterator[Any], key: str) -> Iterator[Any]:
-        """``samples``, counted where a state asks for it. What makes them draws by ``key``."""
+        """Yield ``samples`` and count them, if a state needs the count. Stages that draw while they make a sample draw by ``key``."""
         draw_for(key)
         try:
             for self.passed, sample in enumerate(samples, self.passed + 1):  # noqa: B020
                 if self._taken is not None:
                     self._taken.note()
                 yield sample
-                draw_for(key)  # this thread may have pulled from another data set meanwhile
+                draw_for(key)  # this thread may have read from another data set in between
         finally:
             drawn_for(key)
 
     @property
     def turn(self) -> int:
-        """The number of the pass that was begun last."""
+        """The number of the latest pass."""
         return 0 if self._cursor is None else self._cursor.turn
 
     def look(self) -> Taken:
-        """What was given since the last look, in the pass that was begun last; nothing at the first look."""
+        """The samples yielded since the last call, in the latest pass. The first call returns nothing and starts the recording."""
         if self._taken is None:
             self._taken = None if self._cursor is None else TakenSamples(self._cursor)
             return Taken.nothing()
         return self._taken.look()
 
     def repeats(self) -> bool:
-        """Whether samples are read again that were yielded before the resume."""
+        """Whether the iteration still reads samples again that it had yielded before the resume."""
         return self.passed < self._before
 
     def state(self) -> dict[str, Any]:
-        """Plain values, for any way of keeping them. Raises ``NotResumable``."""
+        """The position as plain values, which any format can store. Raises ``NotResumable``."""
         if self._cursor is None and self._resumed is not None and self._before:
             return self._resumed.told
-        yielded = max(self.passed, self._before)  # while samples that were yielded before are read again, the position stays
+        yielded = max(self.passed, self._before)  # a replay does not move the position back
         over = self.over or self.passed == self._most
         drawn = [int(stage.epoch) for stage in self._drawing] if over else self._drawn
         found = {"format": FORMAT, "epoch": self.epoch, "yielded": yielded, "over": over, "made_of": self._made_of, "drawn": drawn}
@@ -126,7 +128,7 @@ class StreamPosition:
 
 
 class Resumed:
-    """What a state says of the iteration to come, in the process that loaded it."""
+    """A loaded state, in the process that loaded it: where the next iteration starts."""
 
     def __init__(self, state: Mapping[str, Any], *, replays: bool) -> None:
         check_format(state, "the state that was loaded")
@@ -142,14 +144,14 @@ class Resumed:
         self.told = dict(state)
         self.exact = self.merged or (state["resume"] == "exact" and not replays)
         self.turn = int(state["turn"]) if self.exact else 0
-        done = state.get("done", {}).items()  # no ranges of a shard where all of it was read
+        done = state.get("done", {}).items()  # an empty list: the whole shard was read
         self.done: dict[int, Ranges] = {int(shard): [] if told == "all" else [(one[0], one[1]) for one in told] for shard, told in done}
         etags = state.get("etags" if self.merged else "done_etags", {}).items()
         self.done_etags: dict[int, str] = {int(shard): etag for shard, etag in etags}
         self.place = PassState.of(state) if self.exact and not self.merged and self.yielded else None
 
     def check(self, made_of: Mapping[str, Any], undetermined: str) -> None:
-        """Raise ``ValueError`` where going on from here would lose samples or read some twice."""
+        """Raise ``ValueError`` if continuing from this state would lose samples or read some twice."""
         if self._pid != os.getpid() and not self.merged:
             raise ValueError(
                 f"{_REFUSED}: it was loaded in another process than reads; torchdata's StatefulDataLoader loads it in each worker"
@@ -160,7 +162,7 @@ class Resumed:
             raise ValueError(f"{_REFUSED}: {undetermined}. {_ADVICE}")
         told = {name: was for name, was in self.told["made_of"].items() if not self.merged or name in _OF_ANY_WORLD}
         if str(self.told["made_of"].get("passes", "1 of")).partition(" ")[0] != "1":
-            told["passes"] = self.told["made_of"]["passes"]  # those behind the one it is in come after what is left of that
+            told["passes"] = self.told["made_of"]["passes"]  # later passes follow the rest of this one
         other = [f"{name} was {was!r} and is {made_of.get(name)!r}" for name, was in told.items() if made_of.get(name) != was]
         if other:
             way = _MERGE if [name for name in _OF_ONE_WORLD if made_of.get(name) != told.get(name)] and not self.merged else ""
@@ -168,17 +170,21 @@ class Resumed:
 
     @property
     def begins(self) -> Optional[int]:
-        """The epoch that the next iteration is of; None where it says nothing of that: a merged state is loaded once, and every worker
-        that the process starts since has it, those of later epochs too."""
+        """The epoch of the next iteration; None if this state does not decide it.
+
+        A merged state is loaded once, and the process hands it to every worker that it starts later, also in later epochs.
+        """
         return self.epoch if self._pid == os.getpid() else None
 
     def redraw(self, drawing: Sequence[Any]) -> None:
-        """Let stages that count their passes by themselves count on from there."""
+        """Set the counters of stages that count their passes themselves to their values in the state."""
         for stage, passes in zip(drawing, self._drawn):  # noqa: B905  # strict= is not of 3.9
             stage.epoch = passes
 
     def rest(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """What of the epoch's ``samples`` had not been yielded. Raises ``ValueError`` where there are fewer than that."""
+        """Yield those of the epoch's ``samples`` that had not been yielded. Raises ``ValueError`` if the epoch is shorter than the state
+        says.
+        """
         if self.over:
             return
         gone, began = self.drop if self.exact else self.yielded + self.drop, time.monotonic()
@@ -196,7 +202,10 @@ class Resumed:
 def made_of(
     urls: Optional[Sequence[str]], order: Any, world: World, stages: Iterable[Any], passes: tuple[int, int] = (1, -1)
 ) -> dict[str, Any]:
-    """What must be the same for a state to mean the same. ``passes``: how many an iteration makes, and what it yields at most."""
+    """The properties of a data set that must be unchanged for a state to fit it.
+
+    ``passes`` is how many passes an iteration makes, and the largest number of samples it yields.
+    """
     worker = here_worker()
     return {
         "shards": None if urls is None else len(urls),
@@ -211,7 +220,7 @@ def made_of(
 
 
 def undetermined(listed: bool, stages: Sequence[Any]) -> str:
-    """Why nobody can tell in which order samples come; "" where seed and epoch tell."""
+    """Why the order of samples is not known in advance; "" if seed and epoch decide it."""
     if not listed:
         return _UNLISTED
     for stage in stages:
@@ -221,15 +230,18 @@ def undetermined(listed: bool, stages: Sequence[Any]) -> str:
 
 
 def untold_of(listed: bool, stages: Sequence[Any]) -> str:
-    """Why the state of a data set of ``stages`` cannot be exact, and what resumes all the same; "" where it is."""
+    """Why a data set of ``stages`` has no exact state, and how to resume it nevertheless; "" if it has one."""
     reading = [at for at, stage in enumerate(stages) if getattr(stage, "reads_shards", False)]
     why = untold(stages[reading[-1] + 1 :]) if listed and reading else _UNLISTED
     return f"{why}. {_REPLAY}" if why else ""
 
 
 def untold_class(kind: type, ours: type) -> str:
-    """Why a data set of class ``kind``, made from ``ours``, cannot say where it stands: what its own ``__iter__`` does with the samples is
-    not seen, nor how many it gave. "" where it says of itself that these are one for one."""
+    """Why a data set of class ``kind``, derived from ``ours``, has no exact state; "" if it has one.
+
+    If the subclass has an ``__iter__`` of its own, we cannot see what that does with the samples. It may declare ``state_kind = "one"``: it
+    yields one sample for each one it takes.
+    """
     for each in kind.__mro__[: kind.__mro__.index(ours)]:
         if "__iter__" in vars(each) and vars(each).get("state_kind") != "one":
             return (
@@ -241,22 +253,25 @@ def untold_class(kind: type, ours: type) -> str:
 
 
 def _names(urls: Sequence[str]) -> str:
-    """A digest of the names in their order: of 64 of them, for a list of half a million; folder and file, for a store may move."""
+    """A digest of at most 64 of the names, in their order: a list may have half a million.
+
+    Only the last folder and the file name count, since a store may move.
+    """
     every = max(1, -(-len(urls) // _NAMES))
     tails = ["/".join(_place(url).split("/")[-2:]) for url in urls[::every]]
     return blake2b("\n".join(tails).encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
 def _place(url: str) -> str:
-    """``url``, or the one in a command, from its path on: a signature, or a token beside it, is another one each time."""
+    """The path of ``url``, or of the URL in a command. Host, signature and token are left out: they may change from run to run."""
     found = _URL.search(url)
     return found.group(1) if found else url
 
 
 def _sized(stage: Any) -> str:
-    """A stage's name, and the numbers it was given: another buffer draws another order."""
+    """A stage's name and its numeric arguments: a buffer of another size gives another order."""
     if isinstance(getattr(stage, "made_of", None), str):
-        return str(stage.made_of)  # of batches within a budget
+        return str(stage.made_of)  # a stage that makes batches within a budget describes itself
     if isinstance(stage, SampleShuffle):
         given = [*stage.buffer.values()]
     elif hasattr(stage, "f"):
@@ -265,12 +280,12 @@ def _sized(stage: Any) -> str:
         given = [getattr(stage, name, None) for name in ("bufsize", "initial", "seed")]  # webdataset's detshuffle
     made = getattr(stage, "f", stage)  # webdataset's curried filters
     name = str(getattr(made, "__name__", type(made).__name__))
-    drawn = ["by visit"] if kind_of(stage) == "part" else []  # it drew by shard once: what such a state says was left out was not
+    drawn = ["by visit"] if kind_of(stage) == "part" else []  # it once drew by shard: old states do not fit
     return " ".join([name, *(str(value) for value in given if isinstance(value, (int, float))), *drawn])
 
 
 class SampleShuffle(EpochStage):
-    """``.shuffle(n)``: webdataset's buffer, drawn from by seed, epoch, rank and worker instead of by the clock."""
+    """``.shuffle(n)``: webdataset's buffer. It is shuffled by seed, epoch, rank and worker instead of by the clock."""
 
     state_kind = "shuffle"
 
@@ -278,7 +293,7 @@ class SampleShuffle(EpochStage):
         self._seed = seed
         self._world = world
         self.buffer = dict(buffer)
-        self._began: dict[int, tuple[int, int]] = {}  # by thread: the epoch and the turn that its next pass is of
+        self._began: dict[int, tuple[int, int]] = {}  # thread id -> epoch and turn of its next pass
 
     def __repr__(self) -> str:
         return f"<shuffle {self.buffer}, seed {self._seed}>"

@@ -1,8 +1,10 @@
-"""Shares of samples instead of shards, where the number of samples of every shard is known: each worker of each rank reads as many.
+"""Splits an epoch by samples instead of by shards, if the number of samples of every shard is known: all workers read equally many.
 
-The order of the epoch is one long row of samples. Every worker takes a piece of it, all pieces equally long, so that all ranks have the
-same number of batches whatever the batch size; a piece may begin in the middle of a shard. What does not divide is read twice ("repeat":
-the last pieces go on at the beginning) or by nobody ("drop"): fewer samples than there are workers in all.
+The shards of the epoch, in order, form one long row of samples. Each worker of each rank reads one piece of it. All pieces are equally
+long, so all ranks have the same number of batches, whatever the batch size. A piece may begin in the middle of a shard.
+
+If the division leaves a remainder, it is smaller than the number of workers. With "repeat" the last pieces continue at the start of the
+row, so some samples are read twice. With "drop" nobody reads the remainder.
 """
 
 from __future__ import annotations
@@ -25,24 +27,26 @@ from forebay_loader.samples.faults import named
 __all__ = ["ShareCounts", "SharePiece", "SharedOut", "counts_by_url", "piece", "ranges", "shareable", "shared_out"]
 
 
-ShareCounts = Callable[[list[str]], Optional[Sequence[int]]]  # how many samples each URL has, in their order; None if any is not known
+ShareCounts = Callable[[list[str]], Optional[Sequence[int]]]  # the number of samples of each URL, in order; None if one is not known
 
 
 class SharePiece(NamedTuple):
-    """So many ``samples`` from number ``first`` of the row, which begins anew at its end."""
+    """A piece of the row: ``samples`` samples from number ``first`` on. After the end of the row it continues at the start."""
 
     first: int
     samples: int
 
 
 def piece(total: int, place: int, places: int, *, drop: bool) -> SharePiece:
-    """What the worker at ``place`` of ``places`` (over all ranks) reads of ``total`` samples."""
+    """The piece of ``total`` samples for worker number ``place`` of ``places``, counted over all ranks."""
     each = total // places if drop else -(-total // places)
     return SharePiece(place * each, each)
 
 
 def ranges(counts: Sequence[int], wanted: SharePiece) -> Iterator[tuple[int, int, int]]:
-    """The shards of a piece, in order: (which, its first sample, the one before which to stop). ``counts`` are of the row's shards."""
+    """Yield the shards of a piece in order: (number of the shard, first sample, stop). ``counts`` has the samples
+    of each shard of the row.
+    """
     total, left = sum(counts), wanted.samples
     before = wanted.first % total if total else 0
     while left > 0 and total:
@@ -59,7 +63,7 @@ def ranges(counts: Sequence[int], wanted: SharePiece) -> Iterator[tuple[int, int
 
 
 def counts_by_url(counts: Optional[Union[ShareCounts, Mapping[str, int]]], urls: list[str]) -> Optional[dict[str, int]]:
-    """``counts`` asked for ``urls``, or looked up by URL or by file name (as in OpenCLIP's sizes.json). None if one is not known."""
+    """The counts of ``urls``: asked for, or looked up by URL or by file name (as in OpenCLIP's sizes.json). None if one is not known."""
     if counts is None:
         return None
     if not isinstance(counts, Mapping):
@@ -70,7 +74,10 @@ def counts_by_url(counts: Optional[Union[ShareCounts, Mapping[str, int]]], urls:
 
 
 def shareable(dataset: Any, *, drop: bool) -> Any:
-    """``dataset``; where it is an ``fb.WebDataset`` split by shards, one like it with a ``SharedOut`` stage, which can split by samples."""
+    """Return a data set like ``dataset`` that can be split by samples, with a ``SharedOut`` stage.
+
+    Returns ``dataset`` itself if it is not an ``fb.WebDataset`` that is split by shards.
+    """
     pipeline = getattr(dataset, "pipeline", [])
     if len(pipeline) < 5 or getattr(dataset, "repetitions", 1) != 1:
         return dataset
@@ -84,7 +91,7 @@ def shareable(dataset: Any, *, drop: bool) -> Any:
 
 
 def shared_out(dataset: Any) -> Optional[SharedOut]:
-    """The stage that ``shareable`` put in; None without one."""
+    """The ``SharedOut`` stage of ``dataset``; None if it has none."""
     stage = dict(enumerate(getattr(dataset, "pipeline", ()))).get(1)
     return stage if isinstance(stage, SharedOut) else None
 
@@ -97,9 +104,9 @@ def _ranged(row: list[tuple[dict[str, Any], int, int]], wanted: Iterable[tuple[i
 
 
 class SharedOut:
-    """From shards to this worker's samples: by shards through ``stages``, until ``by_samples`` has told the counts of all of them."""
+    """The stages from shards to this worker's samples. They split by shards until ``by_samples`` gives the counts of all shards."""
 
-    reads_shards = True  # what follows gets samples
+    reads_shards = True  # later stages get samples
 
     def __init__(self, stages: tuple[NodeSplit, WorkerSplit, TarSamples, FairShare], shards: ShardList, *, drop: bool) -> None:
         self.stages = stages
@@ -119,12 +126,13 @@ class SharedOut:
         return self._counts is not None
 
     def by_samples(self, counts: Optional[Mapping[str, int]]) -> None:
-        """Read shares of samples from the next pass on; with None, of shards. All ranks must do the same."""
+        """Split by samples from the next pass on; with None, by shards. All ranks must make the same call."""
         self._counts = dict(counts) if counts and sum(counts[url] for url in self.urls) else None
 
     def digest(self, counts: Optional[Mapping[str, int]], workers: int = 0) -> int:
-        """A positive number for what ``counts`` say of these shards, shared by ``workers`` on each rank; 0 for None: ranks compare it
-        before they rely on them.
+        """A positive number for the ``counts`` of these shards and the number of ``workers`` on each rank; 0 for None.
+
+        Ranks compare it before they rely on the counts.
         """
         if not counts:
             return 0
@@ -150,7 +158,7 @@ class SharedOut:
         return _ranged(row, ranges(counts, wanted))
 
     def _samples(self, data: Iterable[dict[str, Any]], skips: SkipPass, cursor: Optional[Cursor]) -> Iterator[dict[str, Any]]:
-        """Of each shard those ``samples`` that its item names: found by its index where it is in memory, else by reading up to them."""
+        """Yield the ``samples`` range of each item: found by the shard's index, else by reading up to it."""
         tars = self.stages[2]
         for opened in tars.opened(data, skips, cursor):
             first, stop = opened.pop("samples")
@@ -160,7 +168,7 @@ class SharedOut:
             samples = tars.samples(opened, first, None if last else stop, skips)
             yield from islice(samples, stop - first)
             beyond = last and next(samples, None) is not None
-            del samples  # it lets go of the shard now
+            del samples  # closes the shard now
             opened["stream"].close()
             if beyond:
                 raise ShardReadError(
@@ -170,7 +178,7 @@ class SharedOut:
 
 
 def _left_of(count: int, done: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The parts of ``count`` samples that are in none of the ranges ``done``."""
+    """The parts of ``range(count)`` that are not in the ranges ``done``."""
     first = 0
     for start, stop in done:
         if first < min(start, count):

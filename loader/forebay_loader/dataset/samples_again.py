@@ -1,7 +1,7 @@
-"""Samples that a stage held when a state was taken: read again by shard and number, and put through what lies before that stage.
+"""Reads again the samples that a stage held when a state was taken, and puts them through the stages before that one.
 
-Each is read when its turn comes. By its index a shard gives one sample without those before it, from its file or by ranges of it; one
-without an index is read up to the last that is wanted, and those wanted are kept until they are asked for.
+Each sample is read when the stage needs it. If its shard has an index, only that sample is read, from the file or by a range request. A
+shard without an index is read up to the last sample that is needed. The samples needed from it are kept until then.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from forebay_loader.samples.indexed_shard import IndexedShard
 
 __all__ = ["PassAgain", "ShardsAgain", "ShardsAhead", "StagesAgain"]
 
-MOST_OPEN = 32  # shards at a time: a descriptor each
-AHEAD = 24  # shards that are open, or being opened, and not taken yet: a first batch draws from some 20; eight were 1.4 times as slow
+MOST_OPEN = 32  # shards; each needs a file descriptor
+AHEAD = 24  # shards open or being opened, and not yet taken. A first batch draws from some 20; with eight it took 1.4 times as long
 _GONE = "bring that shard back as it was, or let resume='replay' run the epoch again"
 
 
 class _Entered(NamedTuple):
-    """A shard that is open: by its index, or to be read from its start."""
+    """An open shard: with its index, or as a stream from its start."""
 
     shard: Optional[IndexedShard]
     opened: dict[str, Any]
@@ -48,15 +48,17 @@ class _Entered(NamedTuple):
 
 
 def _entered(begun: BegunShards, tars: TarSamples, item: int) -> _Entered:
-    """It may be called in a thread of its own."""
+    """Open the shard of ``item``. May run in a thread of its own."""
     url, opening = begun.url(item), tars.opening
     shard = indexed_shard(url, opening.limits, begun.version(item)) if not tars.selects else None
     return _Entered(shard, {} if shard is not None else opening.open({"url": url}, begun.version(item)))
 
 
 class ShardsAhead:
-    """``enter`` of each of ``items``, which will be taken in about this order: shards opened before their turn, for each would be a wait of
-    its own. A thread lives as long as one is being opened."""
+    """Calls ``enter`` for each of ``items`` ahead of time, in threads, since each call waits for the sidecar.
+
+    ``items`` are in about the order in which they will be taken. A thread lives only while it opens its shard.
+    """
 
     def __init__(self, items: Iterable[int], enter: Callable[[int], _Entered]) -> None:
         self._left = iter(items)
@@ -69,13 +71,13 @@ class ShardsAhead:
         return f"<ShardsAhead {len(self._ready)} of {AHEAD}>"
 
     def take(self, item: int) -> _Entered:
-        """What ``enter`` gave for ``item``, or gives now. Raises what it raised."""
+        """Return what ``enter`` gives for ``item``, now or ahead of time. Raises what it raises."""
         future = self._ready.pop(item, None)
         self._fill()
         return self._enter(item) if future is None else future.result()
 
     def close(self) -> None:
-        """Let go of what nobody has taken."""
+        """Close the shards that nobody has taken."""
         ready, self._ready, self._left = self._ready, {}, iter(())
         for future in ready.values():
             future.add_done_callback(_let_go)
@@ -99,12 +101,12 @@ def _enter_into(future: Future[_Entered], enter: Callable[[int], _Entered], item
 
 
 def _let_go(future: Future[_Entered]) -> None:
-    with suppress(Exception):  # nobody asks any more
+    with suppress(Exception):  # nobody takes it, so its error does not matter
         future.result().close()
 
 
 class ShardsAgain:
-    """Samples of the shards that ``cursor``'s pass began before its state was taken, as ``tars`` reads them."""
+    """Samples, as ``tars`` reads them, of the shards that ``cursor``'s pass had begun when its state was taken."""
 
     def __init__(self, cursor: Cursor, tars: TarSamples, skips: SkipPass) -> None:
         self._begun = cursor.shards
@@ -112,8 +114,8 @@ class ShardsAgain:
         self._handler = None if tars.opening.handler is None else RecordedHandler(tars.opening.handler, skips)
         self.skips = skips
         self._open: OrderedDict[int, IndexedShard] = OrderedDict()
-        self._without: set[int] = set()  # items whose shards have no index: read in full
-        self._opened: dict[int, dict[str, Any]] = {}  # of these, what is open and not read yet
+        self._without: set[int] = set()  # items whose shards have no index
+        self._opened: dict[int, dict[str, Any]] = {}  # item without an index -> its open stream, not read yet
         self._ahead: Optional[ShardsAhead] = None
         self._kept: dict[tuple[int, int], Any] = {}
         self._wanted: dict[int, dict[int, int]] = {}  # item -> number of a sample -> how often it is wanted
@@ -127,15 +129,17 @@ class ShardsAgain:
         return f"<ShardsAgain {sum(map(len, self._wanted.values()))} samples of {len(self._wanted)} shards>"
 
     def expect(self, ordinals: Iterable[int]) -> None:
-        """These will be asked for, in about this order: their shards are opened ahead."""
+        """Open the shards of ``ordinals`` ahead. The caller will ask for them in about this order."""
         if self._ahead is None:
-            items = (place(ordinal)[0] for place in (self._begun.place,) for ordinal in ordinals)  # which must not hold this
+            items = (place(ordinal)[0] for place in (self._begun.place,) for ordinal in ordinals)  # the generator must not refer to self
             self._ahead = ShardsAhead(items, partial(_entered, self._begun, self._tars))
             weakref.finalize(self, self._ahead.close).atexit = False
 
     def sample(self, ordinal: int) -> Any:
-        """The sample of ``ordinal``; ``LOST`` where the handler passes over what prevents that. Raises what reading raises, and
-        ``ValueError`` where its shard is another now."""
+        """Return the sample of ``ordinal``, or ``LOST`` if it cannot be read and the handler skips that.
+
+        Raises the errors of reading, and ``ValueError`` if the shard has changed since the state.
+        """
         item, number = self._begun.place(ordinal)
         try:
             found = self._found(item, number)
@@ -183,7 +187,7 @@ class ShardsAgain:
         return found
 
     def _read(self, item: int) -> None:
-        """Keep all that is wanted of a shard without an index."""
+        """Keep all needed samples of a shard without an index."""
         shards, wanted = self._begun, self._wanted.get(item, {})
         opened = self._opened.pop(item, None) or self._tars.opening.open({"url": shards.url(item)}, shards.version(item))
         try:
@@ -199,12 +203,12 @@ class ShardsAgain:
                 self._kept[item, number] = sample
             if number == last:
                 break
-        del samples  # it lets go of the shard now
+        del samples  # closes the shard now
         opened["stream"].close()
         if count <= last:
             if self._handler is None:
                 raise self._short(item, last, count)
-            self._kept.update({(item, number): LOST for number in wanted if number >= count})  # it said to go on
+            self._kept.update({(item, number): LOST for number in wanted if number >= count})  # the handler skipped the error
 
     def _short(self, item: int, number: int, count: int) -> ValueError:
         return ValueError(
@@ -226,8 +230,7 @@ class ShardsAgain:
 
 
 class StagesAgain:
-    """Samples read again, as they come out of the stages before the one that held them. ``put`` makes these stages behind what it is
-    given."""
+    """Samples read again, after the stages that come before the one that held them. ``put`` builds these stages over an iterator."""
 
     def __init__(self, shards: ShardsAgain, put: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
         self._shards = shards
@@ -242,8 +245,11 @@ class StagesAgain:
         self._shards.expect(ordinals)
 
     def one(self, ordinal: int) -> Any:
-        """What was made of the sample of ``ordinal``. ``LOST``, and errors, as of ``ShardsAgain``; ``LOST`` too where a stage's handler
-        passes it over, and ``ValueError`` where a stage leaves it out by itself now."""
+        """Return the output of the stages for the sample of ``ordinal``.
+
+        Returns ``LOST`` and raises errors as ``ShardsAgain.sample``. Returns ``LOST`` too if a stage's handler skips the sample. Raises
+        ``ValueError`` if a stage leaves the sample out by itself now.
+        """
         sample = self._shards.sample(ordinal)
         if sample is LOST:
             return LOST
@@ -253,7 +259,7 @@ class StagesAgain:
         before = self._shards.skips.passed_over()
         try:
             return next(self._made)
-        except StopIteration:  # what a handler ended
+        except StopIteration:  # a handler ended the stages
             self._made = None
             return LOST
         except _LeftOut:
@@ -267,7 +273,7 @@ class StagesAgain:
             ) from None
 
     def batch(self, ordinals: Iterable[int]) -> Any:
-        """The one batch that was made of the samples of ``ordinals``."""
+        """Return the one batch that was made of the samples of ``ordinals``."""
         samples = [sample for sample in map(self._shards.sample, ordinals) if sample is not LOST]
         made = list(self._put(iter(samples)))
         if len(made) != 1:
@@ -285,10 +291,10 @@ class StagesAgain:
 
 
 class PassAgain:
-    """What was held in one pass of ``dataset``, that goes on where ``cursor`` says. ``told``: what its stages are told of the pass."""
+    """Reads again the samples that stages held in the pass that ``cursor`` resumes. ``told`` are the arguments of ``begin``."""
 
     def __init__(self, dataset: Any, cursor: Cursor, skips: SkipPass, told: tuple[int, int, Optional[int], int]) -> None:
-        self._dataset = weakref.ref(dataset)  # whose iteration, which holds it, all this is of: a cycle otherwise
+        self._dataset = weakref.ref(dataset)  # weak: the data set's iteration holds this object
         self._pipeline = list(dataset.pipeline)
         self._skips = skips
         self._told = told
@@ -301,7 +307,7 @@ class PassAgain:
         return f"<PassAgain {self._shards!r}>"
 
     def before(self, at: int) -> Optional[StagesAgain]:
-        """What stage ``at`` of the pipeline was given; None in a pass that begins."""
+        """The input of stage ``at`` of the pipeline, read again; None if the pass was not resumed."""
         if self._shards is None or at < self._behind:
             return None
         return StagesAgain(self._shards, partial(self._put, self._pipeline[self._behind : at]))
@@ -327,4 +333,4 @@ def _tars(stage: Any) -> Optional[TarSamples]:
 
 
 class _LeftOut(BaseException):
-    """A stage asks for another sample: it gave none for the last. No handler of a stage's may see it."""
+    """A stage asks for another sample: it yielded none for the last one. A ``BaseException``, so that no stage's handler catches it."""

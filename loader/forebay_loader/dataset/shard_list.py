@@ -1,6 +1,7 @@
-"""The first stages of a data set: the order of all its shards, and the share of this rank and this worker.
+"""The first stages of a data set: put all shards in order, and choose the share of this rank and this worker.
 
-Each is a plain stage, so that a user's own splitter can replace it. All stages can be pickled; the rank travels with them and is read once.
+Each is a plain stage, so a user's own splitter can replace it. All of them can be pickled. The rank is determined once and travels with
+them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ __all__ = [
 
 
 class Part(NamedTuple):
-    """What one worker reads: these shards, of each every ``stripes``-th sample beginning with number ``stripe``."""
+    """The share of one worker: these shards, and of each shard every ``stripes``-th sample, starting with number ``stripe``."""
 
     shards: list[int]
     stripe: int = 0
@@ -48,29 +49,32 @@ class Part(NamedTuple):
 
 
 def epoch_order(n: int, seed: int, epoch: int, turn: int = 0) -> list[int]:
-    """A permutation of ``range(n)``; ``turn`` counts the passes within one epoch (``with_epoch`` may need several)."""
+    """Return a permutation of ``range(n)``. ``turn`` is the number of the pass within one epoch: ``with_epoch`` may need several."""
     order = list(range(n))
-    random.Random(_key(seed, epoch, turn)).shuffle(order)  # noqa: S311  # a text as seed: the same on every machine, and no two alike
+    random.Random(_key(seed, epoch, turn)).shuffle(order)  # noqa: S311  # text seed: equal on all machines
     return order
 
 
 def resampled_order(n: int, seed: int, epoch: int, turn: int = 0, *, first: int = 0, step: int = 1) -> Iterator[int]:
-    """Endless draws from ``range(n)``, with replacement: of one common sequence those at ``first``, ``first + step``, …
+    """Yield draws from ``range(n)`` with replacement, without end: positions ``first``, ``first + step``, … of one common sequence.
 
-    Each draw is made from its place alone, so a worker makes its own and skips nobody else's.
+    Each draw depends only on its position. So a worker computes only its own draws.
     """
     key = _key(seed, epoch, turn).encode()
     for place in count(first, step):
-        yield int.from_bytes(blake2b(b"%s/%d" % (key, place), digest_size=8).digest(), "big") % n  # uneven by n in 2**64
+        yield int.from_bytes(blake2b(b"%s/%d" % (key, place), digest_size=8).digest(), "big") % n  # the bias is n in 2**64
 
 
 def split(order: Sequence[int], rank: int, size: int) -> list[int]:
-    """Every ``size``-th beginning with ``rank``, as webdataset splits."""
+    """Every ``size``-th element, starting with number ``rank``, as webdataset splits."""
     return list(order[rank::size])
 
 
 def worker_part(shards: Sequence[int], worker: int, workers: int) -> Part:
-    """The part of one worker in what its rank reads. Fewer shards than workers: they share one, sample by sample, so that none is idle."""
+    """Return the share of one worker in the shards of its rank.
+
+    If there are fewer shards than workers, several workers share one shard sample by sample, so that none is idle.
+    """
     if workers <= len(shards) or not shards:
         return Part(split(shards, worker, workers))
     at = worker % len(shards)
@@ -88,7 +92,7 @@ _LAST = sys.maxsize
 
 @dataclass(frozen=True)
 class ShardOrder:
-    """How shards follow each other: as listed, ``shuffled`` anew each epoch, or ``resampled``, which never ends."""
+    """The order of shards: as listed, ``shuffled`` differently in each epoch, or ``resampled``, which never ends."""
 
     seed: int = 0
     shuffled: bool = False
@@ -96,9 +100,9 @@ class ShardOrder:
 
 
 class ShardList(EpochStage):
-    """Where a pipeline begins: yields ``{"url": …}`` for every shard of the data set, in this epoch's order, alike on all ranks.
+    """The start of a pipeline: yields ``{"url": …}`` for every shard of the data set, in this epoch's order, the same on all ranks.
 
-    Draws with replacement are the rank's and worker's own from the start.
+    With ``resampled``, each rank and worker makes draws of its own instead.
     """
 
     def __init__(self, urls: list[str], order: ShardOrder, epochs: Epochs, world: World) -> None:
@@ -106,7 +110,7 @@ class ShardList(EpochStage):
         self.order = order
         self.epochs = epochs
         self.world = world
-        self._began: dict[int, tuple[int, int]] = {}  # by thread: the epoch and the turn that its next pass is of
+        self._began: dict[int, tuple[int, int]] = {}  # thread id -> epoch and turn of its next pass
 
     def __repr__(self) -> str:
         return f"<{len(self.urls)} shards, {self.order}>"
@@ -119,13 +123,13 @@ class ShardList(EpochStage):
 
     def __call__(self) -> Iterator[Item]:
         began = self._began.pop(threading.get_ident()) if threading.get_ident() in self._began else None
-        epoch, turn = began or (self.epochs.begin(), 0)  # the second: in a pipeline of the user's own making
+        epoch, turn = began or (self.epochs.begin(), 0)  # no begin() in a pipeline that the user built
         return _listed(self.urls, self._indices(epoch, turn))
 
     __iter__ = __call__
 
     def place(self) -> int:
-        """Of this rank and worker among all: each has another one."""
+        """The number of this rank and worker among all workers of all ranks."""
         return self.world.resolved().place()
 
     def _indices(self, epoch: int, turn: int) -> Iterable[int]:
@@ -136,7 +140,7 @@ class ShardList(EpochStage):
         found = epoch_order(n, order.seed, epoch, turn) if order.shuffled else range(n)
         cursor = cursor_here()
         whole = set() if cursor is None else {shard for shard, ranges in cursor.done.items() if not ranges}
-        return [shard for shard in found if shard not in whole] if whole else found  # before they are split: what is left is split evenly
+        return [shard for shard in found if shard not in whole] if whole else found  # before the split, so that the rest splits evenly
 
     def __getstate__(self) -> dict[str, Any]:
         return {"urls": self.urls, "order": self.order, "epochs": self.epochs, "world": self.world.resolved()}
@@ -153,12 +157,15 @@ def _listed(urls: Sequence[str], indices: Iterable[int]) -> Iterator[Item]:
 
 @passes_shards_on
 def _every(shards: Iterator[Item], first: Sequence[Item], start: int, step: int) -> Iterator[Item]:
-    """``first`` and then ``shards``, from number ``start`` on each ``step``-th."""
+    """Yield every ``step``-th of ``first`` followed by ``shards``, starting with number ``start``."""
     yield from islice(chain(first, shards), start, None, step)
 
 
 class NodeSplit:
-    """What one rank reads: every n-th, as ``wds.split_by_node``; or, where no splitter was named, everything of a world of one."""
+    """The share of one rank: every n-th shard, as ``wds.split_by_node``.
+
+    If the user named no splitter, a world of one rank reads everything and a larger one is an error.
+    """
 
     def __init__(self, world: World, *, named: bool) -> None:
         self.world = world
@@ -182,14 +189,16 @@ class NodeSplit:
 
 
 class WorkerSplit:
-    """What one DataLoader worker reads: every n-th shard, as ``wds.split_by_worker``; with fewer shards than workers, stripes of one."""
+    """The share of one DataLoader worker: every n-th shard, as ``wds.split_by_worker``. If there are too few shards, workers share one by
+    stripes.
+    """
 
     def __init__(self) -> None:
         self._parts: dict[int, Part] = {}
 
     def __call__(self, data: Iterable[Item]) -> Iterator[Item]:
         worker, shards = here_worker(), iter(data)
-        first = list(islice(shards, worker.workers))  # so many tell whether they are enough; the rest may be endless
+        first = list(islice(shards, worker.workers))  # enough to see whether each worker gets one; the list may be endless
         part = worker_part(range(len(first)), worker.id, worker.workers)
         self._parts[threading.get_ident()] = part
         if part.stripes > 1:
@@ -197,7 +206,7 @@ class WorkerSplit:
         return _every(shards, first, worker.id, worker.workers)
 
     def part(self) -> Part:
-        """What the pass reads that this thread began last; ``shards`` counts only as far as was looked."""
+        """The share of the pass that this thread began last. Its ``shards`` count at most as many shards as there are workers."""
         return self._parts.pop(threading.get_ident(), Part([0]))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -205,12 +214,12 @@ class WorkerSplit:
 
 
 class FairShare:
-    """Behind the tar reading: this worker's stripe of a shard that several read; and no pass ends empty without a word.
+    """After the tar reader: choose this worker's stripe of a shard that several workers read, and report a pass without samples.
 
-    A stripe costs no origin bytes: the sidecar fetches a shard once for all of them.
+    A stripe costs no extra bytes from the origin: the sidecar fetches a shard once for all workers.
     """
 
-    reads_shards = True  # what follows gets samples
+    reads_shards = True  # later stages get samples
 
     def __init__(self, split: Optional[WorkerSplit], shards: ShardList, *, empty_check: bool) -> None:
         self._split = split
@@ -226,7 +235,7 @@ class FairShare:
         given = iter(samples)
         if cursor is not None:
             cursor.stripe = part.stripe, part.stripes
-            if cursor.done or cursor.began is not None:  # nothing may be left
+            if cursor.done or cursor.began is not None:  # a resumed pass may have nothing left: no error
                 yield from _rest(given, part, cursor)
                 return
         first = next(given, _NOTHING)
@@ -236,7 +245,7 @@ class FairShare:
         if not part.stripe:
             yield first
         if part.stripes == 1:
-            yield from given  # a loop of our own would cost as much as finding a sample does
+            yield from given  # not a for loop: that would cost as much as finding a sample
         else:
             yield from islice(given, (part.stripe - 1) % part.stripes, None, part.stripes)
 
@@ -255,7 +264,7 @@ class FairShare:
 
 
 def _rest(samples: Iterator[Any], part: Part, cursor: Cursor) -> Iterator[Any]:
-    """This worker's stripe of what is left of a pass."""
+    """Yield this worker's stripe of the samples that are left of a resumed pass."""
     if not cursor.done:
         yield from islice(samples, (part.stripe - cursor.read) % part.stripes, None, part.stripes) if part.stripes > 1 else samples
         return
@@ -272,13 +281,16 @@ def _is_done(cursor: Cursor, ordinal: int) -> bool:
     return at >= 0 and ranges[at][0] <= number < ranges[at][1]
 
 
-LEFT_OUT = 2000  # samples, where stages leave out what is read
-DRAWS = 30  # as often as one sample of an rsample's should have come: that none did has a probability of e**-30
+LEFT_OUT = 2000  # samples to read before giving up, if stages leave all of them out
+DRAWS = 30  # read 30 times as many as one kept sample needs: the probability that rsample kept none is e**-30
 
 
 class EmptyPasses:
-    """Passes in a row that gave nothing. ``places`` share the shards of each out among them, ``listed`` are those, if that is known, and of
-    the samples ``rsample`` takes a ``share``."""
+    """Counts passes in a row that yielded nothing, to end an iteration that would never yield.
+
+    ``places`` is the number of workers on all ranks that share the shards. ``listed`` is the number of shards, if known. ``share`` is the
+    fraction of samples that an ``rsample`` stage keeps.
+    """
 
     def __init__(self, places: int, listed: Optional[int] = None, share: float = 1.0) -> None:
         self._enough = ROUNDS * max(1, places if listed is None else min(places, listed))
@@ -290,11 +302,14 @@ class EmptyPasses:
         return f"<EmptyPasses, {self._passes} of {self._enough}>"
 
     def gave(self) -> None:
-        """A pass gave something."""
+        """A pass yielded something: start counting again."""
         self._passes = self._left_out = 0
 
     def over(self, read: int = 0) -> bool:
-        """One more pass gave nothing, of ``read`` samples that no handler passed over. Whether it was the last to try: the log says so."""
+        """Count one more pass that yielded nothing, and return whether to give up, which the log then says.
+
+        ``read`` is how many samples the pass read, without those that a handler skipped.
+        """
         self._passes += 1
         self._left_out += max(0, read)
         if self._passes < self._enough or 0 < self._left_out < self._samples:

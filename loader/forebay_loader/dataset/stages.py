@@ -1,6 +1,6 @@
-"""The stage that opens shards through the sidecar, and the one that also reads the tars: for any pipeline of webdataset's.
+"""Two stages for any pipeline of webdataset: one opens shards through the sidecar, the other also reads their tars.
 
-A shard may be entered at a sample: by its index, from its file or by ranges.
+A resumed pass may start in the middle of a shard. The shard's index then gives the place of the sample, in its file or by range requests.
 """
 
 from __future__ import annotations
@@ -45,20 +45,24 @@ _LOOK_S = 0.05
 
 
 class Expected:
-    """Whether a sidecar was ever named where this stage was built or is run. Pickled with the stage: a worker of a later epoch knows."""
+    """Whether a sidecar was ever configured where this stage was built or runs. Pickled with the stage, so that
+    later workers know it too.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._seen = _named()
         self._clock = clock
 
     def check(self, source: Source, limits: Limits) -> None:
-        """Raises ``ProxyUnreachable`` when no sidecar was ever seen and ``source`` is remote; one that is just starting is waited for."""
+        """Raise ``ProxyUnreachable`` if no sidecar was ever seen and ``source`` is remote. Waits up to ``limits.open_s`` for a sidecar that
+        is starting.
+        """
         if self._seen or source.url.scheme == "file":
             return
         until_s = self._clock() + (0.0 if DEAD.known() else limits.open_s)
         while not _named():
             if self._clock() >= until_s:
-                DEAD.found()  # the next shard does not wait again
+                DEAD.found()  # so that the next shard does not wait again
                 COUNTS.add("failed")
                 raise ProxyUnreachable(
                     f"shard {shown(source)}: no sidecar runs for this user on this node; start one with `forebay serve` or `forebay run`, "
@@ -69,7 +73,7 @@ class Expected:
 
 
 def _named() -> bool:
-    """Whether a variable or run file names a sidecar, dead or alive: a set variable means one, and a dead one is left for the origin."""
+    """Whether a variable or run file names a sidecar, running or not. If it does not run, reading falls back to the origin."""
     return bool(os.environ.get("FOREBAY_URL") or os.environ.get("FOREBAY_SOCKET")) or find_endpoint() is not None
 
 
@@ -92,23 +96,23 @@ def tarfile_to_samples(
         select_files: Gets a member's name and says whether it is wanted.
         rename_files: Gets a member's name and returns another.
         on_tar_fault: What happens at a tar without its end marker, with data after it, or with an unreadable header. ``"raise"`` raises
-            ``fb.TarFault``; ``"warn"`` reads on in silence as webdataset does, with one notice.
+            ``fb.TarFault``; ``"warn"`` logs it once and reads on, as webdataset does.
         ahead: How many coming shards to announce, as ``k`` of ``fb.ahead``.
         set: The pattern that all shards belong to, as in ``fb.ahead``.
         epoch: As in ``fb.ahead``.
-        limits: How long a worker waits for what, in seconds.
+        limits: The timeouts of a worker, in seconds.
 
     Returns:
         The stage. It takes dictionaries with ``url`` and yields samples: dictionaries with ``__key__``, ``__url__`` and a bytes value for
         each member.
 
     Raises:
-        TypeError: An argument has the wrong kind.
-        ValueError: An argument has a value that cannot be.
-        fb.ProxyUnreachable: While it is read: no sidecar, and no other way to the shard.
-        fb.ShardReadError: While it is read: a shard is absent or refused.
-        fb.ShardChanged: While it is read: a shard was replaced.
-        fb.TarFault: While it is read: a shard is no whole tar.
+        TypeError: An argument has the wrong type.
+        ValueError: An argument has an invalid value.
+        fb.ProxyUnreachable: While reading: there is no sidecar, and the shard has no other source.
+        fb.ShardReadError: While reading: a shard is absent or refused.
+        fb.ShardChanged: While reading: a shard was replaced.
+        fb.TarFault: While reading: a shard is not a complete tar.
 
     Examples:
         >>> pipeline = wds.DataPipeline(wds.SimpleShardList(urls), wds.split_by_worker, fb.tarfile_to_samples(), wds.decode())
@@ -122,7 +126,7 @@ def tarfile_to_samples(
 
 
 class ShardOpenings:
-    """The stage that turns URLs into open streams. ``handler`` decides what an exception means, as in webdataset; None raises it."""
+    """The stage that turns URLs into open streams. ``handler`` decides about exceptions, as in webdataset; None raises them."""
 
     def __init__(self, handler: Optional[Handler], ahead: Ahead, limits: Limits) -> None:
         self.handler = handler
@@ -131,15 +135,15 @@ class ShardOpenings:
         self._expected = Expected()
 
     def __call__(self, data: Iterable[Any], skips: Optional[SkipPass] = None, cursor: Optional[Cursor] = None) -> Iterator[dict[str, Any]]:
-        """``skips`` is the pass that this is part of, and ``cursor`` says where that stands."""
+        """``skips`` is the pass that this call is part of. ``cursor`` is the position of that pass."""
         skips = skips or lone_pass()
         if cursor is None:
-            return skips.opening(self._opened(self._ahead(data), skips))  # at once: it tells a worker its rank before a splitter asks
+            return skips.opening(self._opened(self._ahead(data), skips))  # now: a splitter may ask for the rank
         items = cursor.taking(self._ahead(cursor.left(data)))
         return skips.opening(_noted(self._opened(items, skips, cursor.shards), cursor))
 
     def _opened(self, data: Iterable[Any], skips: SkipPass, begun: Optional[BegunShards] = None) -> Iterator[dict[str, Any]]:
-        """``begun`` knows the versions that are meant."""
+        """``begun`` knows which version of each shard to open."""
         handler = None if self.handler is None else RecordedHandler(self.handler, skips)
         for item in data:
             try:
@@ -155,7 +159,7 @@ class ShardOpenings:
             yield opened
 
     def open(self, item: Any, version: str) -> dict[str, Any]:
-        """``item`` with an open stream; in its ``version``, an ETag, if that is here. Raises what opening raises."""
+        """Return ``item`` with an open ``stream``, in ``version`` (an ETag) if that is cached. Raises the errors of opening."""
         sample = item if isinstance(item, dict) else {"url": item}
         source = source_of(sample["url"])
         if source is None:
@@ -166,16 +170,18 @@ class ShardOpenings:
 
 
 class TarSamples:
-    """``ShardOpenings``, then the tars' samples. ``handler`` serves opening, reading and grouping; ``files`` goes to ``Samples``."""
+    """``ShardOpenings``, followed by the samples of the tars. ``handler`` gets errors of opening, reading and grouping; ``files`` are
+    arguments of ``Samples``.
+    """
 
-    reads_shards = True  # what follows gets samples
+    reads_shards = True  # later stages get samples
 
     def __init__(self, opening: ShardOpenings, files: dict[str, Any]) -> None:
         check_rule(files.get("on_tar_fault", "raise"))
         self.opening = opening
         self._files = files
-        self.counts = False  # no later stage of ours counts the samples
-        ends_with_shards()  # looked up here, once, rather than in each worker
+        self.counts = False  # True: no later stage of ours counts the samples
+        ends_with_shards()  # fills a cache here, once, rather than in each worker
 
     def __call__(self, data: Iterable[Any]) -> Iterator[dict[str, Any]]:
         skips = current()
@@ -195,11 +201,11 @@ class TarSamples:
         return cursor.counting(self.read(opened, skips, cursor))
 
     def opened(self, data: Iterable[Any], skips: SkipPass, cursor: Optional[Cursor] = None) -> Iterator[dict[str, Any]]:
-        """Each of ``data`` as it is, with its open ``stream``."""
+        """Each item of ``data``, with its open ``stream``."""
         return self.opening(data, skips, cursor)
 
     def read(self, opened: Iterable[dict[str, Any]], skips: SkipPass, cursor: Optional[Cursor] = None) -> Iterator[dict[str, Any]]:
-        """The samples of what is open."""
+        """The samples of the open shards."""
         handler = RecordedHandler(self.opening.handler or reraise, skips)
         reading = Samples(handler, markers=ends_with_shards(), **self._files)
         if cursor is not None:
@@ -207,16 +213,16 @@ class TarSamples:
         return iter(ranged("read", reading.read(opened)))
 
     def _entered(self, opened: Iterable[dict[str, Any]], cursor: Cursor) -> Iterator[dict[str, Any]]:
-        """What is open, each told with which sample it is entered."""
+        """The open shards, each with the number of the sample to start at."""
         for one in opened:
             start = cursor.entered(one[ITEM])
             if not start and cursor.done:
                 start = first_left(cursor.done.get(cursor.shards.items.shards[one[ITEM]], ()))
-                cursor.shards.items.firsts[one[ITEM]] = start  # its ordinals begin there: a sample may still wait that has one before them
+                cursor.shards.items.firsts[one[ITEM]] = start  # its ordinals begin there: a sample with an earlier ordinal may still wait
             yield self._at(one, start, None, sure=self.opening.handler is None) if start else one
 
     def samples(self, opened: dict[str, Any], start: int, stop: Optional[int], skips: SkipPass) -> Iterator[dict[str, Any]]:
-        """Samples ``start`` to ``stop`` of one open shard: by its index where there is one, else by reading up to them."""
+        """Samples ``start`` to ``stop`` of one open shard: by its index if it has one, else by reading up to them."""
         samples = self.read([self._at(opened, start, stop)], skips)
         return samples if stop is None else islice(samples, stop - start)
 
@@ -228,18 +234,20 @@ class TarSamples:
 
     @property
     def selects(self) -> bool:
-        """Whether some members, and so perhaps whole samples, are left out: an index numbers all."""
+        """Whether some members, and so perhaps whole samples, are left out. The numbers of the index would then not fit: it counts all
+        samples.
+        """
         return self._files.get("select_files") is not None or self._files.get("rename_files") is not None
 
 
 def _waits(reading: "weakref.ref[Samples]") -> bool:
-    """Whether ``reading``, whose handler leads to the pass that asks, holds a sample back."""
+    """Whether ``reading`` holds back a sample. The reference is weak since its handler refers to the pass that asks."""
     found = reading()
     return found is not None and found.waits()
 
 
 def _noted(opened: Iterator[dict[str, Any]], cursor: Cursor) -> Iterator[dict[str, Any]]:
-    """``opened``; a shard that is another than when the state was taken is no fault for a handler."""
+    """``opened``. If a shard's version is not that of the state, that is an error which no handler sees."""
     for one in opened:
         try:
             cursor.shards.opened(one)
@@ -250,7 +258,7 @@ def _noted(opened: Iterator[dict[str, Any]], cursor: Cursor) -> Iterator[dict[st
 
 
 def ends_with_shards() -> bool:
-    """Whether a sample ends with its shard in the installed webdataset: since its ``{}`` marker, which 0.2.86 does not have."""
+    """Whether a sample ends with its shard in the installed webdataset. It does since the ``{}`` marker, which 0.2.86 does not have."""
     return _has_markers(importlib.import_module("webdataset.tariterators").tar_file_expander)
 
 
@@ -260,7 +268,7 @@ def _has_markers(expander: Callable[..., Any]) -> bool:
 
 
 def _stock_open(sample: dict[str, Any]) -> dict[str, Any]:
-    """Open what is not ours exactly as this version of webdataset does."""
+    """Open a shard that the sidecar does not serve exactly as this version of webdataset does."""
     cache = importlib.import_module("webdataset.cache")
     streaming = getattr(cache, "StreamingOpen", None)
     if streaming is not None:
@@ -270,7 +278,7 @@ def _stock_open(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def entered_at(opened: dict[str, Any], start: int, stop: Optional[int], limits: Limits) -> Optional[Iterator[dict[str, Any]]]:
-    """Samples ``start`` to ``stop`` of an open shard without reading what lies before; None where it has no index."""
+    """Samples ``start`` to ``stop`` of an open shard, without reading the samples before them; None if it has no index."""
     stream = opened["stream"]
     if isinstance(stream, Descriptor):
         found = indexed_samples(opened, start, stop, limits)
@@ -280,13 +288,12 @@ def entered_at(opened: dict[str, Any], start: int, stop: Optional[int], limits: 
     shard = indexed_shard(opened["url"], limits, version_of(stream))
     if shard is None or shard.etag != version_of(stream):
         return None
-    stream.close()  # of what it has fetched ahead the sidecar lets nothing go to waste
+    stream.close()  # costs nothing: the sidecar keeps the segments that it has fetched
     return _closing(shard.samples(start, stop), shard)
 
 
 def indexed_shard(url: Any, limits: Limits, version: str = "") -> Optional[IndexedShard]:
-    """The shard by the numbers of its samples, in the ``version`` (an ETag) if that is here; None where it has no index, or the sidecar
-    does not read it."""
+    """The shard with its index, in ``version`` (an ETag) if that is cached; None if it has no index or the sidecar does not read it."""
     if not isinstance(url, str) or source_in(url) is None:
         return None
     try:
@@ -296,7 +303,7 @@ def indexed_shard(url: Any, limits: Limits, version: str = "") -> Optional[Index
 
 
 def first_left(done: Sequence[tuple[int, int]]) -> int:
-    """The first sample that is in none of the ranges ``done``."""
+    """The first sample that is not in the ranges ``done``."""
     return done[0][1] if done and done[0][0] == 0 else 0
 
 

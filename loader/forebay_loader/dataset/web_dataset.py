@@ -1,8 +1,10 @@
-"""``fb.WebDataset``: the arguments and stages of ``wds.WebDataset``, of 0.2.86 and of 1.0.2 alike, with shards through the sidecar.
+"""``fb.WebDataset``: the arguments and stages of ``wds.WebDataset`` (0.2.86 and 1.0.2), with shards read through the sidecar.
 
-The order of all shards is made first, anew each epoch and alike on all ranks, and split afterwards, so that every rank and worker meets
-every shard in time; webdataset splits first and then repeats one order. docs/loader.md has what differs from webdataset.
-Importing this module imports webdataset, and that torch where there is one: ``import forebay_loader`` does not.
+It first puts all shards in one order, a different one each epoch and the same on every rank. Then it splits that order between ranks and
+workers, so that over several epochs each worker reads every shard. webdataset splits first and then repeats one order. docs/loader.md lists
+the other differences.
+
+Importing this module imports webdataset, and torch if it is installed. ``import forebay_loader`` imports neither.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.utils.data import IterableDataset
 
-    Splitter = Callable[[Iterator[Any]], Iterator[Any]]  # of all shards those that this rank or worker reads
+    Splitter = Callable[[Iterator[Any]], Iterator[Any]]  # takes all shards, yields those of this rank or worker
 
 __all__ = ["WebDataset"]
 
@@ -86,10 +88,10 @@ class WebDataset(compat.WebDataset):
         group: The process group whose ranks share the data.
         on_tar_fault: What happens at a tar without its end marker, with data after it, or with an unreadable header. ``"raise"`` raises
             ``fb.TarFault``; ``"warn"`` reads on as webdataset does.
-        epoch: A whole number, a callable, or an object with ``value`` or ``get_value()``. It is asked when an iteration begins. Without it
+        epoch: A whole number, a callable, or an object with ``value`` or ``get_value()``. It is read when an iteration begins. Without it
             the data set counts its iterations.
         ahead: How many coming shards a worker announces to the sidecar; 0 for none. The default is ``FOREBAY_AHEAD``, else 16.
-        limits: How long a worker waits for what, in seconds.
+        limits: The timeouts of a worker, in seconds.
         max_skipped: How much handlers may skip in an epoch of one worker: a number of samples and of shards, or a share such as 0.001.
             The default is ``FOREBAY_MAX_SKIPPED``, else no limit.
         max_consecutive_skips: How many skips in a row one stage may have. The default is ``FOREBAY_MAX_CONSECUTIVE_SKIPS``, else 1000 if
@@ -98,13 +100,13 @@ class WebDataset(compat.WebDataset):
             needs.
 
     Raises:
-        TypeError: An argument has the wrong kind.
-        ValueError: An argument has a value that cannot be, or the list of shards is empty.
-        fb.ProxyUnreachable: While it is read: no sidecar was ever named, or it is gone and there is no other way to the shard.
-        fb.ShardReadError: While it is read: a shard is absent or refused.
-        fb.ShardChanged: While it is read: a shard was replaced.
-        fb.TarFault: While it is read: a shard is no whole tar.
-        fb.TooManySkips: While it is read: handlers skipped more than the limits allow.
+        TypeError: An argument has the wrong type.
+        ValueError: An argument has an invalid value, or the list of shards is empty.
+        fb.ProxyUnreachable: While reading: no sidecar was ever configured, or it is gone and the shard has no other source.
+        fb.ShardReadError: While reading: a shard is absent or refused.
+        fb.ShardChanged: While reading: a shard was replaced.
+        fb.TarFault: While reading: a shard is not a complete tar.
+        fb.TooManySkips: While reading: handlers skipped more than the limits allow.
 
     Examples:
         >>> dataset = fb.WebDataset("s3://bucket/train-{000000..000002}.tar", shardshuffle=True).shuffle(1000).decode("pil")
@@ -116,7 +118,7 @@ class WebDataset(compat.WebDataset):
         self,
         urls: Union[str, Sequence[str], IterableDataset[Any]],
         handler: Optional[Handler] = reraise_exception,
-        *positional: Any,  # what follows in the installed version
+        *positional: Any,  # further arguments, as in the installed version
         mode: Optional[str] = None,
         resampled: bool = False,
         repeat: bool = False,
@@ -156,12 +158,12 @@ class WebDataset(compat.WebDataset):
         self._bearable = asked.max_skipped, asked.max_consecutive_skips
         SkipLimits.of(*self._bearable)
         self._shards: Optional[ShardList] = None
-        self._place: Optional[StreamPosition] = None  # of the iteration that was begun last, in this process
-        self._resumed: Optional[Resumed] = None  # what the next one goes on from
+        self._place: Optional[StreamPosition] = None  # of the latest iteration in this process
+        self._resumed: Optional[Resumed] = None  # the state that the next iteration continues from
         self._replays = asked.resume == "replay"
-        self._is_asked = False  # whether somebody looks at which samples are taken
+        self._is_asked = False  # whether a loader calls taken()
         found = listed(asked.urls)
-        # Whether ranks, and workers, come to the same samples and draw for themselves. Ranks that each read everything are alike.
+        # Whether ranks, and whether workers, may read the same sample and draw differently. With nodesplitter=iter all ranks draw alike.
         self._own_draws = asked.draws, asked.draws or asked.workersplitter is None
         splitter = node_stage(nodes, self.world, asked.draws)
         tars = self._tar_stage(asked, set_of(asked.urls if found is None or isinstance(asked.urls, str) else found))
@@ -175,7 +177,7 @@ class WebDataset(compat.WebDataset):
     def _tar_stage(self, asked: Arguments, set: Optional[str]) -> TarSamples:
         reading = Ahead(asked.ahead, set=set, epoch=self._epochs, world=self.world)
         files = {name: getattr(asked, name) for name in ("select_files", "rename_files", "on_tar_fault")}
-        # Ours does the same; webdataset's keeps the exception in a frame of its traceback, and with it the data set and its descriptor.
+        # None raises too. webdataset's handler keeps the exception alive in its traceback, and so the data set and its file descriptor.
         self._handler = None if asked.handler is reraise_exception else asked.handler
         return TarSamples(ShardOpenings(self._handler, reading, asked.limits), files)
 
@@ -196,11 +198,16 @@ class WebDataset(compat.WebDataset):
             notice_once(f"seed-{self.seed}", f"shards are shuffled with seed={self.seed}{given}; the order is a function of seed and epoch")
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is of ``epoch``, those after it count on; for runs that resume, and where only one rank looked in between."""
+        """Make the next iteration that of ``epoch``; later ones count on from it. For runs that resume, or if only one rank iterated in
+        between.
+
+        Args:
+            epoch: The number of the epoch, from 0.
+        """
         self._epochs.set(epoch)
 
     def shuffle(self, size: int, **how: Any) -> Any:
-        """webdataset's stage, with its arguments. Without ``rng`` or ``seed`` its order is a function of seed, epoch, rank and worker."""
+        """webdataset's stage, with its arguments. Without ``rng`` or ``seed``, its order depends only on seed, epoch, rank and worker."""
         if size < 1:
             return self
         if how.get("rng") is not None or how.get("seed") is not None:
@@ -209,17 +216,23 @@ class WebDataset(compat.WebDataset):
         return self.compose(SampleShuffle(self.seed, self.world, {"bufsize": size, **known}))
 
     def decode(self, *args: Any, **how: Any) -> Any:
-        """webdataset's stage, with its arguments. Decoders that draw by the epoch, such as ``fb.video(…)``, are told which one it is,
-        and the errors of clips name clip and shard."""
+        """webdataset's stage, with its arguments.
+
+        Decoders that draw by the epoch, such as ``fb.video(…)``, get its number. Errors of clips name the clip and its shard.
+        """
         if not any(isinstance(one, EpochDecoder) or one is torch_video for one in args):
             return super().decode(*args, **how)
         return self.compose(DecodeStage(args, how))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the iteration stands that was begun last in this process (in a DataLoader, ask its ``StatefulDataLoader``).
+        """Return the position of the latest iteration in this process, as plain values. In a DataLoader, ask its ``StatefulDataLoader``.
 
-        Plain values: the epoch, the shards that were begun, the samples that wait in buffers, and what the data set was made of.
-        ``RuntimeError`` where none was begun, ``fb.NotResumable`` where a stage is not known whose samples nobody could find again.
+        Returns:
+            The epoch, the shards that were begun, the samples that wait in buffers, and a description of the data set.
+
+        Raises:
+            RuntimeError: This process has begun no iteration.
+            fb.NotResumable: A stage may hold samples that no state can name.
         """
         if self._place is None:
             raise RuntimeError(
@@ -230,14 +243,19 @@ class WebDataset(compat.WebDataset):
 
     @property
     def place(self) -> Optional[StreamPosition]:
-        """Where the iteration stands that was begun last in this process; another object for each."""
+        """The position of the latest iteration in this process; each iteration has an object of its own."""
         return self._place
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """The next iteration goes on where ``state_dict`` was taken; of ``fb.merge_states``, with this worker's part of what is left.
+        """Continue the next iteration from ``state_dict``.
 
-        ``ValueError`` where that would lose samples: of other shards, another seed or split, or with an order that is drawn by the clock;
-        and for a state that is damaged.
+        Args:
+            state_dict: A state of this data set, or a merged state of ``fb.merge_states``. From a merged state, this worker reads its
+                share of the remaining samples.
+
+        Raises:
+            ValueError: Samples would be lost. The state is damaged, or is of other shards, another seed or another split, or the order
+                depends on the clock.
         """
         resumed = Resumed(state_dict, replays=self._replays)
         self._check(resumed)
@@ -250,8 +268,11 @@ class WebDataset(compat.WebDataset):
             resumed.redraw(self._drawing)
 
     def taken(self) -> Taken:
-        """What the iteration gave in this process since it was asked last, for loaders that keep its state: which samples, by the numbers
-        that its state has for them, and which shards it began. They are kept from the first call on."""
+        """Return the samples that this process's iteration yielded, and the shards it began, since the last call. Loaders that keep its
+        state call it.
+
+        Samples are named by their numbers in the state. The data set records them from the first call on.
+        """
         self._is_asked = True
         return Taken.nothing() if self._place is None else self._place.look()
 
@@ -267,24 +288,26 @@ class WebDataset(compat.WebDataset):
 
     def listed(self, batchsize: int, partial: bool = True) -> Any:
         """Lists of ``batchsize`` samples, without collation; the last may be shorter if ``partial``."""
-        return self.compose(batched(batchsize, collation_fn=None, partial=partial))  # 0.2.86's own raises, 1.0.2's forgets ``partial``
+        return self.compose(batched(batchsize, collation_fn=None, partial=partial))  # 0.2.86's own raises, 1.0.2's ignores ``partial``
 
     def compose(self, *args: Any) -> Any:
-        """webdataset's: the same pipeline with these stages behind its own. ``fb.memo(…)`` is put around the stage before it."""
+        """webdataset's: the same pipeline with these stages added at its end. ``fb.memo(…)`` is put around the stage before it."""
         made = super().compose(*args)
         made.pipeline = folded(made.pipeline, getattr(self, "_handler", None))
         return made
 
     def with_length(self, n: int, silent: bool = False) -> Any:
-        """``len()`` of this data set is ``n`` from now on; what it yields does not change. It can still be pickled."""
+        """Set ``len()`` of this data set to ``n``. What it yields does not change, and it can still be pickled."""
         return with_length(self, n)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "world": self.world.resolved(), "_place": None}
 
     def invoke(self, f: Any, *args: Any, **kwargs: Any) -> Any:
-        """As in webdataset. Our own stages are called at once: asking of each class, once in each worker, whether it is torch's
-        ``IterableDataset`` takes 20 ms."""
+        """As in webdataset, but our own stages are called directly.
+
+        webdataset asks of each class whether it is torch's ``IterableDataset``. That takes 20 ms in each worker.
+        """
         if isinstance(f, _STAGES):
             return f(*args, **kwargs)
         cursor = cursor_here()
@@ -298,11 +321,11 @@ class WebDataset(compat.WebDataset):
 
     def __iter__(self) -> Iterator[Any]:
         take_role()
-        self.world.resolved().tell_worker()  # a splitter of the user's own may ask
+        self.world.resolved().tell_worker()  # the user's own splitter may read rank and worker
         resumed, self._resumed = self._resumed, None
         if resumed is not None:
             self._check(resumed)  # again: stages may have been added
-        # At once, not at the first sample: workers that are begun together are counted together.
+        # Now, not at the first sample: workers that start together count the epoch together.
         epoch = self._epochs.begin(None if resumed is None else resumed.begins)
         if resumed is not None and resumed.epoch != epoch:
             resumed = None
@@ -320,11 +343,11 @@ class WebDataset(compat.WebDataset):
 
     @property
     def _drawing(self) -> list[Any]:
-        """webdataset's stages that count their passes by themselves."""
+        """webdataset's stages that count their passes themselves."""
         return [stage for stage in self.pipeline if isinstance(stage, stock_detshuffle)]
 
     def _put_together(self, cursor: Cursor, again: PassAgain) -> Iterator[Any]:
-        """``iterator1``, where each stage that held samples can have them again."""
+        """``iterator1`` of webdataset. In addition, each stage that held samples when the state was taken can get them again."""
         samples: Iterator[Any] = self.invoke(self.pipeline[0])
         for at, stage in enumerate(self.pipeline[1:], 1):
             cursor.again = again.before(at)
@@ -352,7 +375,7 @@ class WebDataset(compat.WebDataset):
                 with making(skips), putting_together(cursor):
                     samples = self._put_together(cursor, PassAgain(self, cursor, skips, told))
                 yield from place.noting(samples, f"{self.seed}/{epoch}/{turn}/{drawn_at}")
-                if place.passed > before or on is not None:  # that the rest of a pass is empty says nothing of the next
+                if place.passed > before or on is not None:  # a resumed pass may have nothing left; the next may have samples
                     empty.gave()
                 elif empty.over(cursor.own - skips.refused() + refused):
                     break
@@ -370,7 +393,7 @@ class WebDataset(compat.WebDataset):
 
 
 def _phase(dataset: WebDataset, shards: Optional[ShardList], epoch: int, turn: int) -> Optional[int]:
-    """How far training is, as ``base.epoch_stage`` says."""
+    """How far training is; ``base.epoch_stage`` defines it."""
     if told_epoch(dataset._epochs.told) is not None or (dataset.repetitions != 1 and dataset.nsamples > 0):
         return epoch
     endless = dataset.repetitions == sys.maxsize or (shards is not None and shards.order.resampled)

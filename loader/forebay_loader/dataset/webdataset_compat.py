@@ -1,5 +1,7 @@
-"""What of a data set stays webdataset's own: sources that are not a list of shards, functions it knows by name, and
-``with_length``: webdataset's own puts an object into a class that has no name to find it by, so that it cannot be pickled."""
+"""Parts that depend on the installed webdataset: sources other than a list of shards, its splitters, and ``with_length``.
+
+webdataset's own ``with_length`` gives an object a class that cannot be found by name, so the object cannot be pickled. Ours can.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,13 @@ __all__ = ["POSITIONAL", "group_of", "listed", "node_stage", "picklable_length",
 
 
 _PARAMETERS = tuple(inspect.signature(WebDataset.__init__).parameters)
-POSITIONAL = _PARAMETERS[3:]  # what follows self, urls and handler in this version
-_READS_FOLDERS = hasattr(WebDataset, "create_url_iterator")  # 1.x: a URL that ends in / is one
+POSITIONAL = _PARAMETERS[3:]  # the arguments after self, urls and handler in this version
+_READS_FOLDERS = hasattr(WebDataset, "create_url_iterator")  # 1.x: a URL that ends in / is a folder
 _NO_SPLITTER = (None, False, shardlists.single_node_only)
 
 
 def listed(urls: Any) -> Optional[list[str]]:
-    """Every shard that ``urls`` stands for; None where it is no list of shards. An empty list is an error, a repeated shard a notice."""
+    """All shards in ``urls``; None if it is no list of shards. An empty list raises ``ValueError``. A repeated shard is only logged."""
     if isinstance(urls, (dict, IterableDataset)) or (isinstance(urls, str) and _is_description(urls)):
         return None
     if not isinstance(urls, (str, Iterable)) or isinstance(urls, bytes):
@@ -45,7 +47,7 @@ def listed(urls: Any) -> Optional[list[str]]:
 
 
 def node_stage(nodesplitter: Any, world: World, draws: bool) -> Any:
-    """What gives a rank its share; None where nothing has to: draws are a rank's own from the start."""
+    """The stage that gives a rank its share; None if none is needed, since with resampling each rank makes its own draws."""
     known = nodesplitter in _NO_SPLITTER or _is_split_by_node(nodesplitter)
     if known:
         return None if draws else NodeSplit(world, named=nodesplitter not in _NO_SPLITTER)
@@ -58,8 +60,8 @@ def group_of(nodesplitter: Any) -> Any:
 
 
 def stock_source(asked: Arguments, splitter: Any) -> list[Any]:
-    """The stages of webdataset's own data set before its opener."""
-    if isinstance(asked.urls, IterableDataset):  # it yields shards, and splits them: webdataset 0.2.86 leaves that to it as well
+    """The stages of webdataset's own data set before the one that opens shards."""
+    if isinstance(asked.urls, IterableDataset):  # it splits its shards itself, as in webdataset 0.2.86
         return [asked.urls]
     wanted: dict[str, Any] = {"mode": asked.mode, "resampled": asked.draws, "detshuffle": asked.detshuffle}
     wanted["shardshuffle"] = asked.shardshuffle or False
@@ -85,7 +87,7 @@ def _opens(stage: Any) -> bool:
 def _tell_repeated(urls: list[str]) -> None:
     seen: dict[str, int] = {}
     again = [(at, seen.setdefault(url, at)) for at, url in enumerate(urls) if seen.setdefault(url, at) != at]
-    if again:  # by number: a URL may hold a token
+    if again:  # named by number: a URL may hold a token
         at, first = again[0]
         text = f"{len(again)} of {len(urls)} shards are listed again (entry {at} is entry {first}); each pass reads each as often"
         notice_once(f"repeated-{len(urls)}-{len(again)}-{at}-{first}", text)
@@ -95,14 +97,14 @@ T = TypeVar("T")
 
 
 def with_length(made: T, n: int) -> T:
-    """``made`` itself, which now says ``len(made) == n``. Nothing else about it changes."""
+    """Make ``len(made) == n`` and return ``made``. Nothing else about it changes."""
     made.size = n  # type: ignore[attr-defined]
     made.__class__ = _sized(_plain(type(made)))
     return made
 
 
 def picklable_length(made: T) -> T:
-    """``made``; if webdataset's ``with_length`` has been at it, changed in place so that it can be pickled."""
+    """Return ``made``. If webdataset's ``with_length`` was called on it, change it in place so that it can be pickled."""
     plain = _plain(type(made))
     if plain is not type(made):
         made.__class__ = _sized(plain)
@@ -110,7 +112,7 @@ def picklable_length(made: T) -> T:
 
 
 def _plain(cls: type) -> type:
-    """``cls`` before ``with_length``, ours or webdataset's."""
+    """The class as it was before ``with_length``, ours or webdataset's."""
     while cls.__name__.endswith("_Length") and cls.__qualname__ == cls.__name__ and "__len__" in vars(cls):
         cls = cls.__bases__[0]
     return cls
@@ -126,7 +128,7 @@ def _length(self: Any) -> int:
 
 
 def _reduce(self: Any, protocol: int) -> Any:
-    """As an object of the plain class; unpickling gives it the sized class again."""
+    """Pickle as an object of the plain class. Unpickling gives it the class with a length again."""
     plain = _plain(type(self))
     state = self.__getstate__() if hasattr(self, "__getstate__") else self.__dict__
     return _rebuilt, (plain,), state

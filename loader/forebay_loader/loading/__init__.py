@@ -1,1 +1,1 @@
-"""``fb.WebLoader``: equal steps over ranks, and workers."""
+"""``fb.WebLoader``: equal steps on all ranks, resume, batch ladders, and the start of workers."""

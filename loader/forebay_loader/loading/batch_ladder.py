@@ -1,8 +1,8 @@
-"""``fb.WebLoader(batch_ladder=…)``: batches of the user's size put together to larger ones, as many as the controller says.
+"""``fb.WebLoader(batch_ladder=…)``: joins batches of the user's size to larger ones, of the size that the controller chooses.
 
-Workers go on making batches of the user's size; the training process puts some of them together. So the order of samples does not depend
-on the batch size, nobody has to tell a worker anything, and the next step already has the new size. The figures by which the controller
-decides are taken here, at the one place that sees both sides of a step: until a batch is there the trainer waits, afterwards it works.
+Workers still make batches of the user's size, and the training process joins them. So the order of samples does not depend on the batch
+size, workers need not be told, and the next step already has the new size. This module also measures each step for the controller: the
+trainer waits until a batch is ready, and works after that.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from forebay_loader.meter.profile_ranges import profiled
 __all__ = ["BatchJoin", "BatchLadder"]
 
 FORMAT = 1
-EARLY = 2  # steps, after which an error would lose training
-MOST_DECISIONS = 100  # that are remembered
-_NO_WORD = 1 << 40  # of a rank that leaves a number to rank 0, where the least counts
+EARLY = 2  # after so many steps, an error would lose training
+MOST_DECISIONS = 100  # kept in the state
+_NO_WORD = 1 << 40  # the vote of all ranks but 0: the least counts, so rank 0 decides
 _ALIKE = (
     "Batches must be alike but for their first axis: where each is padded to its longest sample, let fb.padded do it (collate=, "
     "collation_fn= or collate_fn=), which pads on; or pad all to one length, or leave batch_ladder out"
 )
-_SAMPLES = "samples"  # the layout of what has one entry a sample; a list of layouts is of columns by place, a dict by name
+_SAMPLES = "samples"  # layout of a column with one entry for each sample; columns by position are a list of layouts, by name a dict
 
 
 class BatchLadder:
-    """``sizes`` ascend and are multiples of the first, the size of the batches that come in. ``every`` so many steps is decided.
+    """``sizes`` ascend and are multiples of the first, which is the size of the incoming batches. A decision is made every ``every`` steps.
 
-    ``on_batch_size`` gets each new size, on every rank, before the first batch of it. ``clock`` gives seconds.
+    ``on_batch_size`` gets each new size on every rank, before the first batch of that size. ``clock`` returns seconds.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class BatchLadder:
         self._on_batch_size = on_batch_size
         self._every = every
         self._clock = clock
-        self._told = self.size  # what the user knows
+        self._told = self.size  # the size last passed to on_batch_size
         self._steps = 0
-        self._given = 0  # batches of the user's size, in the iteration that was begun last
+        self._given = 0  # batches of the user's size in this iteration
         self._window = StepsWindow()
         self._ballot: Optional[StepVote] = None
-        self.waiting = 0  # batches of the user's size that could not be put together, and come next, one by one
-        self._first: Any = None  # a copy of the first batch of all, until the second one is there
+        self.waiting = 0  # batches of the user's size that could not be joined, and are yielded next, one by one
+        self._first: Any = None  # a copy of the very first batch, until the second one comes
 
     def __repr__(self) -> str:
         return f"<BatchLadder {self.size} of {self._controller.ladder}, {self._steps} steps>"
@@ -68,13 +68,13 @@ class BatchLadder:
 
     @property
     def size(self) -> int:
-        """The samples of a batch, now."""
+        """The present number of samples in a batch."""
         return self._controller.size
 
     def out_of_memory(self) -> int:
-        """A step at this size ran out of memory: neither it nor a larger one is used again. Gives the size that comes next.
+        """Report that a step of this size ran out of memory. That size and larger ones are not used again. Returns the next size.
 
-        With several ranks that size is agreed on as all others are, at the next decision. ``RuntimeError`` at the user's own size.
+        With several ranks, the next decision makes it the size of all ranks. Raises ``RuntimeError`` at the user's own size.
         """
         controller = self._controller
         if controller.rung == 0:
@@ -85,7 +85,9 @@ class BatchLadder:
         return controller.ladder[controller.ceiling]
 
     def state_dict(self) -> dict[str, Any]:
-        """The size, what is known of steps, and each decision; plain values. ``batches`` of the user's size were given in the iteration."""
+        """The size, the measured steps and all decisions, as plain values. ``batches`` counts batches of the user's
+        size in this iteration.
+        """
         return {
             "format": FORMAT,
             "steps": self._steps,
@@ -95,7 +97,7 @@ class BatchLadder:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on with the size of the state; rank 0's counts. ``ValueError`` for the state of another ladder."""
+        """Continue with the size in the state; with several ranks, rank 0's size. Raises ``ValueError`` for the state of another ladder."""
         if state_dict.get("format") != FORMAT:
             raise ValueError(f"the state of this ladder is of format {state_dict.get('format')!r}, and this version knows {FORMAT}")
         self._controller.load_state_dict(state_dict["controller"])
@@ -103,26 +105,26 @@ class BatchLadder:
         self.decisions = [dict(one) for one in state_dict["decisions"]]
 
     def climb(self, batches: Iterable[Any], ballot: Optional[StepVote] = None, padding: Optional[PadCollation] = None) -> Iterator[Any]:
-        """The samples of ``batches`` in batches of the size that is decided on; the last may be smaller.
+        """Yield the samples of ``batches`` in batches of the chosen size. The last may be smaller.
 
-        ``ballot``: on which the ranks vote on every one of ``batches``; None for one rank. ``padding``: what has padded them. Raises
-        ``ValueError`` for batches that cannot be put together, ``StepsError`` where ranks were given different ladders.
+        ``ballot``: the vote of the ranks on each of ``batches``; None for one rank. ``padding``: the collation that padded them. Raises
+        ``ValueError`` for batches that cannot be joined, ``StepsError`` if ranks have different ladders.
         """
         source = iter(batches)
         try:
-            first = list(islice(source, 1))  # before the ranks speak of sizes: it is there that they find each other
+            first = list(islice(source, 1))  # first: with it, the ranks meet in the vote
             self._ballot, self._given = ballot, 0
             if ballot is not None:
                 self._begin(ballot)
             again = chain(first, source)
-            del first  # a batch is not kept beyond its step
+            del first  # free the batch after its step
             yield from self._climb(again, BatchJoin(self._controller.ladder[0], padding))
         finally:
             if hasattr(source, "close"):
-                source.close()  # now: it tells the other ranks
+                source.close()  # now: this tells the other ranks
 
     def _climb(self, source: Iterator[Any], join: BatchJoin) -> Iterator[Any]:
-        first = True  # what it waited for, workers that start, no batch size changes
+        first = True  # the first wait is for workers to start, which no batch size changes
         while True:
             if self._steps and self._steps % self._every == 0:
                 self._decide()
@@ -144,12 +146,14 @@ class BatchLadder:
                 yield made.pop(0)
             if whole:
                 steps, busy_s, stalls_s = self._window
-                working_s = self._clock() - asked_s - stall_s  # putting together included: it is a price of the size
+                working_s = self._clock() - asked_s - stall_s  # includes joining, which is a cost of the size
                 self._window = StepsWindow(steps + 1, busy_s + working_s, stalls_s + stall_s)
             first = False
 
     def _together(self, join: BatchJoin, parts: list[Any]) -> list[Any]:
-        """One batch; ``parts``, from the user's own size on, where they do not go together and no other rank has to take as many steps."""
+        """Return one joined batch. If ``parts`` do not fit together and there is one rank, return ``parts`` and keep the user's size from
+        now on.
+        """
         join.look(parts[0])
         if len(parts) == 1:
             self._try_early(join, parts[0])
@@ -167,7 +171,7 @@ class BatchLadder:
             return parts[:]
 
     def _try_early(self, join: BatchJoin, batch: Any) -> None:
-        """Put the first two batches together, for nothing: where that fails it is an error before anything was trained."""
+        """Join the first two batches as a trial. If that fails, the error comes before any training was done."""
         if self._steps == 0 and join.known:
             self._first = join([batch])
         elif self._first is not None:
@@ -175,7 +179,7 @@ class BatchLadder:
             join([first, batch])
 
     def _begin(self, ballot: StepVote) -> None:
-        """All ranks begin an iteration at rank 0's size."""
+        """Start an iteration on all ranks with rank 0's size."""
         ladder = (self._controller.ladder, self._every)
         digest = int.from_bytes(blake2b(repr(ladder).encode(), digest_size=7).digest(), "big") + 1
         said = ballot.cast(self._rank_0s(ballot), self._given, common=self._steps + 1, digest=digest)
@@ -197,13 +201,13 @@ class BatchLadder:
             self._decide_together(self._ballot, window)
 
     def _decide_together(self, ballot: StepVote, window: StepsWindow) -> None:
-        """Rank 0 decides by what it measured: in each vote it has waited for the rank whose data came last. Any rank lowers the ceiling."""
+        """Rank 0 decides by its own measurements: in each vote it has waited for the slowest rank. Any rank can lower the largest size."""
         controller, why = self._controller, "rank 0 decided"
         before, top = controller.rung, len(controller.ladder) - 1
         if ballot.rank == 0:
             why = controller.decide(window) or why
         said = ballot.cast(self._rank_0s(ballot), self._given, number=top - controller.ceiling)
-        if said is None:  # a rank has left this iteration
+        if said is None:  # a rank has left the iteration
             controller.adopt(before)
             return
         controller.limit(top - said.number)
@@ -217,7 +221,7 @@ class BatchLadder:
         self._note(why)
 
     def _note(self, why: str) -> None:
-        """Remember, and on rank 0 say, what the size is changed for."""
+        """Remember why the size changed. Rank 0 logs it."""
         before = self.decisions[-1]["size"] if self.decisions else self._controller.ladder[0]
         if self.size == before:
             return
@@ -233,7 +237,7 @@ class BatchLadder:
 
 
 class BatchJoin:
-    """Puts together batches of ``size`` samples each. The last of a worker may have fewer. ``padding``: what has padded them."""
+    """Joins batches of ``size`` samples each. A worker's last batch may be smaller. ``padding``: the collation that padded them."""
 
     def __init__(self, size: int, padding: Optional[PadCollation] = None) -> None:
         self._size = size
@@ -246,7 +250,9 @@ class BatchJoin:
         return self._layout is not None
 
     def look(self, batch: Any) -> None:
-        """Learn from a batch what batches are like. ``ValueError`` for one that has not ``size`` samples, unless it has fewer."""
+        """Learn the layout of batches from one. Raises ``ValueError`` if the layout is not clear, or if it has more
+        than ``size`` samples.
+        """
         if self._layout is not None:
             return
         try:
@@ -255,10 +261,10 @@ class BatchJoin:
             samples = _first_axis(batch)
             if samples is None or samples >= self._size:
                 raise
-            # else it is of a worker that had no more, and the next one tells
+            # else it is a worker's last batch; the next batch shows the layout
 
     def __call__(self, parts: Sequence[Any]) -> Any:
-        """One batch of all ``parts``. Raises ``ValueError`` where they do not go together."""
+        """Join ``parts``. Raises ``ValueError`` if they do not fit together."""
         for part in parts:
             self.look(part)
         if self._layout is None:
@@ -271,7 +277,7 @@ class BatchJoin:
             ) from error
 
     def _fills(self, parts: Sequence[Any]) -> dict[Field, tuple[Any, int]]:
-        """Of the columns that are padded in all ``parts``: with what, along how many axes."""
+        """The columns that are padded in all ``parts``: with which value, and along how many axes."""
         if self._padding is None:
             return {}
         fills = [self._padding.fills(part) for part in parts]
@@ -301,7 +307,7 @@ class BatchJoin:
 
 
 def _joined(parts: Sequence[Any], layout: Any, fills: Mapping[Field, tuple[Any, int]]) -> Any:
-    """``fills``: of the columns at this level that are padded on."""
+    """``fills``: the columns at this level that may need more padding."""
     first = parts[0]
     if isinstance(layout, dict):
         return {name: _column([part[name] for part in parts], each, name, fills) for name, each in layout.items()}
@@ -322,8 +328,9 @@ def _column(parts: Sequence[Any], layout: Any, name: Field, fills: Mapping[Field
 
 
 def _padded_on(parts: Sequence[Any], fill: Any, axes: int) -> Any:
-    """Tensors, or arrays, one behind the other, each padded to the longest along ``axes`` axes behind the first. Raises ``ValueError``
-    where they differ in others."""
+    """Join tensors or arrays, each padded to the longest along ``axes`` axes after the first. Raises ``ValueError``
+    if other axes differ.
+    """
     first = parts[0]
     rests = {tuple(part.shape[1 + axes :]) for part in parts}
     if len(rests) > 1:
@@ -354,7 +361,7 @@ def _joined_tensors(parts: Sequence[Any]) -> Any:
 
 
 def _entries(part: Any) -> Optional[int]:
-    """Of an array, a list, a tuple, or the first column of a dict."""
+    """The length of an array, a list or a tuple, or of the first column of a dict."""
     if isinstance(part, MappingABC):
         return _entries(next(iter(part.values()), None))
     if isinstance(part, (list, tuple)):
@@ -363,7 +370,7 @@ def _entries(part: Any) -> Optional[int]:
 
 
 def _first_axis(batch: Any) -> Optional[int]:
-    """The length of the first array in a batch; None where there is none."""
+    """The length of the first array in a batch; None if there is none."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else None

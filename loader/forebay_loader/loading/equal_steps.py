@@ -1,8 +1,10 @@
-"""Equal steps: every rank leaves an epoch after the same number of batches, so that no rank waits in a gradient all-reduce for ever.
+"""Equal steps: every rank ends an epoch after the same number of batches. Otherwise a rank would wait for ever in a gradient all-reduce.
 
-Three ways, the first that fits: a number of batches was said (``exactly``); ranks cannot differ (``is_endless``, ``reads_everything``);
-the ranks vote on every step (``in_step``). Where the samples of every shard are counted, shares are equal already
-(``shares``), and the vote only guards against what a filter or a handler left out; without a process group the counts alone must do.
+The loader takes the first of three ways that fits. The user gave a number of batches (``exactly``). Ranks cannot differ (``is_endless``,
+``reads_everything``). The ranks vote before every step (``in_step``).
+
+If the samples of every shard are counted, ranks get equally many samples. Then the vote only guards against samples that a filter or a
+handler leaves out. Without a process group there is no vote, and the counts alone must do.
 """
 
 from __future__ import annotations
@@ -26,15 +28,16 @@ from forebay_loader.plan.plan_client import told_epoch
 __all__ = ["EXACT", "common_order", "exactly", "in_step", "is_endless", "reads_everything", "said_of"]
 
 EXACT = "`forebay index` makes this exact"
-_DROPPING = ("_select", "_rsample")  # what they leave out may differ from rank to rank
+_DROPPING = ("_select", "_rsample")  # they may leave out more on one rank than on another
 _NONE = object()
 Pass = Callable[[], Iterable[Any]]
 
 
 def exactly(begin: Pass, n: int, given: int = 0, *, ranks: int = 1) -> Iterator[Any]:
-    """``n`` batches: of one pass, or of as many as it takes. Raises ``StepsError`` if so many passes in a row have none that no other will.
+    """Yield ``n`` batches, from as many passes as it takes. Raises ``StepsError`` if so many passes in a row are empty that no later one
+    will help.
 
-    ``given`` of them were handed out before, by passes of which the first one here is the rest.
+    ``given`` of the ``n`` were handed out before a resume. The first pass here is then the rest of a pass.
     """
     rest, empty = given > 0, EmptyPasses(ranks)
     while given < n:
@@ -63,11 +66,12 @@ def in_step(
     said: Optional[Said] = None,
     fresh: bool = True,
 ) -> Iterator[Any]:
-    """The batches of ``begin()`` for as long as every rank has one; or, with ``repeat``, passes until every rank has had its all.
+    """Yield the batches of ``begin()`` as long as every rank has one. With ``repeat``, make passes until every rank has yielded all of its
+    own.
 
-    A first vote compares ``number``, ``digest`` and ``common``, in which no rank may differ, and before the first of all ``said``, which
-    has the values for a message. ``opened`` hears the result before ``begin`` is called, and says whether shares are equal now. Not
-    ``fresh``: a state says that this rank had come to the end of its own already.
+    A first vote compares ``number``, ``digest`` and ``common``, which must be equal on all ranks. Before the very first vote, ranks
+    exchange ``said``, the values for an error message. ``opened`` gets the result before ``begin`` is called, and returns whether ranks
+    have equally many samples. ``fresh`` is False if this rank resumes from a state after the end of its own samples.
     """
     epoch = ballot.begin()
     if said is not None and epoch == 0:
@@ -113,7 +117,7 @@ def in_step(
 
 
 def _told(ballot: StepVote, step: int, act: Callable[[], Any]) -> Any:
-    """What ``act`` gives; the others hear of a failure."""
+    """Return ``act()``. If it fails, tell the other ranks."""
     try:
         return act()
     except Exception as error:
@@ -148,7 +152,7 @@ def _tell_left_behind(ballot: StepVote, given: int) -> None:
 
 
 def is_endless(dataset: Any) -> bool:
-    """Whether each worker gives a number of samples that was said (``with_epoch``), or draws shards without end: ranks cannot differ."""
+    """Whether ranks cannot differ: each worker yields a given number of samples (``with_epoch``), or shards are drawn without end."""
     if getattr(dataset, "repetitions", 1) == sys.maxsize:
         return True
     source = next(iter(getattr(dataset, "pipeline", ())), None)
@@ -159,10 +163,10 @@ def is_endless(dataset: Any) -> bool:
 
 
 def shared_order(dataset: Any) -> Optional[tuple[int, Optional[int], Optional[int]]]:
-    """The order that ranks share out among them: the number of shards and, if they are shuffled, the seed and an epoch that was told. None
-    where none of ours is.
+    """The order that ranks split: the number of shards and, if they are shuffled, the seed and an epoch that the user gave. None if they
+    split none.
 
-    Not the names of shards: nodes may read copies of their own.
+    The names of shards do not count: nodes may read copies of their own.
     """
     stages = list(getattr(dataset, "pipeline", ()))
     source = next(iter(stages), None)
@@ -173,20 +177,20 @@ def shared_order(dataset: Any) -> Optional[tuple[int, Optional[int], Optional[in
 
 
 def common_order(dataset: Any, place: tuple[int, ...] = ()) -> int:
-    """A positive number for the order that ranks share out among them, and for the ``place`` in it that a state says; 0 for neither."""
+    """A positive number for the order that ranks split and the ``place`` in it where a state resumes; 0 if there is neither."""
     order = (shared_order(dataset), *place)
     return 0 if order == (None,) else int.from_bytes(blake2b(repr(order).encode(), digest_size=7).digest(), "big") + 1
 
 
 def said_of(dataset: Any, world: World, batches: int = 0) -> Said:
-    """What this rank says of its loader, for the others to compare."""
+    """The settings of this rank's loader, for comparison with other ranks."""
     shards, seed, epoch = shared_order(dataset) or (None, None, None)
     fixed = getattr(dataset, "repetitions", 1) == sys.maxsize
     return Said(world.rank, world.size, batches or None, (getattr(dataset, "nsamples", 0) or None) if fixed else None, shards, seed, epoch)
 
 
 def reads_everything(dataset: Any) -> bool:
-    """Whether nothing in a pipeline gives a rank a share: all ranks read all of it, in as many steps."""
+    """Whether no stage gives a rank a share. Then all ranks read everything, in the same number of steps."""
     stages = list(getattr(dataset, "pipeline", ()))
     return bool(stages) and isinstance(stages[0], (ShardList, shardlists.SimpleShardList)) and all(map(_shares_nothing, stages[1:]))
 

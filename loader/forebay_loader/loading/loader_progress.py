@@ -1,7 +1,8 @@
-"""How far one iteration of a loader is: what was handed out, and what must be said of it to go on from there.
+"""How far one iteration of a loader is: what was handed out, and the state to continue from there.
 
-Batches pass four places: they come from torch's loader (``batches``), out of the last stage (``outputs``), through the ranks' vote, which
-takes one more than is handed out (``pulled``), and to the trainer (``handed_out``), who may fetch some that it has not seen.
+Batches pass four points. They come from torch's loader (``batches``) and out of the last stage (``outputs``). Then they pass the vote of
+the ranks, which takes one more than is handed out (``pulled``). Last, the trainer gets them (``handed_out``), and may fetch some in
+advance.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from forebay_loader.loading.pass_books import PassBooks
 
 __all__ = ["SEEN", "LoaderProgress"]
 
-SEEN = 8  # batches that a trainer may have fetched and not seen
+SEEN = 8  # batches that a trainer may have fetched but not trained on
 
 
 class _Position(NamedTuple):
-    """After ``given`` batches, in which there are ``made`` outputs: ``books``, of the pass after ``passes`` others, were ``at`` then.
+    """The position after ``given`` batches, which hold ``made`` outputs.
 
-    Stages in the training process may have ``held`` some rows back: workers begin again behind batch ``behind``.
+    ``books`` are the records of the current pass, after ``passes`` others; they had ``at`` batches then. Stages in the training process may
+    have ``held`` some rows back. Workers restart after batch ``behind``.
     """
 
     given: int
@@ -40,17 +42,17 @@ class _Position(NamedTuple):
 
 
 class LoaderProgress:
-    """Of an iteration over a DataLoader with ``workers``, which goes on from ``start``."""
+    """The progress of an iteration over a DataLoader with ``workers``, which continues from ``start``."""
 
     def __init__(self, workers: int, start: LoaderStart) -> None:
         self.start = start
-        self.passes = start.passes  # before the next one
+        self.passes = start.passes  # number of passes before the next one
         self.over = False
         self.counted = start.counted  # ranks have shares of samples
         self._workers = workers
         self._books: Optional[PassBooks] = None
         self._made = self._pulled = start.made
-        self._ahead: Deque[_Position] = deque()  # after outputs that were not handed out yet
+        self._ahead: Deque[_Position] = deque()  # of outputs that were not handed out yet
         self._handed: Deque[_Position] = deque([_Position(start.given, start.made)], SEEN + 1)
         self._why = ""
         self._lock = threading.Lock()  # a trainer's thread may fetch while another one saves
@@ -59,16 +61,18 @@ class LoaderProgress:
         return f"<LoaderProgress of epoch {self.start.epoch}, {self._handed[-1].given} batches handed out>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, of a loader that is pickled, has handed out nothing."""
+        """A pickled copy starts with nothing handed out."""
         return LoaderProgress, (self._workers, self.start)
 
     @property
     def begun(self) -> bool:
-        """Whether a pass was begun in this iteration."""
+        """Whether this iteration has begun a pass."""
         return self._books is not None
 
     def batches(self, carried: Iterable[Any], epoch: int) -> Iterator[Any]:
-        """The batches of one pass over torch's loader, as the workers made them. ``epoch`` is what it is of, until its first one tells."""
+        """The batches of one pass over torch's loader, as the workers made them. ``epoch`` is the expected epoch, until the first batch
+        tells.
+        """
         books = PassBooks(self._workers, epoch, None if self.begun else self.start)
         self._books, self.passes = books, self.passes + 1
         return self._noted(carried, books)
@@ -81,20 +85,22 @@ class LoaderProgress:
             batch = one.batch
             del one
             yield batch
-            del batch  # it is not kept beyond its step
+            del batch  # free it after its step
 
     @property
     def at(self) -> int:
-        """Batches of the pass that came from torch's loader."""
+        """How many batches of this pass have come from torch's loader."""
         return 0 if self._books is None else self._books.at
 
     @property
     def epoch(self) -> int:
-        """Of the pass."""
+        """The epoch of this pass."""
         return self.start.epoch if self._books is None else self._books.epoch
 
     def outputs(self, batches: Iterable[Any], held: Optional[Callable[[], HeldRows]] = None, why: str = "") -> Iterator[Any]:
-        """What comes out of the last stage in one pass. ``held`` tells what the stages hold, ``why`` why nobody can."""
+        """Yield the outputs of the last stage in one pass. ``held()`` returns what the stages hold; ``why`` is the reason if that is not
+        known.
+        """
         self._why = why
         with _closed(batches) as source:
             for batch in source:
@@ -106,7 +112,7 @@ class LoaderProgress:
                 del batch
 
     def pulled(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Outputs on their way to the trainer, of which a batch ladder may put several together."""
+        """Yield outputs on their way to the trainer. A batch ladder may join several of them."""
         with _closed(batches) as source:
             for batch in source:
                 self._pulled += 1
@@ -114,7 +120,7 @@ class LoaderProgress:
                 del batch
 
     def handed_out(self, batches: Iterable[Any], waiting: Callable[[], int] = lambda: 0) -> Iterator[Any]:
-        """What the trainer gets; ``waiting`` tells how many that were pulled are still to be handed out."""
+        """Yield what the trainer gets. ``waiting()`` returns how many pulled batches are not handed out yet."""
         with _closed(batches) as source:
             for batch in source:
                 self._hand(self._pulled - waiting())
@@ -123,9 +129,9 @@ class LoaderProgress:
             self.over = True
 
     def position(self, seen: Optional[int]) -> dict[str, Any]:
-        """Of the state after ``seen`` batches of the epoch; without, after all that were handed out, and after the epoch's end.
+        """The state after ``seen`` batches of the epoch; by default after all that were handed out, and after the end of the epoch.
 
-        ``ValueError`` for a number that is not among the last ones, ``NotResumable`` where the data set said that it has no state.
+        Raises ``ValueError`` if ``seen`` is not among the last batches, ``NotResumable`` if the data set has no state.
         """
         with self._lock:
             given = self._handed[-1].given if seen is None else seen
@@ -163,7 +169,7 @@ class LoaderProgress:
 
 @contextmanager
 def _closed(batches: Iterable[Any]) -> Iterator[Iterator[Any]]:
-    """``batches`` are ended with who reads them: it tells other ranks that this one has left."""
+    """Close ``batches`` together with their reader: this tells other ranks that this one has left."""
     source = iter(batches)
     try:
         yield source

@@ -1,4 +1,4 @@
-"""What a loader's state says of the iteration to come, read and checked where it is loaded."""
+"""Where the next iteration of a loader starts, read from a loaded state and checked."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ _ADVICE = "set_epoch(n) of the data set, without a state, begins epoch n from it
 
 
 class LoaderStart(NamedTuple):
-    """Where an iteration begins: after ``given`` of its batches, ``made`` before batch sizes changed, in the pass that comes after
-    ``passes`` others, the first of which was of ``first``. ``next`` is the worker whose turn it is, ``states`` has one entry for each that
-    has handed out a batch, ``unstated`` has what others handed out that begin anew all the same. ``counted``: ranks have shares of samples.
-    ``merged``: of all ranks, for any number of them.
+    """Where an iteration starts: after ``given`` of its batches.
+
+    - ``made``: the same count in batches of the user's size, before a ladder joined them.
+    - ``passes``: the number of passes before the current one; the first of them was of epoch ``first``.
+    - ``next``: the worker that makes the next batch.
+    - ``states``: one entry for each worker that has handed out a batch.
+    - ``unstated``: what other workers have handed out, though they start again from their beginning.
+    - ``counted``: ranks have shares of samples.
+    - ``merged``: a merged state of all ranks, for any number of ranks.
     """
 
     epoch: int
@@ -36,12 +41,12 @@ class LoaderStart(NamedTuple):
 
     @property
     def midway(self) -> bool:
-        """Whether anything of the epoch has been handed out."""
+        """Whether any batch of the epoch was handed out."""
         return bool(self.given or self.made or self.states or self.merged)
 
 
 def start_of(state: Mapping[str, Any], world: World, workers: int) -> LoaderStart:
-    """Raises ``ValueError`` for what is not the state of a loader of this rank with so many workers."""
+    """Parse ``state``. Raises ``ValueError`` if it is not of a loader of this rank with so many workers."""
     check_format(state, "the state that was loaded")
     kind = state.get("kind", "a data set's")
     if kind not in ("loader", "merged"):
@@ -60,7 +65,7 @@ def start_of(state: Mapping[str, Any], world: World, workers: int) -> LoaderStar
             f"{workers}. fb.merge_states([…]) of the states of all {was[1]} ranks can be loaded on any number of ranks and workers"
         )
     if state["over"]:
-        # What comes is an epoch of its own: nothing of the one before is needed but how large its batches were.
+        # The next epoch needs nothing of the finished one, except its batch size.
         return LoaderStart(state["upcoming"], first=state["upcoming"], ladder=state.get("ladder"))
     told = {name: state[name] for name in LoaderStart._fields if name in state}
     found = LoaderStart(**{**told, "states": [later(one) for one in state["states"]]})

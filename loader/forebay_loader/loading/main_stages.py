@@ -1,8 +1,9 @@
-"""The stages behind torch's loader, in the training process, so that what they hold can be told: ``unbatched().shuffle(n).batched(m)``.
+"""Stages after torch's loader, in the training process, with a state: ``unbatched().shuffle(n).batched(m)``.
 
-What passes them is numbered: the rows of the batches, or, where none are taken apart, the batches. The shuffle's buffer is a number for
-each row in it. To go on, workers read again from the oldest batch that has a row in the buffer: rows that were handed out are dropped,
-those of the buffer take their places in it, and what comes behind goes its way. Between two snapshots outputs are drawn again and left out.
+The rows of the batches are numbered; without ``unbatched``, the batches are. The shuffle buffer's state is the numbers of its rows. To
+resume, workers read again from the oldest batch with a row in the buffer. Rows that were handed out are dropped, rows of the buffer take
+their places in it, and later rows pass through. A snapshot is taken every few outputs. A resume makes the outputs since the snapshot again
+and drops them.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ Spread = Callable[[Iterable[Any]], Iterator[Any]]
 
 
 class _RowSnapshot(NamedTuple):
-    """``read`` rows had come, of which ``refs`` were in the buffer, and ``draws`` was where it stood. All rows before ``row``, the first of
-    the batch that comes after the first ``at``, had been handed out.
+    """The state after an output: ``read`` rows had come, ``refs`` were in the buffer, and ``draws`` is its generator's state.
+
+    The first ``at`` batches are no longer needed. ``row`` is the first row of the next batch; all earlier ones were handed out.
     """
 
     at: int
@@ -42,8 +44,9 @@ class _RowSnapshot(NamedTuple):
 
 
 class HeldRows(NamedTuple):
-    """After an output, the ``skip``-th behind ``snapshot``: ``read`` rows had come, ``refs`` were in the buffer. ``batches`` are the first
-    rows of those that may have some left, by the batch's number in the pass.
+    """The state after the ``skip``-th output since ``snapshot``: ``read`` rows had come, and ``refs`` were in the buffer.
+
+    ``batches`` are the batches that may have rows left: (number in the pass, first row).
     """
 
     snapshot: _RowSnapshot
@@ -51,13 +54,13 @@ class HeldRows(NamedTuple):
     read: int
     refs: "array[int]"
     batches: Sequence["tuple[int, int]"]
-    whole: bool  # batches are not taken apart
+    whole: bool  # batches are not split into rows
 
     def state(self) -> dict[str, Any]:
         return {**self.snapshot.state(), "skip": self.skip}
 
     def handed(self, at: int, ordinals: "array[int]") -> "array[int]":
-        """Of the samples of the ``at``-th batch those that were handed out."""
+        """The samples of batch ``at`` that were handed out."""
         rest = [(number, first) for number, first in self.batches if number >= at]
         if not rest or rest[0][0] != at:
             return ordinals if not self.batches or at < self.batches[0][0] else array("i")
@@ -68,9 +71,9 @@ class HeldRows(NamedTuple):
 
 
 class MainStages:
-    """One pass of ``stages``, known ones, with a snapshot every ``every`` outputs; ``start`` is a state of theirs that they go on from.
+    """One pass of ``stages`` of known kinds, with a snapshot every ``every`` outputs. ``start`` is a state of these stages to resume from.
 
-    ``key`` tells what the buffer is drawn by, ``at`` how many batches came so far: both are asked for when some have come.
+    ``key()`` is the seed of the buffer. ``at()`` is how many batches have come. Both are called only after a batch has come.
     """
 
     def __init__(
@@ -81,18 +84,18 @@ class MainStages:
         self._at = at
         self._every = every
         self._start = start
-        self._read = 0 if start is None else int(start["row"])  # rows that came
-        self._now = -1  # the row that passes
+        self._read = 0 if start is None else int(start["row"])  # number of rows that have come
+        self._now = -1  # the current row
         self._refs = array("i")
         self._rng: Optional[random.Random] = None
         self._batches: list[tuple[int, int]] = []
-        self._last: Optional[tuple[_RowSnapshot, int]] = None  # the last snapshot, and how many outputs came since
+        self._last: Optional[tuple[_RowSnapshot, int]] = None  # the last snapshot, and the number of outputs since
 
     def __repr__(self) -> str:
         return f"<MainStages at row {self._read}, {len(self._refs)} in the buffer>"
 
     def outputs(self, batches: Iterable[Any], invoke: Invoke) -> Iterator[Any]:
-        """What they make of ``batches``; what was handed out before is left out."""
+        """The output of the stages for ``batches``, without what was handed out before."""
         data: Iterator[Any] = iter(batches)
         kinds = [kind_of(stage) for stage in self._stages]
         if "rows" not in kinds:
@@ -111,7 +114,7 @@ class MainStages:
         return data if self._start is None else self._rest(data, int(self._start["skip"]))
 
     def held(self) -> HeldRows:
-        """What is held now, just after an output."""
+        """What the stages hold now, just after an output."""
         snapshot, skip = self._last or (None, 0)
         if snapshot is None or skip + 1 >= self._every:
             snapshot, skip = self._snapshot(), -1
@@ -120,7 +123,7 @@ class MainStages:
         return HeldRows(snapshot, skip + 1, self._read, self._refs[:], tuple(self._batches), whole)
 
     def _snapshot(self) -> _RowSnapshot:
-        oldest = min(self._refs, default=self._read - 1)  # a batch whose last row has come is read again for nothing, and does no harm
+        oldest = min(self._refs, default=self._read - 1)  # a complete batch may be read again needlessly, which does no harm
         while len(self._batches) > 1 and self._batches[1][1] <= oldest:
             del self._batches[0]
         number, first = self._batches[0]
@@ -134,7 +137,7 @@ class MainStages:
         yield from outputs
 
     def _rows(self, batches: Iterator[Any], spread: Optional[Spread]) -> Iterator[Any]:
-        """The rows of ``batches``, or these themselves, but for those that were handed out before."""
+        """Yield the rows of ``batches``, or the batches themselves, except those that were handed out before."""
         start = self._start
         below, wanted = (0, set()) if start is None else (int(start["read"]), set(unpacked(start["refs"])))
         for batch in batches:
@@ -148,8 +151,8 @@ class MainStages:
     def _shuffled(
         self, data: Iterator[Any], bufsize: int = 1000, initial: int = 100, rng: Any = None, seed: Any = None, handler: Any = None
     ) -> Iterator[Any]:
-        """``data`` as ``wds.shuffle`` shuffles it."""
-        first = next(data, _NOTHING)  # before the key is asked for: it is of the epoch that the first batch tells
+        """Yield ``data`` in the order of ``wds.shuffle``."""
+        first = next(data, _NOTHING)  # first: the key depends on the epoch, which the first batch tells
         given = iter(()) if first is _NOTHING else chain([first], data)
         del first
         self._rng = random.Random(self._key() if seed is None else seed)  # noqa: S311  # an order, no secret
@@ -163,7 +166,7 @@ class MainStages:
         yield from buffer.shuffled(given)
 
     def _refilled(self, given: Iterator[Any]) -> list[Any]:
-        """The rows that the buffer held."""
+        """Read the rows that the buffer held."""
         assert self._start is not None
         self._refs.extend(unpacked(self._start["refs"]))
         places = {ref: place for place, ref in enumerate(self._refs)}
@@ -180,12 +183,12 @@ class MainStages:
 
 
 def holds_rows(stages: Iterable[Any]) -> bool:
-    """Whether any of these stages holds something while its output is looked at."""
+    """Whether any of these stages holds something between outputs."""
     return any(kind_of(stage) in _PLACES for stage in stages)
 
 
 def untold_main(stages: Iterable[Any]) -> str:
-    """Why nobody can tell what these stages of a loader hold; "" where it is known."""
+    """Why the content of these stages of a loader is not known; "" if it is."""
     last = 0
     for stage in stages:
         kind, name = kind_of(stage), name_of(stage)

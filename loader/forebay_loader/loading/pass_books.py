@@ -1,4 +1,7 @@
-"""Which batch of one pass came from which worker, and where each worker's data set stood: as far back as a state may be asked for."""
+"""Records, for one pass of a loader, which worker made which batch, and the state of each worker's data set after it.
+
+Records older than any state that may still be asked for are dropped.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ Handed = Callable[[int, "array[int]"], "array[int]"]
 
 
 class _WorkerEntry(NamedTuple):
-    """``batches`` of one worker that hold ``outputs`` of its data set; the last of them is the ``at``-th of the pass. ``state`` is that
-    after them. ``taken`` are the ordinals of their samples, as bytes until somebody asks, and the items that were begun: (shard, first,
-    ordinal).
+    """``batches`` of one worker with ``outputs`` of its data set. The last of them is number ``at`` of the pass.
+
+    ``state`` is that of the data set after them. ``taken`` has the ordinals of their samples and the shards that were begun.
     """
 
     at: int
@@ -31,35 +34,36 @@ class _WorkerEntry(NamedTuple):
 
 
 class PassBooks:
-    """Of one pass over a DataLoader with ``workers`` (1 where the training process reads itself), which goes on from ``start``.
+    """The records of one pass over a DataLoader with ``workers``, which continues from ``start``. ``workers`` is 1 if the training process
+    reads.
 
-    ``epoch`` is what the pass is taken to be of, until its first batch tells.
+    ``epoch`` is the expected epoch of the pass, until its first batch tells.
     """
 
     def __init__(self, workers: int, epoch: int, start: Optional[LoaderStart] = None) -> None:
-        self.at = 0  # batches that came
+        self.at = 0  # number of batches that have come
         self.epoch = epoch
-        self.why = ""  # nothing can be resumed
+        self.why = ""  # why the pass cannot be resumed; "" if it can
         self._logs: list[Deque[_WorkerEntry]] = [deque() for _ in range(max(1, workers))]
         self._first = 0 if start is None else start.next
-        self._told = [(0, 0, 0)] * len(self._logs)  # of what each worker will tell again, in which pass: its data set draws it again
+        self._told = [(0, 0, 0)] * len(self._logs)  # what each worker will report again, and in which pass: its data set makes it again
         for one in () if start is None else start.states:
             log, taken = self._logs[one["worker"]], _taken(one)
             log.append(_WorkerEntry(0, 0, 0, Taken.nothing(), one["state"]))
             log.append(_WorkerEntry(0, one["since"], one["outputs"], taken, None))
-            self._told[one["worker"]] = len(taken.ordinals), len(taken.begun), one["state"].get("turn", 0)  # bytes of the ordinals
+            self._told[one["worker"]] = len(taken.ordinals), len(taken.begun), one["state"].get("turn", 0)  # the ordinals in bytes
 
     def __repr__(self) -> str:
         return f"<PassBooks of epoch {self.epoch}, {self.at} batches, {sum(map(len, self._logs))} entries>"
 
     def took(self, carried: Carried, oldest: int) -> None:
-        """The next batch came. Nobody will ask for less than the first ``oldest`` batches any more."""
+        """Record the next batch. No state before the first ``oldest`` batches will be asked for again."""
         self.at += 1
         taken = Taken(*carried.taken)
         ordinals, begun, turn = self._told[carried.worker]
         if ordinals or begun:
             if carried.state is not None and carried.state.get("turn", 0) != turn:
-                begun = 0  # it tells the shards of a later pass
+                begun = 0  # these are shards of a later pass
             taken = taken._replace(ordinals=taken.ordinals[ordinals:], begun=taken.begun[begun:])
             self._told[carried.worker] = (0, 0, 0)
         log = self._logs[carried.worker]
@@ -71,21 +75,24 @@ class PassBooks:
                 _forget(each, oldest)
 
     def turn(self, at: int) -> int:
-        """Whose turn it is after the first ``at`` batches."""
+        """The worker that makes the next batch after the first ``at``."""
         last = {next((one.at for one in reversed(log) if one.at <= at), 0): worker for worker, log in enumerate(self._logs)}
         return (last[max(last)] + 1) % len(self._logs) if max(last) else self._first
 
     def states(self, at: int, upto: int, handed: Optional[Handed] = None) -> list[dict[str, Any]]:
-        """Of each worker that has handed out any of the first ``at`` batches: its last state before, and what it has handed out since.
+        """For each worker with any of the first ``at`` batches: its last state among these, and what it has handed out since.
 
-        Workers begin again behind ``at``; the trainer has had samples of batches up to ``upto``: those that ``handed`` leaves of them.
+        Workers restart after batch ``at``. The trainer has had samples of the batches up to ``upto``: those that ``handed`` returns.
         """
         found = (_state(worker, log, at, upto, handed) for worker, log in enumerate(self._logs))
         return [one for one in found if one is not None]
 
     def unstated(self, at: int, upto: int, handed: Optional[Handed] = None) -> list[dict[str, Any]]:
-        """Of each worker that begins again from its start, for it had no state behind the first ``at`` batches: what the trainer has had of
-        it all the same. Workers need none of it; whoever makes one state of all ranks' does."""
+        """For each worker that restarts from its beginning, since it has no state in the first ``at`` batches: what the trainer has had of
+        it.
+
+        Workers do not need this. ``fb.merge_states`` does.
+        """
         found = (_unstated(worker, log, at, upto, handed) for worker, log in enumerate(self._logs))
         return [one for one in found if one is not None]
 
@@ -99,7 +106,7 @@ def _unstated(worker: int, log: Deque[_WorkerEntry], at: int, upto: int, handed:
 
 
 def _forget(log: Deque[_WorkerEntry], oldest: int) -> None:
-    """What comes before the last state that could be asked for."""
+    """Drop the entries before the last state that may be asked for."""
     states = [number for number, entry in enumerate(log) if entry.state is not None and entry.at <= oldest]
     for _ in range(states[-1] if states else 0):
         log.popleft()
@@ -117,8 +124,10 @@ def _state(worker: int, log: Deque[_WorkerEntry], at: int, upto: int, handed: Op
 
 
 def _told(entries: Sequence[_WorkerEntry], state: Mapping[str, Any], at: int, handed: Optional[Handed]) -> dict[str, Any]:
-    """What came since ``state`` in its pass of the data set. Where the trainer has had some of a later pass too, ``beyond`` is what came of
-    that, by the state after its first batch; None where it has not had all of the passes before: no state of one pass tells that.
+    """What came since ``state``, in its pass of the data set.
+
+    If the trainer has had samples of a later pass too, ``beyond`` is what came of that pass, with the state after its first batch. It is
+    None if samples of an earlier pass are still held: no state of one pass can say that.
     """
     passes: list[list[_WorkerEntry]] = [[]]
     turn = state.get("turn")
@@ -143,7 +152,7 @@ def _ordinals(entry: _WorkerEntry) -> "array[int]":
 
 
 def _handed(entry: _WorkerEntry, at: int, handed: Optional[Handed]) -> "array[int]":
-    """Of its samples those that the trainer has had."""
+    """The samples of this entry that the trainer has had."""
     ordinals = _ordinals(entry)
     return ordinals if entry.at <= at or handed is None else handed(entry.at, ordinals)
 
@@ -164,7 +173,7 @@ def _since(entries: Sequence[_WorkerEntry], at: int, handed: Optional[Handed]) -
 
 
 def _taken(entry: Mapping[str, Any]) -> Taken:
-    """What its batches before were made of, which are drawn again; those behind are read again and tell it anew."""
+    """What the batches before the state's position were made of. They are made again; later ones are read again and reported again."""
     columns = [unpacked(entry[name]) for name in _COLUMNS]
     items = tuple(zip(*columns))  # noqa: B905  # strict= is not of 3.9
     etags = {int(item): etag for item, etag in entry["etags"].items()}

@@ -1,7 +1,7 @@
-"""What ranks must have in common: each leaves word in the store of the process group, and hears the others' words once all did.
+"""Checks that ranks agree on settings: each writes its own into the process group's store, and compares when all have written.
 
-No rank waits for another, but for a moment before its first batch: a loop that one rank has to itself goes on by itself. Which loaders
-belong together is told by where in the program they were built: the n-th that was first iterated of those built there.
+No rank waits for another, except shortly before its first batch. So a loop that only one rank runs is not blocked. A loader is identified
+by the place in the program where it was built, and by its number in the order of first iterations there.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from forebay_loader.base.notices import notice_once
 
 __all__ = ["Agreement", "Said", "agreement_of", "site", "store_of", "watched"]
 
-FIRST_S = 1.0  # ranks of one training come to their first batch at about the same time; late ranks are heard while this one goes on
-PAUSE_S = 0.5  # between two looks for missing ranks
+FIRST_S = 1.0  # ranks reach their first batch at about the same time; later ones are compared while this one goes on
+PAUSE_S = 0.5  # between two checks for missing ranks
 _LABELS = {
     "batches": "batches an epoch (with_epoch, batches_per_epoch)",
     "samples": "samples an epoch (with_epoch on the data set)",
@@ -30,11 +30,11 @@ _LABELS = {
     "epoch": "epoch=",
     "size": "ranks that share the data",
 }
-_SERIALS: dict[str, Iterator[int]] = {}  # loaders that began, for each set of ranks and place in the program
+_SERIALS: dict[str, Iterator[int]] = {}  # number of loaders that started, for each set of ranks and place in the program
 
 
 class Said(NamedTuple):
-    """What one rank says of its loader: the ``part`` it reads of ``size``, the numbers asked for, the order that is shared out."""
+    """The settings of one rank's loader: the ``part`` that it reads of ``size``, the numbers asked for, and the order that ranks split."""
 
     part: int
     size: int
@@ -46,7 +46,7 @@ class Said(NamedTuple):
 
 
 class Agreement:
-    """The words on one loader, of the ``ranks`` that share the data; ``rank`` is this one's place among them."""
+    """The exchange about one loader between ``ranks`` that share the data. ``rank`` is this one's position among them."""
 
     def __init__(self, store: Any, ranks: list[int], rank: int) -> None:
         self._store = store
@@ -57,7 +57,7 @@ class Agreement:
         self._next_look_s = 0.0
 
     def say(self, said: Said) -> None:
-        """Leave word. Without a store that answers there is nothing to compare."""
+        """Write this rank's settings. If the store does not answer, nothing is compared."""
         try:
             self._store.set(self._keys[self._rank], json.dumps(said))
         except Exception as error:
@@ -66,7 +66,7 @@ class Agreement:
             notice_once("agreement", f"whether all ranks read one epoch together is not looked at: {told}")
 
     def look(self) -> None:
-        """Compare, if every rank has spoken and nobody has compared yet. Raises ``StepsError`` on all ranks where they differ."""
+        """Compare, if every rank has written and nothing was compared yet. Raises ``StepsError`` on all ranks if they differ."""
         if self.decided or time.monotonic() < self._next_look_s:
             return
         self._next_look_s = time.monotonic() + PAUSE_S
@@ -74,7 +74,7 @@ class Agreement:
             if not self._store.check(self._keys):
                 return
             all_said = [Said(*json.loads(self._store.get(key))) for key in self._keys]
-        except Exception:  # the store has ended, with rank 0 or its launcher
+        except Exception:  # the store is gone, with rank 0 or its launcher
             self.decided = True
             return
         self.decided = True
@@ -82,7 +82,7 @@ class Agreement:
             raise StepsError(f"ranks do not read one epoch together: {differs}")
 
     def wait(self, wait_s: float) -> None:
-        """Look until every rank has spoken, for ``wait_s`` at most."""
+        """Wait until every rank has written, for at most ``wait_s`` seconds."""
         until, pause = time.monotonic() + wait_s, 0.001
         while not self.decided:
             self._next_look_s = 0.0
@@ -94,7 +94,7 @@ class Agreement:
 
 
 def watched(batches: Iterator[Any], agreement: Agreement, wait_s: float = FIRST_S) -> Iterator[Any]:
-    """``batches``, for as long as no rank says anything else than this one. Waits for the others only when the first one is at hand."""
+    """Yield ``batches`` until a rank with other settings is found. Waits for the other ranks once, when the first batch is ready."""
     for at, batch in enumerate(batches):
         if at == 0 and wait_s:
             agreement.wait(wait_s)
@@ -104,7 +104,9 @@ def watched(batches: Iterator[Any], agreement: Agreement, wait_s: float = FIRST_
 
 
 def difference(all_said: list[Said], ranks: list[int]) -> str:
-    """In what ranks differ that may not, with both values; "" where they agree. ``ranks`` are their names, in the same order."""
+    """The setting in which ranks differ but must not, with both values; "" if they agree. ``ranks`` are their
+    numbers, in the same order.
+    """
     for name, label in _LABELS.items():
         values = [getattr(said, name) for said in all_said]
         for rank, value in zip(ranks, values):  # noqa: B905  # strict= is not of 3.9
@@ -114,7 +116,7 @@ def difference(all_said: list[Said], ranks: list[int]) -> str:
 
 
 def _same_part(all_said: list[Said], ranks: list[int]) -> str:
-    """Whether a part of the data is nobody's, as where two ranks were told to be the same one. More ranks than parts may share one."""
+    """Whether a part of the data is read by no rank, for example because two ranks have the same number. Several ranks may share a part."""
     size, parts = all_said[0].size, [said.part for said in all_said]
     missing = [part for part in range(size) if part not in parts]
     if not missing or size > len(ranks):
@@ -133,7 +135,7 @@ def _shown(value: Optional[int]) -> str:
 
 
 def site() -> str:
-    """Where in the program this was called from, the same on every rank that came the same way."""
+    """Where in the program this was called from. Equal on every rank that took the same path."""
     frame, places = sys._getframe(1), []
     while frame is not None:
         code = frame.f_code
@@ -144,7 +146,7 @@ def site() -> str:
 
 
 def agreement_of(group: Any, place: str) -> Optional[Agreement]:
-    """For a loader that was built at ``place`` and begins now; None where this process is not of ``group`` (None: of all ranks)."""
+    """The exchange for a loader that was built at ``place`` and starts now; None if this process is not in ``group`` (None: all ranks)."""
     distributed = sys.modules["torch.distributed"]
     rank = distributed.get_rank(group)
     if rank < 0:
@@ -154,7 +156,7 @@ def agreement_of(group: Any, place: str) -> Optional[Agreement]:
 
 
 def store_of(ranks: list[int], place: str = "") -> Any:
-    """A corner of the process group's store that the same loader has on every one of ``ranks``: the n-th that asks there at ``place``."""
+    """A namespace in the process group's store, the same for the same loader on all ``ranks``: the n-th that is requested for ``place``."""
     distributed = sys.modules["torch.distributed"]
     name = f"{blake2b(','.join(map(str, ranks)).encode(), digest_size=8).hexdigest()}/{place}"
     serial = next(_SERIALS.setdefault(name, count()))

@@ -1,6 +1,6 @@
-"""``wds.WebLoader`` whose state can be kept: where each rank stands, batch by batch, and the iteration that goes on from there.
+"""A ``wds.WebLoader`` with ``state_dict`` and ``load_state_dict``: the position of each rank, after any batch.
 
-Every batch comes from its worker with what the data set says of it (``StateCollate``); the loader notes what it hands out
+Each batch arrives from its worker with the position of the data set (``StateCollate``). The loader records what it hands out
 (``LoaderProgress``). docs/resume.md says what is exact.
 """
 
@@ -28,9 +28,9 @@ __all__ = ["ResumableLoader", "StateCollate"]
 
 
 class StateCollate:
-    """``collate`` for batches of ``dataset``; ``batched``: of lists of its outputs.
+    """``collate`` for batches of ``dataset``, which adds its position. ``batched``: a batch is a list of outputs.
 
-    The state goes with the first batch of an iteration, and then with every ``every``-th.
+    The first batch of an iteration carries the whole state, and so does every ``every``-th.
     """
 
     def __init__(self, collate: Callable[[Any], Any], dataset: Any, every: int, *, batched: bool) -> None:
@@ -38,11 +38,11 @@ class StateCollate:
         self._dataset = dataset
         self._every = every
         self._batched = batched
-        self._place: Any = None  # of the iteration that is being counted
-        self._turn = 0  # its pass
-        self._made = 0  # batches of that
+        self._place: Any = None  # of the current iteration
+        self._turn = 0  # the current pass
+        self._made = 0  # batches of the current pass
         self._worker = 0
-        dataset.taken()  # from the first call on it is noted
+        dataset.taken()  # the data set records from the first call on
 
     def __repr__(self) -> str:
         return f"<StateCollate of {self._collate!r}, a state every {self._every} batches>"
@@ -54,7 +54,7 @@ class StateCollate:
         outputs = len(data) if self._batched else 1
         batch = self._collate(data)
         place = self._dataset.place
-        if place is not self._place or place.turn != self._turn:  # what is taken is told by pass
+        if place is not self._place or place.turn != self._turn:  # positions are relative to a pass
             self._place, self._turn, self._made, self._worker = place, place.turn, 0, loader_worker().id
         self._made += 1
         taken = place.look()
@@ -67,24 +67,29 @@ class StateCollate:
 
 
 class ResumableLoader(compat.WebLoader):
-    """A pipeline around torch's ``DataLoader``, of the rank that ``_world`` says. ``_handover`` is what the workers go on from; None where
-    no state is kept."""
+    """A pipeline around torch's ``DataLoader``, on the rank of ``_world``.
+
+    ``_handover`` passes a state to the workers. It is None if no state is kept.
+    """
 
     _world: World
     _handover: Optional[Handover] = None
-    _start: Optional[LoaderStart] = None  # what the next iteration goes on from
+    _start: Optional[LoaderStart] = None  # the state that the next iteration continues from
     ladder: Any = None
 
     def state_dict(self, seen: Optional[int] = None) -> dict[str, Any]:
-        """Where this rank's iteration stands: plain values, for any checkpoint.
+        """Return the position of this rank's iteration as plain values, for any checkpoint.
 
-        Example::
+        Args:
+            seen: How many batches of this epoch were trained on, if something has fetched batches ahead: one of the last 8 numbers. The
+                default is all batches that were handed out.
 
-            torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, path)
+        Returns:
+            The state. For example ``torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, path)`` stores it.
 
-        - ``seen``: how many batches of this epoch were trained on, where something has fetched ahead of that: one of the last 8.
-
-        Raises ``fb.NotResumable`` where nobody can tell what would come next, ``ValueError`` for a ``seen`` that is not kept.
+        Raises:
+            fb.NotResumable: Nobody can say which samples come next.
+            ValueError: The state after ``seen`` batches is not kept.
         """
         if self._handover is None:
             return self._stateless()
@@ -94,18 +99,20 @@ class ResumableLoader(compat.WebLoader):
         if said["over"]:
             said["upcoming"] = self._upcoming(said)
         merged = progress.start.merged
-        if merged is not None and merged["epoch"] == said["epoch"]:  # not in a later pass of this loader, which is an epoch of its own
+        if merged is not None and merged["epoch"] == said["epoch"]:  # a later pass of this loader is another epoch
             said.update(merged=merged, done=merged["done"])
         if self.ladder is not None:
             said["ladder"] = self.ladder.state_dict()
         return sealed(said)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """The next iteration goes on where ``state_dict`` was taken; call it before the first batch.
+        """Continue the next iteration from ``state_dict``. Call it before the first batch.
 
-        It is one of this rank of a world of the same size with as many workers, or what ``fb.merge_states`` makes of those of all ranks.
+        Args:
+            state_dict: A state of this rank, in a world of the same size with as many workers, or a merged state of ``fb.merge_states``.
 
-        Raises ``ValueError`` for any other, and, with the first batch, where the data set or its shards are others than they were.
+        Raises:
+            ValueError: It is another state. With the first batch: the data set or its shards have changed.
         """
         if self._handover is None:
             if state_dict and not self._stateless():
@@ -117,7 +124,7 @@ class ResumableLoader(compat.WebLoader):
         self._start = start
 
     def iterator(self) -> Iterator[Any]:
-        """As webdataset's. Of several passes that make one iteration, those that a state says are over are left out."""
+        """As in webdataset. If one iteration makes several passes, those that the state has finished are left out."""
         progress, empty = self._progress, EmptyPasses(self._world.resolved().size)
         for _ in range(progress.passes % self.repetitions, self.repetitions):
             given = not progress.begun and progress.start.midway
@@ -146,17 +153,17 @@ class ResumableLoader(compat.WebLoader):
         return progress.outputs(batches, why=why)
 
     def _drawn_by(self, progress: LoaderProgress) -> str:
-        """What a buffer of the loader draws by."""
+        """The seed of the loader's shuffle buffer."""
         return f"loader/{self.pipeline[0].dataset.seed}/{progress.epoch}/{progress.passes}/{self._world.resolved().rank}"
 
     def _stock(self) -> Iterator[Any]:
-        """What webdataset's loader yields; of an iteration that goes on from a state, the rest."""
+        """What webdataset's loader yields; after a resume, the rest of it."""
         if self.repetitions != 1 and self.nsamples > 0:
             return islice(self.iterator(), self.nsamples - (0 if self._progress.begun else self._progress.start.made))
         return self.iterator()
 
     def _keep_state(self, every: int, handover: Handover) -> None:
-        """Let every batch carry what its data set says of it, with a state each ``every`` batches."""
+        """Make each batch carry the position of its data set, and every ``every``-th batch the whole state."""
         self._every = every
         loader = self.pipeline[0]
         if every and isinstance(loader.dataset, WebDataset):
@@ -164,7 +171,7 @@ class ResumableLoader(compat.WebLoader):
             loader.collate_fn = StateCollate(loader.collate_fn, loader.dataset, every, batched=loader._auto_collation)
 
     def _begin_progress(self) -> LoaderProgress:
-        """Of the iteration that begins now: it goes on from what was loaded, or is the next epoch's."""
+        """The progress of the iteration that starts now: from the loaded state, or of the next epoch."""
         start, self._start = self._start, None
         if start is None:
             epoch = self._counted_epoch()
@@ -175,20 +182,20 @@ class ResumableLoader(compat.WebLoader):
         return self._progress
 
     def _is_complete(self, start: LoaderStart) -> bool:
-        """Whether all batches of an iteration were handed out, though its end was not seen: no pass will be begun that counts its epoch."""
+        """Whether all batches were handed out, but the end of the iteration was not seen: no further pass will then count the epoch."""
         return start.midway and self.repetitions != 1 and 0 < self.nsamples <= start.made
 
     def _progress_from(self, start: LoaderStart) -> LoaderProgress:
         return LoaderProgress(0 if self._handover is None else self._handover.workers, start)
 
     def _workers_of(self, progress: LoaderProgress, handover: Handover) -> Iterator[Any]:
-        """torch's iterator of the pass that begins. Its workers go on from the state, if there is one."""
+        """torch's iterator for the pass that starts. Its workers continue from the state, if there is one."""
         loader = self.pipeline[0]
         if progress.begun or not progress.start.midway:
             return iter(self.invoke(loader))
         handover.fill(progress.start)
         try:
-            loader._iterator = None  # workers that stay begin anew, or they would not hear of it
+            loader._iterator = None  # persistent workers are restarted: they would not get the state
             if not handover.workers:
                 handover.to(loader.dataset)
             return iter(self.invoke(loader))
@@ -196,7 +203,7 @@ class ResumableLoader(compat.WebLoader):
             handover.clear()
 
     def _stateless(self) -> dict[str, Any]:
-        """The state of a loader that keeps none. Raises ``NotResumable`` where it was not told to keep none."""
+        """The state of a loader that keeps none. Raises ``NotResumable`` unless the user asked for no state."""
         if not self._every:
             return {}
         kind = type(getattr(self.pipeline[0], "dataset", None))
@@ -206,18 +213,18 @@ class ResumableLoader(compat.WebLoader):
         )
 
     def _counted_epoch(self) -> int:
-        """Of the next iteration of the data set; 0 where nobody counts."""
+        """The epoch of the data set's next iteration; 0 if nothing counts epochs."""
         if self._epochs is not None:
             return int(self._epochs.upcoming()[0])
         counts = getattr(getattr(self.pipeline[0], "dataset", None), "_epochs", None)
         return 0 if counts is None else told_epoch(counts.told) or 0
 
     def _upcoming(self, said: Mapping[str, Any]) -> int:
-        """The epoch that comes after the one that ``said`` is at the end of."""
+        """The epoch after the one whose end ``said`` describes."""
         return int(said["epoch"]) + 1 if self._epochs is None else int(self._epochs.upcoming()[0])
 
     @property
     def _epochs(self) -> Any:
-        """What counts the data set's epochs, if anything of ours does."""
+        """The object that counts the data set's epochs, if Forebay counts them."""
         found = getattr(getattr(self.pipeline[0], "dataset", None), "_epochs", None)
         return found if found is not None and found.told is None else None

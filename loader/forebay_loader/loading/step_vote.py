@@ -1,8 +1,8 @@
-"""The vote of all ranks on one more step: one small all-reduce on a gloo group of its own, which never leaves a rank waiting for ever.
+"""The vote of all ranks on one more step: a small all-reduce on a gloo group of its own. No rank ever waits in it for ever.
 
-A vote is a few numbers under MIN, some of them negated as well, so that every rank learns the least value and whether all were in the same
-epoch. Ranks that leave a loop at different steps thus find each other again: a rank that hears of a later epoch ends its own, a rank that
-hears of an earlier one votes again. The store of the process group holds where each rank is, for messages.
+A vote is a few numbers, reduced by MIN. Some are also sent negated, so that each rank learns the least and the greatest value, and whether
+all ranks are in the same epoch. Ranks that leave a loop at different steps meet again in this way. A rank that hears of a later epoch ends
+its own. A rank that hears of an earlier one votes again. The process group's store has the position of each rank, for messages.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ from forebay_loader.meter.profile_ranges import profiled
 
 __all__ = ["DONE", "GOES_ON", "StepVote", "VoteResult", "group_is_up"]
 
-DONE, GOES_ON = 0, 1  # the value of a vote: no more batches here, or at least one; below 0 it names a rank that failed
-WATCH_S = 1.0  # how long one wait lasts, so that Ctrl-C is heard
-NOTICE_S = 60.0  # a wait as long as this is said aloud: longer than most checkpoints, shorter than a person's patience
-LAST_WORD_S = 10.0  # a rank that failed waits so long for the others to hear it; later ones hear it from the broken connection
-ASK_S = 5.0  # what the store may take to say who is missing
-GRACE_S = 2.0  # ranks that are not missing come to a broken vote a little later
-_NUMBERS = 9  # of a vote
+DONE, GOES_ON = 0, 1  # a vote: this rank has no more batches, or at least one; a negative value names a rank that failed
+WATCH_S = 1.0  # length of one wait, so that Ctrl-C is noticed
+NOTICE_S = 60.0  # a wait this long is logged: longer than most checkpoints, shorter than a person's patience
+LAST_WORD_S = 10.0  # a failed rank waits so long for the others to receive its vote; later ones notice the broken connection
+ASK_S = 5.0  # time for the store to say who is missing
+GRACE_S = 2.0  # the other ranks notice a broken vote a little later
+_NUMBERS = 9  # in a vote
 _ADVICE = "Either it has ended, or only some ranks iterate this loader: then build it with equal_steps=False, which needs no vote"
 
 
 class VoteResult(NamedTuple):
-    """What all ranks together said: ``number`` is the greatest, ``same`` whether all digests were the same and none was 0, ``alike``
-    whether all gave the same ``common``. ``failed`` is a rank that failed.
+    """The result of a vote: the ``least`` value, and the epochs of the ranks.
+
+    ``number`` is the greatest number. ``same``: all digests were equal and none was 0. ``alike``: all ranks gave the same ``common``.
+    ``failed`` is the number of a rank that failed.
     """
 
     least: int
@@ -52,26 +54,26 @@ class VoteResult(NamedTuple):
 
 
 def group_is_up() -> bool:
-    """Whether this process has an initialised process group. Asks without importing torch."""
+    """Whether this process has an initialised process group. Does not import torch."""
     distributed = sys.modules.get("torch.distributed")
     return bool(distributed is not None and distributed.is_available() and distributed.is_initialized())
 
 
 class StepVote:
-    """The votes over one loader, between the ranks of ``group`` (None: all). Not for more than one thread."""
+    """The votes about one loader between the ranks of ``group`` (None: all). Not thread-safe."""
 
     def __init__(self, group: Any, timeout_s: float) -> None:
         distributed = sys.modules["torch.distributed"]
         self.ranks = sorted(distributed.get_process_group_ranks(distributed.group.WORLD if group is None else group))
-        self.rank = distributed.get_rank(group)  # among those of the group
-        self.epoch = -1  # the first is 0, as trainers count; counted by this process, so that a resumed one begins at 0 again
+        self.rank = distributed.get_rank(group)  # within the group
+        self.epoch = -1  # the first is 0, as trainers count; a resumed process starts at 0 again
         self._step = 0  # within the epoch
         self._timeout_s = timeout_s
         self._store = store_of(self.ranks)
         self.words = Agreement(self._store, self.ranks, self.rank)
         self._line: Optional[_Line] = None
         self._broken = ""
-        self._say_at_s = 0.0  # when others should hear again where this rank is
+        self._say_at_s = 0.0  # when to write this rank's position to the store again
 
     @property
     def name(self) -> str:
@@ -79,20 +81,20 @@ class StepVote:
         return f"rank {self.ranks[self.rank]}"
 
     def begin(self) -> int:
-        """Begin the next epoch. All ranks come here equally often."""
+        """Start the next epoch, and return its number. All ranks call this equally often."""
         if self._line is None:
             self._line = self._met()
         elif not self._line.done and not self._broken:
-            self._answer()  # to a last word that the others had not heard
+            self._answer()  # finish a last vote that the others had not received
         self.epoch, self._step = self.epoch + 1, 0
         return self.epoch
 
     def cast(
         self, value: int, step: int, *, fresh: bool = False, number: int = 0, digest: int = 0, common: int = 0
     ) -> Optional[VoteResult]:
-        """Vote on ``step``, and wait for all; None where one has left this epoch and begun a later one.
+        """Vote on ``step`` and wait for all ranks. Returns None if a rank has left this epoch and begun a later one.
 
-        Raises ``StepsError``, which names who is missing, after ``timeout_s`` at the latest.
+        Raises ``StepsError`` after at most ``timeout_s``; it names the missing ranks.
         """
         self._step = step
         if time.monotonic() >= self._say_at_s:
@@ -104,10 +106,10 @@ class StepVote:
                 return None
             if said.first_epoch == self.epoch:
                 return said
-            # else some rank was still in an earlier epoch: the same vote once more
+            # else a rank was still in an earlier epoch: vote again
 
     def fail(self, error: BaseException, step: int) -> None:
-        """This rank cannot take ``step``: tell the others, and give them a moment to hear it."""
+        """This rank cannot take ``step``: tell the other ranks, and give them a moment to receive it."""
         self._step = step
         self.tell(f"failed ({type(error).__name__}; its own log has the rest)")
         assert self._line is not None
@@ -117,17 +119,17 @@ class StepVote:
                 self._line.wait(LAST_WORD_S)
 
     def tell(self, text: str) -> None:
-        """Leave word for the others' messages: this rank ``text``."""
+        """Write ``text`` about this rank into the store, for messages of other ranks."""
         self._say(f"; it {text}")
 
     def close(self) -> None:
-        """Give the group back."""
+        """Release the group."""
         line, self._line = self._line, None
         if line is not None:
             line.close()
 
     def _met(self) -> _Line:
-        """Wait until every rank is here, then make the group: torch's own wait would not say which rank is missing."""
+        """Wait until every rank has arrived, then make the group. torch's own wait would not say which rank is missing."""
         self._store.set(f"here/{self.rank}", "here")
         began, told, pause = time.monotonic(), False, 0.001
         while missing := [rank for rank in range(len(self.ranks)) if not self._store.check([f"here/{rank}"])]:
@@ -181,11 +183,13 @@ class StepVote:
 
     def _say(self, text: str) -> None:
         self._say_at_s = time.monotonic() + WATCH_S
-        with suppress(Exception):  # the store ends with rank 0; the votes themselves go on without it
+        with suppress(Exception):  # the store ends with rank 0; votes work without it
             self._store.set(f"at/{self.rank}", f"{self.epoch} {self._step} {text}")
 
     def _who(self, *, failed: bool) -> str:
-        """Who has not voted, or has not seen the vote fail, as far as the store knows; asked aside, for a dead store may not answer."""
+        """Who has not voted, or has not seen the vote fail, as far as the store knows. Asked in a thread, since a dead store may not
+        answer.
+        """
         found: list[str] = []
         asking = threading.Thread(target=lambda: found.append(self._asked(failed)), daemon=True)
         asking.start()
@@ -208,7 +212,7 @@ class StepVote:
         return f"No vote from {self._names(list(missing))} (last heard of {last}). {_ADVICE}"
 
     def _missing(self, failed: bool) -> dict[int, str]:
-        """Where the ranks were last heard of that did not see the vote ``failed``, or have not come to this step."""
+        """Where the ranks were last that have not seen the vote ``failed``, or have not reached this step."""
         found = {}
         for rank in range(len(self.ranks)):
             text = self._store.get(f"at/{rank}").decode() if self._store.check([f"at/{rank}"]) else "-1 0 "
@@ -220,16 +224,16 @@ class StepVote:
 
 
 class _Line:
-    """``size`` ranks that reduce numbers under MIN, one vote at a time. Made by all of them at once.
+    """``size`` ranks that reduce numbers by MIN, one vote at a time. All ranks create it at once.
 
-    A gloo thread keeps a reference to the tensor it reduces until a little after the vote is done. The thread that drops a tensor's last
-    reference needs the interpreter; if Python is ending then, the thread is ended in the middle of C++, which aborts the process. So the
-    tensor and the group outlive the process, unless they are given back before.
+    A gloo thread keeps a reference to its tensor until shortly after the vote. To drop the last reference, it needs the interpreter. If
+    Python is just ending, that aborts the process in the middle of C++. So the tensor and the group get an extra reference, and live until
+    the process ends, unless ``close`` releases them before.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout_s: float) -> None:
         torch, distributed = sys.modules["torch"], sys.modules["torch.distributed"]
-        with torch.inference_mode(mode=False):  # a tensor that may be written to in any mode later
+        with torch.inference_mode(mode=False):  # otherwise the tensor could only be written in inference mode
             self._told = torch.zeros(_NUMBERS, dtype=torch.int64, device="cpu")
         self._gloo = distributed.ProcessGroupGloo(distributed.PrefixStore("gloo", store), rank, size, timedelta(seconds=timeout_s))
         self._work: Any = None
@@ -238,7 +242,7 @@ class _Line:
         _keep(self._told)
 
     def send(self, vote: list[int]) -> None:
-        """Vote, without waiting. The vote before must be done."""
+        """Vote, without waiting. The previous vote must be done."""
         torch, distributed = sys.modules["torch"], sys.modules["torch.distributed"]
         self._told.copy_(torch.tensor(vote, dtype=torch.int64, device="cpu"))
         options = distributed.AllreduceOptions()
@@ -250,21 +254,23 @@ class _Line:
 
     @property
     def done(self) -> bool:
-        """Whether no vote is on its way."""
+        """Whether no vote is running."""
         return self._work is None or bool(self._work.is_completed())
 
     def wait(self, wait_s: float) -> list[int]:
-        """What all voted. Raises ``RuntimeError`` where that failed, or takes longer than ``wait_s``."""
+        """Return the result of the vote. Raises ``RuntimeError`` if the vote failed or takes longer than ``wait_s`` seconds."""
         self._work.wait(timedelta(seconds=wait_s))
         return list(self._told.tolist())
 
     def close(self) -> None:
-        """Give the group back, with its threads, unless a vote is still on its way, or this process was forked from the one with them."""
+        """Release the group and its threads. Does nothing while a vote is running, or in a forked child, which does
+        not have the threads.
+        """
         if self._pid != os.getpid() or not self.done:
             return
         gloo, self._gloo = self._gloo, None
         _let_go(gloo)
-        del gloo  # its threads have ended now
+        del gloo  # this ends its threads
         for held in (self._work, self._told):
             if held is not None:
                 _let_go(held)

@@ -1,7 +1,9 @@
-"""``fb.WebLoader``: ``wds.WebLoader``, of 0.2.86 and of 1.0.2 alike, whose ranks take equally many steps.
+"""``fb.WebLoader``: ``wds.WebLoader`` (0.2.86 and 1.0.2) in which all ranks take the same number of steps.
 
-It is a ``wds.DataPipeline`` around torch's ``DataLoader`` with the fluent stages, and a plain one where there is one rank. What happens
-where there are more is in docs/equal-steps.md. Importing this module imports webdataset and torch: ``import forebay_loader`` does not.
+It is a ``wds.DataPipeline`` around torch's ``DataLoader``, with webdataset's stage methods. With one rank it adds nothing to that. With
+more, docs/equal-steps.md says what happens.
+
+Importing this module imports webdataset and torch. ``import forebay_loader`` imports neither.
 """
 
 from __future__ import annotations
@@ -46,10 +48,10 @@ _TAILS = (None, "repeat", "drop")
 
 
 class LoaderArguments(SimpleNamespace):
-    """What ``fb.WebLoader`` was asked for beside torch's arguments, named as there."""
+    """The arguments of ``fb.WebLoader`` other than torch's, with the same names."""
 
     def check(self) -> None:
-        """Raises ``TypeError`` and ``ValueError``."""
+        """Raise ``TypeError`` or ``ValueError`` for a bad argument."""
         if self.equal_steps not in ("auto", True, False):
             raise ValueError(f"equal_steps is {self.equal_steps!r}; it can be 'auto', True or False")
         if self.batches_per_epoch is not None:
@@ -64,7 +66,7 @@ class LoaderArguments(SimpleNamespace):
         self._check_ladder()
 
     def ladder(self) -> Optional[BatchLadder]:
-        """A fresh one; None where none was asked for."""
+        """A new ladder; None if none was asked for."""
         if self.batch_ladder is None:
             return None
         return BatchLadder(tuple(self.batch_ladder), self.on_batch_size, self.batch_ladder_steps)
@@ -86,34 +88,36 @@ class LoaderArguments(SimpleNamespace):
             )
 
 
-TIMEOUT_S = 1800.0  # what torch gives a gloo group: longer than any checkpoint that one rank writes while the others wait
+TIMEOUT_S = 1800.0  # torch's timeout for gloo groups: longer than one rank writes a checkpoint while the others wait
 
 
 class WebLoader(RangedStages, ResumableLoader):
-    """``wds.WebLoader(dataset, …)``: torch's ``DataLoader`` with webdataset's stages, whose ranks take equally many steps.
+    """``wds.WebLoader(dataset, …)``: torch's ``DataLoader`` with webdataset's stages. All ranks take the same number of steps.
 
     Args:
-        dataset: What is loaded. The loader shares out the samples of an ``fb.WebDataset`` evenly, and lets the ranks vote on others.
+        dataset: The data set. If ranks may have different numbers of batches, they vote before each step whether all of them have one. If
+            the samples of an ``fb.WebDataset`` are counted, each rank gets equally many.
         *positional: Arguments of torch's ``DataLoader``.
-        equal_steps: ``"auto"``; True lets ranks vote even if nothing seems to need it; False turns it off.
-        batches_per_epoch: Give exactly this many batches, as ``with_epoch(n)``.
-        tail: ``"repeat"`` or ``"drop"`` the samples that cannot be shared out evenly. None repeats if samples are counted, and drops if
-            ranks vote.
-        group: The ranks that take steps together, if not all.
+        equal_steps: ``"auto"`` lets ranks vote if their numbers of batches may differ. True lets them vote even if nothing seems to need
+            it. False turns equal steps off.
+        batches_per_epoch: Yield exactly this many batches, as ``with_epoch(n)``.
+        tail: What to do with samples that cannot be split evenly: ``"repeat"`` or ``"drop"``. None repeats if samples are counted, and
+            drops if ranks vote.
+        group: The process group whose ranks take steps together. The default is all ranks.
         counts: How many samples each shard has: a table by URL or file name, or a function that gets a list of URLs.
         steps_timeout_s: How long a rank waits for the others, in seconds.
-        batch_ladder: Batch sizes such as ``(32, 64, 128)``, your own first. The loader chooses among them by the time that steps take, the
-            same on all ranks. ``loader.ladder`` decides. None keeps your size.
+        batch_ladder: Batch sizes such as ``(32, 64, 128)``, your own first. The loader chooses one by measured step times, the same on all
+            ranks. ``loader.ladder`` is the object that decides. None keeps your size.
         on_batch_size: Gets each new batch size before its first batch, on every rank. Set the learning rate there.
         batch_ladder_steps: Number of steps between two decisions on the batch size.
-        snapshot_every: Number of batches after which a worker says where it stands, for ``state_dict``. A resume reads later batches again.
-            0 keeps no state.
+        snapshot_every: Number of batches between two snapshots of a worker, for ``state_dict``. A resume may make the batches since the
+            last snapshot again. 0 keeps no state.
         **how: Arguments of torch's ``DataLoader``.
 
     Raises:
-        TypeError: An argument has the wrong kind.
-        ValueError: An argument has a value that cannot be.
-        fb.StepsError: While it is read: ranks do not agree in time, or read different data.
+        TypeError: An argument has the wrong type.
+        ValueError: An argument has an invalid value.
+        fb.StepsError: While reading: ranks do not agree in time, or read different data.
 
     Examples:
         >>> dataset = fb.WebDataset("s3://bucket/train-{000000..000002}.tar").to_tuple("txt").batched(4)
@@ -159,12 +163,12 @@ class WebLoader(RangedStages, ResumableLoader):
             self.with_epoch(int(batches_per_epoch))
 
     def _alone(self) -> None:
-        """Fresh state of one pipeline, which its copies do not share."""
+        """Reset the state that belongs to one pipeline, and that its copies do not share."""
         self._ballot: Optional[StepVote] = None
         self._words: Optional[Agreement] = None
-        self._began: Optional[tuple[int, int, int]] = None  # passes of this iteration, its first epoch, how often one was set before
-        self._settled = False  # workers run that will not hear of counts any more
-        self.ladder = self._asked.ladder()  # of batch sizes, where one was given
+        self._began: Optional[tuple[int, int, int]] = None  # passes of this iteration, its first epoch, earlier calls of set_epoch
+        self._settled = False  # persistent workers run, which get no new counts
+        self.ladder = self._asked.ladder()  # None without batch_ladder=
         self._progress = self._progress_from(LoaderStart(0))
 
     def compose(self, *stages: Any) -> Any:
@@ -173,11 +177,11 @@ class WebLoader(RangedStages, ResumableLoader):
         return made
 
     def with_length(self, n: int, silent: bool = False) -> Any:
-        """``len()`` of this loader is ``n`` from now on; what it yields does not change. It can still be pickled."""
+        """Set ``len()`` of this loader to ``n``. What it yields does not change, and it can still be pickled."""
         return with_length(self, n)
 
     def stalls(self) -> StallTotals:
-        """``fb.stalls()`` of this loader alone. Never raises."""
+        """``fb.stalls()`` of this loader alone: its totals, in seconds by cause. It never raises."""
         return loader_totals(self.pipeline[0])
 
     @property
@@ -186,14 +190,14 @@ class WebLoader(RangedStages, ResumableLoader):
 
     @property
     def _fixed(self) -> int:
-        """The number of batches that ``with_epoch`` asked for; 0 without."""
+        """The number of batches that ``with_epoch`` asked for; 0 without it."""
         return self.nsamples if self.repetitions == sys.maxsize and self.nsamples > 0 else 0
 
     def __iter__(self) -> Iterator[Any]:
         progress = self._begin_progress()
         batches = progress.pulled(self._batches())
         if len(self.pipeline) == 1 and self.ladder is None and self._ballot is None and self._words is None:
-            return progress.handed_out(batches)  # what torch's loader takes is all there is to time, and that times itself
+            return progress.handed_out(batches)  # torch's loader takes all the time, and is timed itself
         given = batches if self.ladder is None else self.ladder.climb(batches, self._ballot, padding_of(self._dataset, self))
         loader = self.pipeline[0]
         return around(
@@ -204,11 +208,11 @@ class WebLoader(RangedStages, ResumableLoader):
         )
 
     def _own_work(self) -> str:
-        """What a wait for this loader is for that is none for torch's: other ranks, putting batches together, stages behind it."""
+        """The cause of time that torch's loader does not take: other ranks, joining batches, or stages after the loader."""
         return "other" if self._ballot is not None else "collate" if self.ladder is not None else "map"
 
     def _batches(self) -> Iterator[Any]:
-        """Of the user's own size, equally many on all ranks."""
+        """Batches of the user's size, the same number on all ranks."""
         together = self.ladder is not None and self._world.resolved().size > 1  # ranks decide on one batch size
         if together and not group_is_up():
             raise StepsError("batch_ladder needs one decision for all ranks: call init_process_group before the loader is iterated")
@@ -234,7 +238,7 @@ class WebLoader(RangedStages, ResumableLoader):
         return steps.exactly(self._pass, self._fixed, self._progress.start.made, ranks=self._world.resolved().size)
 
     def _watched(self, batches: Iterator[Any], wait_s: float) -> Iterator[Any]:
-        """``batches``; where there is a process group, other ranks must say the same of theirs."""
+        """Yield ``batches``. If there is a process group, compare this rank's settings with those of the others."""
         world = self._world.resolved()
         if world.size < 2 or not group_is_up():
             return batches
@@ -257,7 +261,7 @@ class WebLoader(RangedStages, ResumableLoader):
         number = epochs.upcoming()[0] if epochs is not None else 0
         digest = shares.digest(counts, getattr(self.pipeline[0], "num_workers", 0)) if shares is not None else 0
         start = self._progress.start
-        begun = start.epoch - (start.passes if epochs is not None else 0)  # ranks may have come to other passes of the same steps
+        begun = start.epoch - (start.passes if epochs is not None else 0)  # ranks may be in different passes at the same step
         common = steps.common_order(self._dataset, (begun, start.made) if start.midway else ())
 
         def opened(said: VoteResult) -> bool:
@@ -272,13 +276,15 @@ class WebLoader(RangedStages, ResumableLoader):
         )
 
     def _share(self, counts: Optional[dict[str, int]]) -> bool:
-        """Let the data set read shares of samples, if ``counts`` tell how; whether it does. Workers that stay keep what they began with."""
+        """Make the data set split by samples, if ``counts`` has all counts. Returns whether it does. Persistent workers keep their first
+        split.
+        """
         shares = shared_out(self._dataset)
         if shares is None:
             return False
         start = self._progress.start
         if start.midway:
-            self._settled = False  # workers begin anew
+            self._settled = False  # workers start again
             counts = _as_before(start, counts)
         if not self._settled:
             shares.by_samples(counts)
@@ -287,7 +293,7 @@ class WebLoader(RangedStages, ResumableLoader):
         return self._progress.counted
 
     def _known(self) -> Optional[dict[str, int]]:
-        """The samples of every shard, if all of them are counted. Asked anew at each epoch until they are: the first one may count them."""
+        """The samples of every shard, if all are counted. Asked again in each epoch until they are: the first epoch may count them."""
         shares = shared_out(self._dataset)
         if shares is not None and self._counted is None:
             self._counted = counts_by_url(counts_of if self._asked.counts is None else self._asked.counts, shares.urls)
@@ -301,7 +307,7 @@ class WebLoader(RangedStages, ResumableLoader):
 
     @property
     def _may_differ(self) -> bool:
-        """Whether ranks could have different numbers of batches."""
+        """Whether ranks may have different numbers of batches."""
         dataset, world = self._dataset, self._world.resolved()
         if world.size < 2 or not (isinstance(dataset, IterableDataset) or self._uneven):
             return False
@@ -310,14 +316,14 @@ class WebLoader(RangedStages, ResumableLoader):
 
     @property
     def _uneven(self) -> bool:
-        """Whether equally many samples may be different numbers of batches: these are made by a budget."""
+        """Whether the same number of samples may give different numbers of batches, because a budget makes the batches."""
         return has_budget(self) or has_budget(self._dataset)
 
     def _refuse(self) -> None:
-        """Raise where ranks would have to agree and cannot."""
+        """Raise ``StepsError`` if ranks would have to agree and have no process group."""
         world = self._world.resolved()
         if world.told_by.startswith("SLURM") and not hasattr(self._dataset, "world"):
-            return  # a script that Slurm started once, in a job of several tasks: webdataset does not look there either
+            return  # Slurm started the script once, in a job of several tasks; webdataset ignores these variables too
         why, way = "the samples of its shards are not counted", f"{steps.EXACT}; or c"
         if self._uneven:
             why, way = "how many samples its batches hold depends on their sizes", "C"
@@ -329,7 +335,7 @@ class WebLoader(RangedStages, ResumableLoader):
         )
 
     def _align(self) -> None:
-        """Set the data set's epoch right, if the last iteration of this rank began more passes than one: other ranks had others."""
+        """Correct the data set's epoch if the last iteration of this rank made several passes. Other ranks may have made another number."""
         if self._began is not None and self._epochs is not None:
             passes, first, sets = self._began
             if passes > 1 and sets == self._epochs.upcoming()[1]:
@@ -364,7 +370,7 @@ def _check_group(world: World, group: Any) -> None:
 
 
 def _as_before(start: LoaderStart, counts: Optional[dict[str, int]]) -> Optional[dict[str, int]]:
-    """What shares are made of in the rest of an epoch: of what they were made of before."""
+    """The counts for the rest of an epoch: it must be split as its beginning was."""
     if start.merged is not None or not start.counted:
         return None
     if counts is None:
@@ -376,7 +382,7 @@ def _as_before(start: LoaderStart, counts: Optional[dict[str, int]]) -> Optional
 
 
 def _data_loader(world: World, handover: Handover, how: dict[str, Any]) -> Any:
-    """torch's ``DataLoader``, whose workers know what this process knows."""
+    """torch's ``DataLoader``, with workers that know the world, the takeover and the state of this process."""
     if how.get("num_workers"):
         how["worker_init_fn"] = WorkerInit(how.get("worker_init_fn"), world, handover)
         if how.get("multiprocessing_context") is None:

@@ -1,4 +1,7 @@
-"""How a loader's workers are started: as asked; by fork where the pipeline cannot be pickled; and with the openers their parent has."""
+"""How a loader starts its workers: by the requested start method, or by fork if the pipeline cannot be pickled.
+
+Workers get the openers of their parent, and the state to continue from.
+"""
 
 from __future__ import annotations
 
@@ -17,25 +20,27 @@ __all__ = ["Handover", "WorkerInit", "start_method"]
 
 
 class Handover:
-    """For the ``workers`` of one DataLoader; 0 where the training process reads itself. Empty but while an iteration goes on."""
+    """Passes a state to the ``workers`` of one DataLoader; 0 if the training process reads itself. It is empty
+    except while workers start.
+    """
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._start: Optional[LoaderStart] = None
 
     def fill(self, start: LoaderStart) -> None:
-        """The workers that start next go on from there."""
+        """The workers that start next continue from ``start``."""
         self._start = start
 
     def clear(self) -> None:
-        """They have started: the next ones begin an epoch."""
+        """The workers have started. The next ones begin an epoch."""
         self._start = None
 
     def to_worker(self) -> None:
-        """In a worker that has started, before its first iteration. Raises as ``to`` does."""
+        """Load the state in a worker that has started, before its first iteration. Raises as ``to`` does."""
         if self._start is None:
             return
-        from torch.utils.data import get_worker_info  # noqa: PLC0415  # in a worker it is there
+        from torch.utils.data import get_worker_info  # noqa: PLC0415  # a worker has imported torch
 
         info: Any = get_worker_info()
         role = (self._start.next + int(info.id)) % self.workers
@@ -43,19 +48,20 @@ class Handover:
         self.to(info.dataset, role)
 
     def to(self, dataset: Any, role: int = 0) -> None:
-        """Let ``dataset`` go on as worker ``role``. Raises ``ValueError`` where it is not what the state was taken of."""
+        """Make ``dataset`` continue as worker ``role``. Raises ``ValueError`` if the state is of another data set."""
         start = self._start
         if start is None:
             return
-        # A worker's state, and how many outputs after it were handed out: they are drawn again and left out.
+        # The worker's state, and how many outputs after it were handed out: the worker makes these again and drops them.
         state = next((sealed({**one["state"], "drop": one["outputs"]}) for one in start.states if one["worker"] == role), start.merged)
         if state is not None:
             dataset.load_state_dict(state)
 
 
 class WorkerInit:
-    """``worker_init_fn`` of every worker: what ``fb.worker_init`` does where the parent is enabled, then the user's own function, then the
-    state that the loader goes on from."""
+    """``worker_init_fn`` of every worker. It enables Forebay if the parent has done so, calls the user's function, and then loads the
+    state.
+    """
 
     def __init__(self, own: Optional[Callable[[int], Any]], world: World, handover: Optional[Handover] = None) -> None:
         self._own = own
@@ -77,7 +83,7 @@ class WorkerInit:
 
 
 def start_method(dataset: Any, *others: Any) -> Optional[str]:
-    """The start method to ask for where the user named none: None for Python's own; "fork" where that must pickle and cannot."""
+    """The start method to request if the user named none: None for Python's own; "fork" if Python's own must pickle and cannot."""
     usual = get_start_method(allow_none=False)
     picklable_length(dataset)
     if usual == "fork":
@@ -92,7 +98,7 @@ def start_method(dataset: Any, *others: Any) -> Optional[str]:
 
 
 def _why_not_pickled(what: Any) -> str:
-    """Why ``what`` cannot be handed to a started process; empty if it can. Nothing is kept of the trial."""
+    """Why ``what`` cannot be pickled for a new process; "" if it can. The pickled bytes are thrown away."""
     before = context.get_spawning_popen()
     context.set_spawning_popen(_DryRun())  # type: ignore[arg-type]
     try:
@@ -113,7 +119,7 @@ class _NoLoader(io.RawIOBase):
 
 
 class _DryRun:
-    """Stands for a process being started, to which descriptors would be handed."""
+    """Stands in for a process that is being started and would get file descriptors."""
 
     DupFd = int
 

@@ -1,5 +1,6 @@
-"""Why the accelerator waits: the time inside ``next(loader)``, and what the worker whose batch was due did meanwhile.
+"""The meter: how long the trainer waits inside ``next(loader)``, and for what. It looks at the worker whose batch is due.
 
-The way of a cause: in the worker ``observer.py`` looks at what runs, and ``frame_causes.py`` names it (in the streams
-``base/activity.py`` says it); ``page.py`` carries it to the training process; there ``clock/stall_queue.py`` gives it to the stall.
+In a worker, ``observer.py`` samples the running thread and ``frame_causes.py`` maps its stack to a cause; waits for bytes come from
+``base/activity.py``. ``page.py`` is the shared memory that carries them to the training process. There ``clock/stall_queue.py`` divides
+each stall among the causes.
 """

@@ -1,7 +1,7 @@
-"""What a thread does, told by its Python stack: the innermost frame that belongs to a stage we know.
+"""Maps a thread's Python stack to a cause: the innermost frame that belongs to a known stage decides.
 
-Where code without frames (a decoder in C) is at work, its caller's frame is the innermost. A file's place tells most: a function's name
-is asked only where one file holds several stages.
+C code has no frames, so a decoder in C is seen as the frame that called it. Usually the file decides. The function's name matters only if
+one file holds several stages.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from forebay_proxy.wire.protocol.meter import CAUSE_INDEX
 
 __all__ = ["ASKING", "STREAMING", "back_of", "cause_of", "function_of", "stack_of", "uncollected"]
 
-# Not causes: the thread is in the code that reads a shard, or asks the sidecar; its ``Activity`` knows more.
+# Not causes: the thread reads a shard, or asks the sidecar. Its ``Activity`` says what it waits for.
 STREAMING, ASKING = -10, -11
 _READ, _DECODE, _MAP, _COLLATE, _START = (CAUSE_INDEX[name] for name in ("read", "decode", "map", "collate", "start"))
-_IDLE = CAUSE_INDEX["transfer"]  # a worker that waits to be asked
+_IDLE = CAUSE_INDEX["transfer"]  # a worker that waits for a request
 _ORIGIN, _DISK = CAUSE_INDEX["origin"], CAUSE_INDEX["disk"]
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/forebay_loader/", os.path.dirname(os.__file__) + "/")
-_MOST_FRAMES = 200  # of a stack; a pipeline has thirty
+_MOST_FRAMES = 200  # frames to search; a pipeline has thirty
 _ANY = ""
 
-_Rule = Union[int, Mapping[str, int]]  # a cause, or one by function; ``_ANY`` stands for the file's others
-_PASSED: Mapping[str, int] = {}  # a file that is known to tell nothing
+_Rule = Union[int, Mapping[str, int]]  # a cause, or causes by function; ``_ANY`` is for all other functions of the file
+_PASSED: Mapping[str, int] = {}  # for files that decide nothing
 
-# The longest ending, or part, of a file's path that fits decides. "/" at the end: every file below.
+# The longest entry that matches the end of a file's path decides. An entry that ends in "/" matches every file below that folder.
 _RULES: Tuple[Tuple[str, _Rule], ...] = (
     ("/forebay_loader/stream/shard_descriptor.py", {"lone": _DISK, _ANY: STREAMING}),
-    ("/forebay_loader/stream/restarted_body.py", _ORIGIN),  # webdataset's own openers: past the sidecar
+    ("/forebay_loader/stream/restarted_body.py", _ORIGIN),  # webdataset's own openers, without the sidecar
     ("/forebay_loader/stream/direct_origin.py", _ORIGIN),
     ("/forebay_loader/stream/", STREAMING),
     ("/forebay_loader/transport/", ASKING),
@@ -48,7 +48,7 @@ _RULES: Tuple[Tuple[str, _Rule], ...] = (
     ("/webdataset/cborsiterators.py", _READ),
     ("/webdataset/cache.py", _READ),
     ("/webdataset/shardlists.py", _READ),
-    ("/webdataset/gopen.py", _ORIGIN),  # a command, or a file: past the sidecar
+    ("/webdataset/gopen.py", _ORIGIN),  # a command or a file, without the sidecar
     ("/webdataset/autodecode.py", _DECODE),
     ("/webdataset/tenbin.py", _DECODE),
     (
@@ -79,11 +79,11 @@ _RULES: Tuple[Tuple[str, _Rule], ...] = (
     ("<frozen importlib._bootstrap>", _START),
     ("<frozen importlib._bootstrap_external>", _START),
 )
-_known: Dict[str, _Rule] = {}  # by file: a program has some thousands
+_known: Dict[str, _Rule] = {}  # cache by file: a program has some thousands of files
 
 
 def cause_of(frame: Optional[FrameType]) -> Optional[int]:
-    """The place of a cause, ``STREAMING`` or ``ASKING``; None where no frame is known."""
+    """The index of a cause, ``STREAMING`` or ``ASKING``; None if no frame is known."""
     for _ in range(_MOST_FRAMES):
         if frame is None:
             return None
@@ -101,14 +101,16 @@ def cause_of(frame: Optional[FrameType]) -> Optional[int]:
 
 
 def function_of(frame: Optional[FrameType]) -> str:
-    """Of what the innermost stage around ``frame`` called: the first function of the program's own, else the library's that is at work, as
-    ``augment (train.py:41)``; "" where the stage itself is at work."""
+    """The function that the innermost stage around ``frame`` called, such as ``augment (train.py:41)``; "" if the stage itself is running.
+
+    The first function of the program's own counts, else the innermost function of a library.
+    """
     own = last = None
     for _ in range(_MOST_FRAMES):
         if frame is None:
             return ""
         code = frame.f_code
-        if _known.get(code.co_filename, _PASSED):  # the stage; ``cause_of`` has looked at its file
+        if _known.get(code.co_filename, _PASSED):  # this is the stage: ``cause_of`` has cached its file
             break
         last = last or code
         own = code if not any(place in code.co_filename for place in _LIBRARIES) else own
@@ -121,20 +123,20 @@ def function_of(frame: Optional[FrameType]) -> str:
 
 
 def _name(code: CodeType) -> str:
-    return str(getattr(code, "co_qualname", code.co_name)).rpartition("<locals>.")[2]  # with its class since Python 3.11
+    return str(getattr(code, "co_qualname", code.co_name)).rpartition("<locals>.")[2]  # includes the class since Python 3.11
 
 
-# Of CPython 3.11 alone: before it frames were objects anyway, since 3.12 the collector runs between two steps of the interpreter only.
+# Only CPython 3.11: before it, frames always were objects; since 3.12 the collector runs only between two bytecode instructions.
 _MAKES_FRAMES = (3, 11) <= sys.version_info < (3, 12)
 _CALLED = methodcaller("__call__")
 
 
 def back_of(frame: FrameType) -> Optional[FrameType]:
-    """Its caller's frame, of another thread too.
+    """The caller's frame, also of another thread.
 
-    CPython 3.11 makes that object now, and the garbage collector may run within. Its finalisers let the other thread go on, whose frame may
-    be gone by the time the object points to it, and using that one ends the process (seen once, in ``f_code``). So nothing is collected
-    meanwhile.
+    CPython 3.11 creates that object in this call, and the garbage collector may run meanwhile. A finaliser may then let the other thread
+    run, and the frame may be gone when the object is made to point to it. Using that object ends the process (seen once, in ``f_code``). So
+    the collector is off during the call.
     """
     if not _MAKES_FRAMES or not gc.isenabled():
         return frame.f_back
@@ -143,18 +145,20 @@ def back_of(frame: FrameType) -> Optional[FrameType]:
 
 
 def uncollected(call: Callable[[], Any]) -> Any:
-    """``call()`` while nothing is collected. All is called from C, where no other thread gets a turn: a fork amid it would leave the child
-    without a collector."""
+    """Return ``call()``, with the garbage collector off.
+
+    All three calls are made from C, so no other thread runs in between: a fork at that moment would leave the child without a collector.
+    """
     try:
         _, found, _ = map(_CALLED, (gc.disable, call, gc.enable))
     except BaseException:
-        gc.enable()  # a training without a collector would fill its memory
+        gc.enable()  # without the collector, training would run out of memory
         raise
     return found
 
 
 def stack_of(frame: Optional[FrameType], most: int = 40) -> str:
-    """Its innermost frames, one a line, the outermost first. Files are named, not read: the disk may be what it hangs on."""
+    """The innermost ``most`` frames, one a line, the outermost first. Source files are not read: the process may hang on that disk."""
     lines: List[str] = []
     while frame is not None and len(lines) < most:
         lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}")

@@ -1,12 +1,14 @@
-"""A thread that looks, six times a second, at what another thread of its process does, and books the time since in the process's page.
+"""A sampling profiler: a thread that looks about six times a second at what another thread of its process does.
 
-It books by what it finds at the end of each step. Code that keeps the interpreter's lock (a decoder in C) is met when it lets go, in the
-frame that called it, however long that took: so all of its time is booked on it. Two moments are known exactly, and divide a step: when a
-batch was made, and since when a wait lasts. Until a batch was made, work was done for whoever waits for it: where the thread was met idle
-before, that is booked on the work that was met last. A wait whose cause is not known yet is booked when it is told, or after ``UNTOLD_S``.
+The time since the last sample is booked on the cause it finds, in the process's page. Code that holds the interpreter's lock (a decoder in
+C) delays the sample until it releases the lock. The sample then shows the frame that called it, so all of that time is booked on it.
 
-It waits for nothing but time and holds no lock, so a process may fork or end at any moment: a fork's child has no such thread, and begins
-its own where it reads; a daemon's end is its process's.
+Two moments are known exactly, and split the time between two samples: when a batch was made, and when a wait began. If the thread was idle
+at the last sample but has made a batch since, that time is booked on the last known work. A wait whose cause is not known yet is booked
+when its cause is known, or after ``UNTOLD_S``.
+
+The thread only sleeps and holds no lock, so a process may fork or end at any moment. A forked child has no such thread, and starts its own
+when it reads. The thread is a daemon, so it ends with the process.
 """
 
 from __future__ import annotations
@@ -31,22 +33,22 @@ from forebay_proxy.wire.protocol.meter import CAUSE_INDEX
 
 __all__ = ["MADE", "STEP_S", "Observer", "frame_of"]
 
-STEP_S = 0.16  # on average; a look takes the thread that is looked at about as much of a processor as it takes itself
-FIRST_STEP_S = 0.04  # so that a short training has looks enough, too
+STEP_S = 0.16  # on average; a sample costs the sampled thread about as much CPU time as this one
+FIRST_STEP_S = 0.04  # so that a short training has enough samples too
 FIRST_LOOKS = 150
-BOOK_NS = 200_000_000  # whoever waits for the page asks four times a second
-SUMS_NS = 1_000_000_000  # counts are for people, who look less often
-UNTOLD_S = 4.0  # by then a reader has asked whether the sidecar turns at all (``Limits.look_s``)
-STUCK_S = 10.0  # nothing was read or made for so long: the page tells the stack
+BOOK_NS = 200_000_000  # the page is read a few times a second at most
+SUMS_NS = 1_000_000_000  # counts are for people, who read them less often
+UNTOLD_S = 4.0  # by then a reader has asked whether the sidecar is alive (``Limits.look_s``)
+STUCK_S = 10.0  # after so long without a read or a batch, the page has the stack
 _IDLE, _READ, _COLLATE, _OTHER = (CAUSE_INDEX[name] for name in ("transfer", "read", "collate", "other"))
-_CALLS = {CAUSE_INDEX[name]: name for name in ("decode", "map", "collate")}  # what calls functions of others
-_LOOKS = 64  # ten seconds of them
-_MOST_KEPT = 4096  # spans that wait to be told: minutes of steps
-_Kept = Tuple[int, int, int]  # end (ns), cause or UNTOLD, number of the untold wait
+_CALLS = {CAUSE_INDEX[name]: name for name in ("decode", "map", "collate")}  # stages that call the user's functions
+_LOOKS = 64  # ten seconds of samples
+_MOST_KEPT = 4096  # spans whose cause is not known yet: minutes of samples
+_Kept = Tuple[int, int, int]  # end (ns), cause or UNTOLD, number of the wait
 
 
 class MadeBatches:
-    """How many batches this process has made, when the last ones, and when it began to collate the last one, in ns."""
+    """How many batches this process has made, when the latest were made, and when it began to collate the last one, in ns."""
 
     def __init__(self) -> None:
         self.renew()
@@ -54,7 +56,7 @@ class MadeBatches:
     def renew(self) -> None:
         self.batches = 0
         self.begun_ns = 0
-        self.unseen: Deque[int] = deque(maxlen=64)  # the observer takes them out
+        self.unseen: Deque[int] = deque(maxlen=64)  # times of batches that the observer has not booked yet
 
     def add(self) -> None:
         self.unseen.append(time.monotonic_ns())
@@ -66,7 +68,7 @@ os.register_at_fork(after_in_child=MADE.renew)
 
 
 class Observer:
-    """Looks at the thread ``target()`` (None: at nothing, while the process does nothing for a loader) and writes ``page``."""
+    """Samples the thread ``target()`` and writes ``page``. ``target()`` is None while the process does nothing for a loader."""
 
     def __init__(self, page: PageWriter, target: Callable[[], Optional[int]], *, now_ns: int) -> None:
         self._page = page
@@ -75,7 +77,7 @@ class Observer:
         self._cause = self._worked = _OTHER
         self._since_ns = now_ns
         self._kept: Deque[_Kept] = deque()
-        self._functions: Deque[Tuple[str, str]] = deque(maxlen=_LOOKS)  # cause, and what it called
+        self._functions: Deque[Tuple[str, str]] = deque(maxlen=_LOOKS)  # cause, and the function it called
         self._moved: Tuple[int, ...] = ()
         self._moved_ns = now_ns
         self._summed_ns = now_ns - SUMS_NS
@@ -83,18 +85,18 @@ class Observer:
         self._ended = False
 
     def start(self) -> None:
-        """Raises ``RuntimeError`` where no thread can be started any more."""
+        """Start the thread. Raises ``RuntimeError`` if no thread can be started."""
         threading.Thread(target=self._run, args=(os.getpid(),), name="forebay-meter", daemon=True).start()
 
     def end(self) -> None:
-        """It looks no more; what was counted until now is told."""
+        """Stop sampling, and write what was counted so far."""
         self._ended = True
         now_ns = time.monotonic_ns()
         self._book(None, now_ns)
         self.sum_up(None, now_ns)
 
     def _run(self, pid: int) -> None:
-        chance = random.Random(pid)  # noqa: S311  # steps of one length would meet batches of nearly that length always at the same place
+        chance = random.Random(pid)  # noqa: S311  # equal steps could meet batches of about that length always at the same point
         for number in count():
             step_s = (STEP_S if number >= FIRST_LOOKS else FIRST_STEP_S) * chance.uniform(0.5, 1.5)
             due_ns = time.monotonic_ns() + int(step_s * 1e9)
@@ -107,15 +109,15 @@ class Observer:
             self.look(frame, activity, now_ns, due_ns)
             if now_ns - self._booked_ns >= BOOK_NS:
                 self.book(frame, activity, now_ns)
-            del frame  # it would keep what the function holds until the next look
+            del frame  # otherwise the function's variables would live until the next sample
 
     def _rest(self, seconds: float) -> None:
         time.sleep(seconds)
 
     def look(self, frame: Optional[FrameType], activity: Optional[Activity], now_ns: int, due_ns: int = 0) -> None:
-        """Note what the time until ``now_ns`` went for: ``frame`` is where the thread is, ``activity`` what its reading waits for.
+        """Record the cause of the time until ``now_ns``. ``frame`` is where the thread is; ``activity`` is what its reading waits for.
 
-        ``due_ns``: when the look was due; it is late where the thread kept the interpreter's lock.
+        ``due_ns`` is when the sample was due. It is late if the thread held the interpreter's lock.
         """
         cause, since_ns = self._found(frame, activity, now_ns, due_ns or now_ns)
         number = activity.number if activity is not None else 0
@@ -138,19 +140,19 @@ class Observer:
         self._tell(frame, activity, now_ns)
 
     def _found(self, frame: Optional[FrameType], activity: Optional[Activity], now_ns: int, due_ns: int) -> "tuple[int, int]":
-        """What it does now, and since when where that is known exactly (else 0)."""
+        """The present cause, and since when in ns; 0 if the start is not known exactly."""
         cause = _OTHER if frame is None else cause_of(frame)
         if cause is None:
             return _OTHER, 0
         if cause >= 0:
-            # A collation that has begun since the look was due let go of the lock, and did not keep it.
+            # A collation that began after the sample was due did not delay it: the work before it did.
             return (self._worked if cause == _COLLATE and self._worked != _OTHER and MADE.begun_ns > due_ns else cause), 0
         asking = cause == ASKING
         waits = NOTHING if activity is None else activity.cause
         if activity is None or waits == NOTHING:
             return (PROXY if asking else _READ), 0
         if waits != UNTOLD and now_ns - activity.since_ns < LEAST_WAIT_NS:
-            # A copy of what is here. It lets go of the lock: where that was kept when the look was due, it was for what came before.
+            # Bytes are copied from memory, which releases the lock. If the sample was late, the work before the copy held the lock.
             return (_READ if activity.since_ns <= due_ns or self._worked == _OTHER else self._worked), 0
         return waits, activity.since_ns
 
@@ -160,13 +162,13 @@ class Observer:
             self._last_ns = end_ns
 
     def _book(self, activity: Optional[Activity], now_ns: int) -> None:
-        """What is told by now goes into the page, in order."""
+        """Write what is known by now into the page, in order."""
         told = tuple(activity.told) if activity is not None else ()
         spans = []
         while self._kept:
             end_ns, cause, number = self._kept[0]
             if cause == UNTOLD:
-                found = next((cause for upto, cause in told if upto >= number), None)  # the first answer since
+                found = next((cause for upto, cause in told if upto >= number), None)  # the first known cause since
                 if found is None and now_ns - end_ns < UNTOLD_S * 1e9 and len(self._kept) < _MOST_KEPT:
                     break
                 cause = found if found is not None else PROXY if HUNG.for_s else ORIGIN
@@ -177,7 +179,7 @@ class Observer:
             self.sum_up(activity, now_ns)
 
     def sum_up(self, activity: Optional[Activity], now_ns: int) -> None:
-        """Write the counts and sums too; again at the process's end, so that none is lost."""
+        """Write the counts and sums as well. Done again when the process ends, so that nothing is lost."""
         self._summed_ns = now_ns
         counts = COUNTS.snapshot()
         self._page.sums(
@@ -188,7 +190,7 @@ class Observer:
         )
 
     def _tell(self, frame: Optional[FrameType], activity: Optional[Activity], now_ns: int) -> None:
-        """The texts: the shard that is read, and where the thread stands if nothing has moved for long."""
+        """Write the texts: the shard that is read, and the stack if nothing has happened for long."""
         shard = "" if activity is None else activity.shard
         moved = (MADE.batches, 0 if activity is None else activity.number)
         if moved != self._moved or self._cause == _IDLE:
@@ -202,11 +204,11 @@ _COLLECTS_WITHIN = sys.version_info < (3, 11, 9)
 
 
 def frame_of(thread: int) -> Optional[FrameType]:
-    """Where ``thread`` is; None where it has ended.
+    """The frame of ``thread``; None if it has ended.
 
-    Before Python 3.11.9 the list of frames is made while the interpreter's list of threads is locked, and the garbage collector may run
-    within: a finaliser that starts a thread, as that of torchdata's loader does, then waits for that lock for ever, and the whole process
-    with it (python/cpython#106883). So nothing is collected meanwhile.
+    Before Python 3.11.9, the interpreter locks its list of threads while it builds the list of frames, and the garbage collector may run
+    meanwhile. If a finaliser then starts a thread, as torchdata's loader does, the process hangs for ever (python/cpython#106883). So the
+    collector is off during the call.
     """
     if not _COLLECTS_WITHIN or not gc.isenabled():
         return sys._current_frames().get(thread)

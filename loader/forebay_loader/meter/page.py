@@ -1,9 +1,9 @@
-"""What one process says of itself in memory that others may read: 16 KiB, a *page* of the meter.
+"""Shared memory in which one process reports to the meter: 16 KiB for each process, called a *page*.
 
-One thread of its process writes it (``PageWriter``), any number of others read it. Its numbers are whole 64-bit words, each stored in one
-step, so each by itself is right, whenever it is read, and also where the writer died in the middle. Times are of ``CLOCK_MONOTONIC``, in
-nanoseconds: one clock for all processes of a machine. A loader's workers have theirs in memory that their trainer made for them
-(``SharedPages``), which has no name and goes with the last process that has it.
+One thread of the process writes it (``PageWriter``); others read it. Its numbers are 64-bit words, each stored at once. So each number is
+valid at any time, even if the writer died in between. Times are ``CLOCK_MONOTONIC`` in nanoseconds, one clock for all processes of a
+machine. The trainer creates the pages of a loader's workers (``SharedPages``) in memory without a name, which is freed with the last
+process that maps it.
 """
 
 from __future__ import annotations
@@ -22,34 +22,36 @@ from forebay_proxy.wire.protocol.meter import CAUSE_INDEX, CAUSES
 __all__ = ["BookedSpan", "MeterPage", "PageView", "PageWriter", "SharedPages"]
 
 PAGE_BYTES = 16 * 1024
-# Words at the page's beginning, by their place.
+# The first words of the page, in order.
 WORDS = (
     "pid", "start_time", "worker", "cause", "since_ns", "heartbeat_ns", "begun_ns", "settled_ns", "bytes", "position", "skipped", "spans",
 )  # fmt: skip
 AT = {name: place for place, name in enumerate(WORDS)}
-WAITED_AT = 24  # a word a cause, and room for more causes
-SPANS_AT, SPANS = 64, 512  # a ring of pairs (end, cause): what the process did until when
-SHARD_AT = 8 * (SPANS_AT + 2 * SPANS)  # from here on texts: a word of length, then UTF-8
+WAITED_AT = 24  # one word for each cause, with space for more causes
+SPANS_AT, SPANS = 64, 512  # a ring of pairs (end, cause)
+SHARD_AT = 8 * (SPANS_AT + 2 * SPANS)  # from here on texts: a word with the length, then UTF-8
 SHARD_BYTES = 1024
 FUNCTION_AT = SHARD_AT + SHARD_BYTES
 FUNCTION_BYTES = 256
 STACK_AT = FUNCTION_AT + FUNCTION_BYTES
 STACK_BYTES = PAGE_BYTES - STACK_AT
-_OVERTAKEN = 8  # of the ring's oldest: they may be written anew while they are read
-MAIN = -1  # the worker's number of a process that is none
+_OVERTAKEN = 8  # oldest entries of the ring to leave out: they may be overwritten while they are read
+MAIN = -1  # the worker number of a process that is no worker
 
 BookedSpan = Tuple[int, int, str]  # from, until (ns), cause
 
 
 @dataclass(frozen=True)
 class PageView:
-    """What a page says at one moment. ``worker`` is -1 for a process that is no worker.
+    """The content of a page at one moment. ``worker`` is -1 for a process that is no worker.
 
-    ``cause``: what the process does now ("transfer": it waits to be asked for a batch; "": nobody looked yet), and ``since_ns``.
-    ``heartbeat_ns``: when its observer looked last, ``begun_ns``: first, ``settled_ns``: until when its time is booked. ``waited_ns``:
-    reader wait by cause. ``bytes``: read so far; ``skipped``: shards, files and samples that handlers passed over.
-    ``shard``: what it reads, without what proves who asks, and ``position``, the byte it stands at; ``function``: what it called most
-    lately, after its cause and a tab; ``stack``: of Python, where nothing has moved for long.
+    - ``cause``: what the process does now, since ``since_ns``. "transfer": it waits for a request. "": it was not sampled yet.
+    - ``begun_ns``, ``heartbeat_ns``: when its observer took the first and the last sample. ``settled_ns``: until when its time is booked.
+    - ``waited_ns``: reader wait by cause.
+    - ``bytes``: read so far. ``skipped``: shards, files and samples that handlers skipped.
+    - ``shard``: what it reads, without credentials. ``position``: the byte it has reached.
+    - ``function``: a cause, a tab, and the function that this stage called most in the last samples.
+    - ``stack``: the Python stack, if nothing has happened for long.
     """
 
     pid: int
@@ -70,14 +72,14 @@ class PageView:
 
 
 class MeterPage:
-    """One page, in ``memory`` of ``PAGE_BYTES``, all zero until a ``PageWriter`` begins it."""
+    """One page in ``memory`` of ``PAGE_BYTES``, all zero until a ``PageWriter`` starts it."""
 
     def __init__(self, memory: Union[bytearray, memoryview]) -> None:
         self._bytes = memoryview(memory)
         self.words = self._bytes.cast("q")
 
     def view(self) -> PageView:
-        """All of it, but for the ring."""
+        """Everything except the ring of spans."""
         head = self.words[:SPANS_AT].tolist()
         cause = head[AT["cause"]]
         return PageView(
@@ -90,7 +92,7 @@ class MeterPage:
         )
 
     def word(self, name: str) -> int:
-        """One number of its head, by its name in ``PageView``."""
+        """One number, by its name in ``PageView``."""
         return self.words[AT[name]]
 
     @property
@@ -102,7 +104,7 @@ class MeterPage:
         return self._text(FUNCTION_AT, FUNCTION_BYTES)
 
     def spans(self, start_ns: int, end_ns: int) -> List[BookedSpan]:
-        """What is booked of the time between: adjoining, in order; from the ring's oldest on."""
+        """The booked spans between the two times, in order and without gaps. The ring holds only the latest ones."""
         found: List[BookedSpan] = []
         words = self.words
         head, until = words[AT["spans"]], end_ns
@@ -130,7 +132,7 @@ _CAUSE, _SINCE, _HEARTBEAT = AT["cause"], AT["since_ns"], AT["heartbeat_ns"]
 
 
 class PageWriter:
-    """Writes ``page``, which is as new: all zero. Not for two threads."""
+    """Writes ``page``, which must be all zero. Not thread-safe."""
 
     def __init__(self, page: MeterPage, *, pid: int, start_time: int, worker: int, now_ns: int) -> None:
         self._words = page.words
@@ -138,22 +140,24 @@ class PageWriter:
         self._shard = self._stack = self._function = ""
         self._put(pid=pid, start_time=start_time, worker=worker, cause=-1)
         self._put(since_ns=now_ns, heartbeat_ns=now_ns, settled_ns=now_ns)
-        self._put(begun_ns=now_ns)  # last: before that it says nothing
+        self._put(begun_ns=now_ns)  # last: it marks the page as started
 
     def book(self, spans: "Sequence[tuple[int, int]]", heartbeat_ns: int, cause: int, since_ns: int) -> None:
-        """``spans``: pairs (end, cause's place), adjoining to what was booked before. ``cause`` and ``since_ns``: what it does now."""
+        """Add ``spans``: pairs (end, index of the cause), each from the end of the previous one. ``cause`` and ``since_ns``: the present
+        activity.
+        """
         for end_ns, spent_on in spans:
             self._span(end_ns, spent_on)
         words = self._words
         words[_CAUSE], words[_SINCE], words[_HEARTBEAT] = cause, since_ns, heartbeat_ns
 
     def sums(self, waited_ns: Sequence[int], **numbers: int) -> None:
-        """``waited_ns``: reader wait so far, a number for each cause; ``numbers``: words of the head."""
+        """Write ``waited_ns``, the reader wait so far for each cause, and other ``numbers`` by name."""
         self._words[WAITED_AT : WAITED_AT + len(waited_ns)] = array("q", waited_ns)
         self._put(**numbers)
 
     def tell(self, shard: str, stack: str, function: str = "") -> None:
-        """The texts, cut to their room."""
+        """Write the texts, cut to their maximum length."""
         if shard != self._shard:
             self._shard = shard
             self._text(SHARD_AT, SHARD_BYTES, shard)
@@ -192,9 +196,10 @@ class PageWriter:
 
 
 class SharedPages:
-    """The pages of one iterator's workers. A forked worker inherits them, a started one is handed their file.
+    """The pages of one iterator's workers. A forked worker inherits them; a spawned one gets their file.
 
-    Written at once, so that the room is there: a store into memory that cannot be given would end the process (SIGBUS).
+    The memory is written at once, so that it is allocated: a store into memory that cannot be allocated later would end the process
+    (SIGBUS).
     """
 
     def __init__(self, workers: int) -> None:

@@ -1,5 +1,7 @@
-"""This process's own page, and the observer that writes it: begun where a loader's worker reads or makes its first batch, and in a process
-that makes its batches itself. A fork's child has none."""
+"""This process's own page, and the observer that writes it.
+
+It starts when a loader's worker first reads or makes a batch, or in a process that makes its batches itself. A forked child starts without.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ from forebay_proxy.wire.protocol.runfile import process_start_time
 
 __all__ = ["BatchMark", "ProcessPage", "begin_in_worker", "process_page"]
 
-_MAKING = threading.local()  # ``pages``: of the iterator that this thread made last, whose workers it forks next
+_MAKING = threading.local()  # ``pages``: of the iterator that this thread has just created, before it forks the workers
 
 
 class ProcessPage:
-    """The page of this process, or none yet. ``pages``: those of a worker and the workers beside it, as its trainer made them."""
+    """The page of this process, if it has one. ``pages``: those of all workers of a loader, which the trainer created."""
 
     def __init__(self) -> None:
         self.pid = 0
@@ -35,11 +37,11 @@ class ProcessPage:
 
     @property
     def is_begun(self) -> bool:
-        """Whether it was, or could not be. A fork's child is at 0 again."""
+        """Whether a start was tried in this process. A forked child starts again."""
         return self.pid != 0
 
     def begin(self, target: Callable[[], Optional[int]], page: Optional[MeterPage] = None, worker: int = MAIN) -> None:
-        """Once, in ``page``, or where no other process reads it; one notice where no thread can be begun: nothing is told then."""
+        """Start once, in ``page`` or in private memory. If no thread can be started, log that once: nothing is measured then."""
         if self.is_begun:
             return
         self.pid = os.getpid()
@@ -49,13 +51,13 @@ class ProcessPage:
             notice_once("meter-page", f"the meter cannot see what this process does: {type(error).__name__}: {error}")
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop sampling."""
         if self._observer is not None:
             self._observer.end()
         self.page, self._observer, self.pid = None, None, 0
 
     def forked(self) -> None:
-        """In a child: the page is its parent's. A worker's is among the pages that its trainer has just made."""
+        """In a forked child: the old page belongs to the parent. A worker's page is among those that its trainer has just created."""
         self.page, self._observer, self.pid = None, None, 0
         made = getattr(_MAKING, "pages", None)
         self.pages = made if made is not None and made.trainer == os.getppid() else None
@@ -74,7 +76,7 @@ os.register_at_fork(after_in_child=process_page.forked)
 
 
 def begin_in_worker() -> None:
-    """Begin this process's page if it is a loader's worker. Cheap where it was begun."""
+    """Start this process's page if it is a loader's worker. Cheap if it has started."""
     if process_page.is_begun or process_page.pages is None:
         return
     data = sys.modules.get("torch.utils.data")
@@ -86,9 +88,9 @@ def begin_in_worker() -> None:
 
 
 class BatchMark:
-    """The ``collate`` of a metered loader, with the pages of its ``workers``: it also says when a batch was made.
+    """The ``collate`` of a metered loader with ``workers`` workers: it also records when a batch was made.
 
-    Pickled for a worker that is started, it hands over the pages.
+    It owns the workers' pages. Pickled for a spawned worker, it passes them on.
     """
 
     def __init__(self, collate: Callable[[Any], Any], workers: int) -> None:

@@ -1,8 +1,7 @@
-"""Named ranges in a profile of torch's; without torch, and where nobody profiles, nothing.
+"""Named ranges in profiles of torch: read, decode, map and collate. Nothing happens without torch or without a profiler.
 
-The stages of a pipeline are called read, decode, map and collate there. Samples are pulled through it one at a time, so the ranges lie
-within one another: what map asks of decode is a part of map's range. Only the process that is profiled is asked, and it has stages of its
-own where there are no workers, and behind a loader of ours.
+Samples are pulled through the stages one at a time, so ranges are nested: decode runs inside the range of map. Only the profiled process
+has ranges. It runs stages itself if there are no workers, or after a loader of ours.
 """
 
 from __future__ import annotations
@@ -17,27 +16,27 @@ from forebay_loader.identity.world import in_worker
 __all__ = ["RangedStages", "is_profiled", "profiled", "ranged", "staged"]
 
 _NOTHING: ContextManager[Any] = nullcontext()
-_EVERY = 32  # samples, after which it is asked whether somebody profiles by now
+_EVERY = 32  # number of samples between two checks for a profiler
 _DECODE = ("_decode", "_xdecode", "DecodeStage", "video")
 _COLLATE = ("_batched", "_unbatched", "_unlisted", "BudgetStage")
-_PASSED = ("_shuffle", "detshuffle", "SampleShuffle")  # buffers: what they ask for has ranges of its own
+_PASSED = ("_shuffle", "detshuffle", "SampleShuffle")  # buffers: the stages before them have ranges of their own
 _END = object()
 
 
 def is_profiled() -> bool:
-    """Whether somebody profiles, or nobody can tell."""
-    # Torch's own flag, which its functions of modules look at too; where there is none, a range is begun: it costs some microseconds.
+    """Whether a profiler runs, or this is not known."""
+    # torch's own flag. If it is missing, a range is opened anyway: that costs some microseconds.
     return bool(getattr(sys.modules.get("torch.autograd.profiler"), "_is_profiler_enabled", "torch" in sys.modules))
 
 
 def profiled(name: str) -> ContextManager[Any]:
-    """``torch.profiler.record_function(name)`` where somebody profiles; torch is not imported for this."""
+    """``torch.profiler.record_function(name)`` if a profiler runs. Does not import torch."""
     profiler = getattr(sys.modules.get("torch"), "profiler", None) if is_profiled() else None
     return profiler.record_function(name) if profiler is not None else _NOTHING
 
 
 class RangedStages:
-    """A pipeline of webdataset's that derives from this first has ranges of its later stages."""
+    """A base class, to come first, that gives a pipeline's later stages their ranges."""
 
     def invoke(self, f: Any, *args: Any, **kwargs: Any) -> Any:
         """As in webdataset."""
@@ -46,7 +45,7 @@ class RangedStages:
 
 
 def staged(stage: Any, items: Any) -> Any:
-    """What a later ``stage`` gives, with its ranges."""
+    """The output of ``stage``, with a range for each item."""
     made = getattr(stage, "f", stage)  # webdataset's curried filters
     name = str(getattr(made, "__name__", type(made).__name__))
     if name in _PASSED:
@@ -56,12 +55,12 @@ def staged(stage: Any, items: Any) -> Any:
 
 
 def ranged(name: str, items: Iterable[Any]) -> Iterable[Any]:
-    """``items``, the making of each in a range ``forebay.<name>`` where somebody profiles. Nobody does so in a worker."""
+    """Yield ``items``, each made inside a range ``forebay.<name>`` if a profiler runs. Not in a worker, which nobody profiles."""
     return items if in_worker() else chain.from_iterable(_ranged(f"forebay.{name}", iter(items)))
 
 
 def _ranged(name: str, source: Iterator[Any]) -> Iterator[Iterable[Any]]:
-    """Runs of items: of one, which is looked at, and of many that pass without a step of Python for each."""
+    """Yield runs of items: one item inside a range, then many without a Python step for each, if no profiler runs."""
     while True:
         with profiled(name):
             item = next(source, _END)

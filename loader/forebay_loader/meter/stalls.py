@@ -1,8 +1,7 @@
-"""How the meter comes into torch's loaders: ``_BaseDataLoaderIter.__next__`` is timed, and the collation says when a batch was made.
+"""Hooks the meter into torch's loaders: it times ``_BaseDataLoaderIter.__next__``, and records in ``collate`` when a batch was made.
 
-``install`` may be called often, and before torch is there; ``remove`` gives back what is still ours. Where other software has wrapped the
-same methods since, ours stay below theirs and do nothing any more. Nothing that goes wrong here reaches the training: the meter says so
-once, and is off.
+``install`` may be called often, also before torch is imported. ``remove`` undoes it. If other software has wrapped the same methods since,
+ours stay below theirs and do nothing. An error in the meter never reaches the training: the meter logs it once and turns itself off.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ __all__ = ["around", "install", "is_wanted", "loader_totals", "postfix", "remove
 
 VARIABLE = "FOREBAY_METER"
 _TORCH = "torch.utils.data.dataloader"
-# Loaders whose ``__iter__`` makes the iterator, and with it the workers: that takes the trainer's time too.
+# Loaders whose ``__iter__`` starts the workers: the trainer waits for that too.
 _LOADERS = ((_TORCH, "DataLoader"), ("torchdata.stateful_dataloader.stateful_dataloader", "StatefulDataLoader"))
 _MARK = "__forebay_meter__"
 
 
 class _Meter:
-    """Whether it is on; what it has wrapped: (class, name) -> the method there was."""
+    """Whether the meter is on, and what it has wrapped: (class, name) -> the original method."""
 
     def __init__(self) -> None:
         self.on = False
@@ -73,7 +72,7 @@ def postfix() -> "dict[str, str]":
 
 
 def loader_totals(loader: Any = None) -> StallTotals:
-    """Of one loader of torch's; without it of the process. Never raises."""
+    """The totals of one loader of torch's; without it, of the process. It never raises."""
     found: Optional[StallTotals] = _safely(CLOCK.totals, loader)
     return replace(found or StallTotals(), idle_cores=THREAD.idle_cores)
 
@@ -82,9 +81,9 @@ _POSTFIX = Postfix(loader_totals)
 
 
 def around(batches: Iterable[Any], loader: Any, cause: Callable[[], str], *, batched: bool) -> Iterator[Any]:
-    """``batches``, which a loader of ours makes of those of ``loader``, one of torch's. Each is a step.
+    """Yield ``batches``, which a loader of ours makes of the batches of ``loader``, one of torch's. Each is a step.
 
-    What ``loader`` does not take of the time is a stall of ``cause()``. ``batched``: they are collated as ``loader`` does it.
+    Time that ``loader`` does not take is a stall of ``cause()``. ``batched``: they are collated as ``loader`` does it.
     """
     source, call = iter(batches), CLOCK.around(loader, cause, batched=batched)
     try:
@@ -101,7 +100,7 @@ def around(batches: Iterable[Any], loader: Any, cause: Callable[[], str], *, bat
             if batch is NO_BATCH:
                 return
             yield batch
-            del batch  # it is not kept beyond its step
+            del batch  # free the batch after its step
     finally:
         call.over()
         if hasattr(source, "close"):
@@ -109,18 +108,20 @@ def around(batches: Iterable[Any], loader: Any, cause: Callable[[], str], *, bat
 
 
 def is_wanted() -> bool:
-    """Whether ``FOREBAY_METER`` does not turn it off."""
+    """Whether the meter is on: ``FOREBAY_METER=0`` turns it off."""
     return os.environ.get(VARIABLE, "") != "0"
 
 
 def install() -> None:
-    """Meter the loaders of this process, from their next iterator on; nothing where torch's are not imported yet, or it is not wanted."""
+    """Meter the loaders of this process from their next iterator on. Does nothing if torch's are not imported or
+    the meter is turned off.
+    """
     if is_wanted() and sys.modules.get(_TORCH) is not None:
         _safely(_install)
 
 
 def remove() -> None:
-    """Meter no more. What was counted stays."""
+    """Stop metering. The totals stay."""
     _METER.on = False
     for (owner, name), stock in _METER.wrapped.items():
         if getattr(owner.__dict__.get(name), _MARK, False):
@@ -132,7 +133,7 @@ def _install() -> None:
     _METER.on = True
     if begin_in_worker not in activities.on_first:
         activities.on_first.append(begin_in_worker)
-    iterators = getattr(sys.modules[_TORCH], "_BaseDataLoaderIter")  # noqa: B009  # of torch's own, not public
+    iterators = getattr(sys.modules[_TORCH], "_BaseDataLoaderIter")  # noqa: B009  # private in torch
     _wrap(iterators, "__next__", _timed)
     _wrap(iterators, "__init__", _marked)
     for module, name in _LOADERS:
@@ -178,7 +179,7 @@ def _marked(stock: Callable[..., None]) -> Callable[..., None]:
 
 
 def _mark(iterator: Any, loader: Any) -> None:
-    install()  # what was imported since
+    install()  # also wrap what was imported since
     CLOCK.created(loader, iterator)
     iterator._collate_fn = BatchMark(iterator._collate_fn, iterator._num_workers)
 
@@ -195,10 +196,10 @@ def _begun(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _entered(iterator: Any, wrapper: Any) -> bool:
-    """Whether the clock runs for this call; not where it does for one around it."""
+    """Whether the clock was started for this call. It is not if an outer call is timed already."""
     is_timed = _safely(_enter, iterator, wrapper)
     if is_timed is None:
-        CLOCK.forget_call()  # or the watchdog would see a wait that never ends
+        CLOCK.forget_call()  # otherwise the watchdog would see a wait that never ends
     return bool(is_timed)
 
 
@@ -213,7 +214,7 @@ def _enter(iterator: Any, wrapper: Any) -> bool:
 
 
 def _is_within(wrapper: Any) -> bool:
-    """Whether a call of ours is on this thread's stack, besides the present one."""
+    """Whether another call of ours is on this thread's stack."""
     frame = sys._getframe(5)
     while frame is not None:
         if frame.f_code is wrapper.__code__:
@@ -223,11 +224,11 @@ def _is_within(wrapper: Any) -> bool:
 
 
 def _safely(act: Callable[..., Any], *given: Any, **how: Any) -> Any:
-    """What ``act`` returns; after a fault of ours None: training goes on, the meter does not."""
+    """Return what ``act`` returns. If the meter fails, turn it off and return None: training goes on."""
     try:
         return act(*given, **how)
     except Exception as error:
         _METER.on = False
-        THREAD.stop()  # a line would say that nothing is waited for any more
+        THREAD.stop()  # otherwise the log line would report no stalls
         notice_once("meter", f"the meter has stopped, training goes on: {type(error).__name__}: {error}")
         return None

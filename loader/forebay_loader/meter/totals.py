@@ -1,4 +1,6 @@
-"""What a training process has waited for its data so far: numbers, to be subtracted from one another, sent, and read as a sentence."""
+"""The totals of the meter: how long a training process has waited for its data. Totals can be subtracted, sent, and
+printed as a sentence.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,16 @@ from forebay_proxy.wire.protocol.verdict import Levels, Verdict, verdict
 
 __all__ = ["StallTotals", "WorkerStall"]
 
-NO_STALL = 0.02  # of the wall time: less is the cost of handing a batch over, and no reason to look for one
-_LEAST_SHARE = 0.05  # of the stall: causes with less are not named, but for the largest
+NO_STALL = 0.02  # share of the wall time: less is only the cost of handing over batches
+_LEAST_SHARE = 0.05  # share of the stall: causes with less are not named, except the largest
 
 
 @dataclass(frozen=True)
 class WorkerStall:
-    """How long the trainer waited for this worker's batches, seconds. ``worker`` is -1 for the process itself (``num_workers=0``).
+    """How long the trainer waited for this worker's batches, in seconds. ``worker`` is -1 for the process itself (``num_workers=0``).
 
-    ``shard``: what the worker read when it was waited for last, ``function``: what it ran most lately, after the cause that this is
-    booked on and a tab; "" where not known.
+    ``shard``: what the worker read during the last wait. ``function``: a cause, a tab, and the function that the worker ran for it. Both
+    are "" if not known.
     """
 
     pid: int
@@ -30,21 +32,22 @@ class WorkerStall:
 
 @dataclass(frozen=True)
 class StallTotals:
-    """How long loaders were waited for since the process first asked one for a batch, or between two calls (``since``). ``str()`` is one
-    sentence.
+    """How long the trainer has waited for its loaders, since its first request for a batch or between two calls (``since``).
 
-    - ``wall_s``: seconds in which a loader was being read. The time between a loader's end and its next begin does not count.
+    ``str()`` of it is one sentence.
+
+    - ``wall_s``: seconds in which a loader was being read. The time between the end of one pass and the start of the next does not count.
     - ``stall_s``: cause to seconds inside ``next(loader)`` and the start of the workers. The causes are those of docs/stalls.md.
     - ``pending_s``: seconds of stall whose cause is not known yet. They move to ``stall_s`` within moments.
-    - ``pending_cause``: what that stall looks like, "" where there is none.
-    - ``reader_wait_s``: cause to seconds in which workers waited for bytes, summed over workers. Prefetched batches hide them: no stall.
-    - ``steps``: batches that were given.
+    - ``pending_cause``: the probable cause of that stall; "" if there is none.
+    - ``reader_wait_s``: cause to seconds in which workers waited for bytes, summed over workers. Prefetched batches may hide them.
+    - ``steps``: batches that the trainer has got.
     - ``samples``: samples in them.
-    - ``batch_size``: samples of the last batch, None before the first.
-    - ``bytes``: bytes that the workers read.
+    - ``batch_size``: samples of the last batch; None before the first.
+    - ``bytes``: bytes that the workers have read.
     - ``skipped``: shards, files and samples that handlers skipped in the workers.
-    - ``workers``: the workers that were waited for.
-    - ``idle_cores``: how many cores of this machine were idle lately, of those it may use; None before that was measured.
+    - ``workers``: the workers that the trainer waited for.
+    - ``idle_cores``: how many cores that this process may use were idle in the last ten seconds; None before that was measured.
     """
 
     wall_s: float = 0.0
@@ -62,7 +65,7 @@ class StallTotals:
 
     @property
     def total_stall_s(self) -> float:
-        """All of the stall, of known cause or not."""
+        """All of the stall, of known and unknown cause."""
         return sum(self.stall_s.values()) + self.pending_s
 
     @property
@@ -82,12 +85,12 @@ class StallTotals:
 
     @property
     def cause(self) -> str:
-        """The cause of most of the stall; "" where there was none."""
+        """The cause of most of the stall; "" if there was none."""
         return max(self.stall_s, key=lambda cause: self.stall_s[cause], default="")
 
     @property
     def slowest(self) -> Optional[WorkerStall]:
-        """The worker that was waited for longest."""
+        """The worker that the trainer waited for longest."""
         return max(self.workers, key=lambda one: one.stall_s, default=None)
 
     @property
@@ -100,13 +103,13 @@ class StallTotals:
 
     @property
     def function(self) -> str:
-        """Of the slowest worker the function that takes most of the cause's time, as ``augment (train.py:41)``; "" where not known."""
+        """The function of the slowest worker that takes most of the cause's time, such as ``augment (train.py:41)``; "" if not known."""
         cause, _, function = ("" if self.slowest is None else self.slowest.function).partition("\t")
         return function if cause == self.cause else ""
 
     @property
     def verdict(self) -> Verdict:
-        """How bad it is, and what to do; as far as this process sees it (the sidecar's page knows more of origins)."""
+        """How bad the stall is and what to do, as far as this process knows. The sidecar knows more about origins."""
         pending = self.pending_cause or self.cause or "other"
         stalls = {**self.stall_s, pending: max(0.0, self.stall_s.get(pending, 0.0) + self.pending_s)}
         where = self._where().strip(" ()")
@@ -116,7 +119,7 @@ class StallTotals:
         )
 
     def since(self, earlier: StallTotals) -> StallTotals:
-        """What was added since ``earlier``, totals of the same process."""
+        """The difference to ``earlier`` totals of the same process."""
         before = {one.pid: one.stall_s for one in earlier.workers}
         workers = tuple(replace(one, stall_s=one.stall_s - before.get(one.pid, 0.0)) for one in self.workers)
         return replace(
@@ -133,7 +136,7 @@ class StallTotals:
         )
 
     def as_json(self) -> Dict[str, Any]:
-        """For ``json.dumps``: the fields, and what follows from them."""
+        """The fields and derived numbers, for ``json.dumps``."""
         found = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "workers"}
         found["stall_s"], found["reader_wait_s"] = dict(self.stall_s), dict(self.reader_wait_s)
         more = ("batch_s", "data_s", "slowest_worker", "slowest_shard")

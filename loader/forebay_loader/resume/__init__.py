@@ -1,1 +1,3 @@
-"""Where a run stands, so that it can be broken off and go on: what a state holds, how it is kept, told and made free of its world."""
+"""The state of a run, so that it can be interrupted and resumed: what a state holds, how it is stored, shown, and
+merged for other worlds.
+"""

@@ -1,4 +1,4 @@
-"""The shards that a pass began, in order, and where their samples stand in the row of all that it read."""
+"""The shards that a pass began, in order, and which ordinals their samples have."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from forebay_loader.samples.shard_name import VisitedShard, shard_name
 
 __all__ = ["ITEM", "LISTED", "ROUNDS", "BegunShards", "Items", "left", "version_of"]
 
-ITEM = "item"  # an item's number in the pass, in what an opener gives
-LISTED = "listed"  # its shard's number in the list of the data set
+ITEM = "item"  # key of an opened shard: the item's number in the pass
+LISTED = "listed"  # key of an opened shard: its number in the data set's list
 _OURS = '"fb-'  # an ETag that the sidecar made, for an origin that gives none
-ROUNDS = 20  # of all shards: that one of them came in none has a probability of e**-20, however they are drawn or shared out
+ROUNDS = 20  # times the number of shards: the probability that one of them was never read is then e**-20
 
 
 class Items(NamedTuple):
-    """Of each shard begun: its number in the list, the number of its first sample, and the ordinal of that one."""
+    """For each shard that was begun: its number in the list, the number of its first sample, and the ordinal of that sample."""
 
     shards: "array[int]"
     firsts: "array[int]"
@@ -33,8 +33,11 @@ class Items(NamedTuple):
 
 
 class BegunShards:
-    """Those of one pass over the list ``urls``; ``began``: what it goes on from; ``etags``: of shards, by their numbers in the list, that
-    were read in part by other passes."""
+    """The shards begun in one pass over the list ``urls``.
+
+    ``began`` is the state that the pass resumes. ``etags`` are the versions of shards that other passes read in part, by number in the
+    list.
+    """
 
     def __init__(self, urls: Sequence[str], began: Optional[PassState], etags: Optional[Mapping[int, str]] = None) -> None:
         self.parted = dict(etags or {})
@@ -42,7 +45,7 @@ class BegunShards:
         self._etags: dict[int, str] = {}
         self._urls = urls
         self._numbers: dict[str, int] = {}
-        self._unlisted: Counter[str] = Counter()  # shards that are not of the list: no state tells of them
+        self._unlisted: Counter[str] = Counter()  # shards that are not in the list: no state can name them
         if began is not None:
             self.items = Items(began.shards[:], began.firsts[:], began.ordinals[:])
             self._etags = dict(began.etags)
@@ -54,11 +57,11 @@ class BegunShards:
         return len(self.items.shards)
 
     def are_all_empty(self) -> bool:
-        """Where none had a sample: whether so many were begun that each of the list was among them, and more than once."""
+        """If no shard had a sample so far: whether enough were begun that every shard of the list must have been among them."""
         return 0 < ROUNDS * len(self._urls) < len(self)
 
     def begin(self, item: Any, ordinal: int) -> None:
-        """``item`` is opened next, and its first sample will be ``ordinal``."""
+        """``item`` is opened next. Its first sample will have ``ordinal``."""
         number = self.number(item)
         if number in self.parted:
             self._etags[len(self)] = self.parted[number]
@@ -67,7 +70,7 @@ class BegunShards:
         self.items.ordinals.append(ordinal)
 
     def number(self, item: Any) -> int:
-        """In the list: as the list itself says, else of the last shard of its name; -1 where there is none."""
+        """The number in the list: the one that the list gave it, else that of the last shard with this name; -1 if there is none."""
         if isinstance(item, dict) and LISTED in item:
             return int(item[LISTED])
         if not self._numbers:
@@ -75,7 +78,7 @@ class BegunShards:
         return self._numbers.get(str(item.get("url") if isinstance(item, dict) else item), -1)
 
     def place(self, ordinal: int) -> tuple[int, int]:
-        """(item, number of the sample in its shard)."""
+        """Return (item, number of the sample in its shard)."""
         _, firsts, ordinals = self.items
         item = bisect_right(ordinals, ordinal) - 1
         return item, ordinal - ordinals[item] + firsts[item]
@@ -85,8 +88,10 @@ class BegunShards:
         return found
 
     def visited(self, item: int, url: Any) -> Any:
-        """``url``, the shard of ``item``, as its samples have it: what draws for them knows by it which shard they are of, and how often
-        the pass came to it before. Parts of a shard that begin at other samples are one visit."""
+        """``url`` of ``item``, marked with its shard and how often the pass has visited that shard before.
+
+        Random draws for samples use the mark. Parts of a shard that begin at different samples count as one visit.
+        """
         shards, firsts, _ = self.items
         shard = shards[item]
         if not isinstance(url, str):
@@ -100,28 +105,28 @@ class BegunShards:
         return VisitedShard.of(url, shard, before)
 
     def version(self, item: int) -> str:
-        """The ETag that its shard was read in; "" where there is none, as of a file."""
+        """The ETag of the version that was read; "" if there is none, as for a local file."""
         found = self._etags.get(item, "")
         return found if found.endswith('"') else ""
 
     def etags_since(self, count: int) -> dict[int, str]:
-        """Of the items behind the first ``count``, as far as they have one."""
+        """The known versions of the items after the first ``count``."""
         return {item: self._etags[item] for item in range(count, len(self)) if item in self._etags}
 
     def etags_from(self, ordinal: int) -> dict[str, str]:
-        """Of all items from that of ``ordinal`` on."""
+        """The known versions of the item of ``ordinal`` and all later ones."""
         oldest = max(0, self.place(ordinal)[0]) if len(self) else 0
         return {str(item): etag for item, etag in self.etags_since(oldest).items()}
 
     def opened(self, opened: Mapping[str, Any]) -> None:
-        """``opened`` has a stream now. Raises ``ValueError`` as ``check_version``."""
+        """Record the version of ``opened``, which has a stream now. Raises ``ValueError`` as ``check_version``."""
         item, etag = opened[ITEM], version_of(opened["stream"])
         self.check_version(item, etag)
         if etag:
             self._etags[item] = etag
 
     def check_version(self, item: int, etag: str) -> None:
-        """Raise ``ValueError`` where the shard of ``item`` had another version than ``etag`` when the state was taken."""
+        """Raise ``ValueError`` if the shard of ``item`` had another version than ``etag`` when the state was taken."""
         was = self._etags.get(item, "")
         if was and etag and was != etag and was.startswith(_OURS) == etag.startswith(_OURS):
             raise ValueError(
@@ -132,14 +137,16 @@ class BegunShards:
 
     @property
     def strange(self) -> str:
-        """A shard that is not of the list, by which nobody could find it again; "" where there is none."""
+        """Why the shards cannot be found again: one of them is not in the list; "" if all are."""
         at = next((at for at, shard in enumerate(self.items.shards) if shard < 0), -1)
         return f"shard {at + 1} of its pass is not in the list" if at >= 0 else ""
 
 
 @passes_shards_on
 def left(items: Iterator[Any], begun: BegunShards, count: int) -> Iterator[Any]:
-    """Of ``items`` the last of the ``count`` that were begun, and what follows. Raises ``ValueError`` where these are others."""
+    """Yield the last of the ``count`` ``items`` that were begun, and all after it. Raises ``ValueError`` if the first items are not those
+    begun.
+    """
     for at, was in enumerate(begun.items.shards[:count]):
         item = next(items, None)
         found = -1 if item is None else begun.number(item)
@@ -154,7 +161,7 @@ def left(items: Iterator[Any], begun: BegunShards, count: int) -> Iterator[Any]:
 
 
 def version_of(stream: Any) -> str:
-    """What tells versions of an opened shard apart: its ETag, of a file its length and when it was changed last; "" where nothing does."""
+    """What distinguishes versions of an opened shard: its ETag, or length and change time of a file; "" if unknown."""
     etag = getattr(stream, "etag", "")
     if isinstance(etag, str) and etag:
         return etag

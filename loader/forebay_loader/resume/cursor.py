@@ -1,9 +1,9 @@
-"""Where one pass of one worker stands: which shards it began, which samples it read, and which of these a stage still holds.
+"""The position of one pass in one worker: the shards it began, the samples it read, and the samples that stages still hold.
 
-A pipeline is pulled, in one thread: when it has given something, every stage of it is suspended behind what it gave. So no sample has to
-carry a tag. The reader numbers its samples in the order in which it gives them (their *ordinals*, before stripes are taken), and each
-stage that holds samples or puts them together says of which ordinals its last output was made. What lies between gives one for one, or
-leaves some out, and changes nothing in that. The numbers cost a sample no step of Python but where a stage holds it.
+A pipeline is pulled in one thread. When it has yielded an output, every stage is suspended after its own last output. So samples need no
+tags. The tar reader numbers its samples in the order in which it yields them, before stripes are taken: these numbers are *ordinals*. Each
+stage that holds or combines samples says which ordinals its last output was made of. Stages between those yield one output for one input,
+or leave inputs out, which does not change the numbers. The numbers cost no Python step for a sample, except in stages that hold it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from forebay_loader.resume.pass_state import PassState, Ranges, packed
 __all__ = ["Again", "Cursor", "Made", "Taken", "TakenSamples", "cursor_here", "note", "putting_together"]
 
 
-Made = Union[int, "array[int]"]  # the ordinals that an output was made of
-_PIPELINE = threading.local()  # .cursor: of the pipeline that is being put together in this thread
-os.register_at_fork(after_in_child=lambda: vars(_PIPELINE).clear())  # what a stage forks meanwhile reads for itself
+Made = Union[int, "array[int]"]  # the ordinals of the samples in an output
+_PIPELINE = threading.local()  # .cursor: of the pipeline that this thread is building
+os.register_at_fork(after_in_child=lambda: vars(_PIPELINE).clear())  # a child reads for itself
 
 
 class Again(Protocol):
-    """Makes again what a stage was given when the state was taken that is gone on from."""
+    """Makes the inputs again that a stage held when the state was taken."""
 
     def expect(self, ordinals: Iterable[int]) -> None:
-        """These will be asked for, in about this order."""
+        """The stage will ask for these, in about this order."""
 
     def one(self, ordinal: int) -> Any: ...
 
@@ -38,8 +38,10 @@ class Again(Protocol):
 
 
 class Cursor:
-    """One pass over shards of the list ``urls``. ``key`` is what its draws are seeded with; ``began``: what it goes on from; ``done``: the
-    samples of a shard that are left out, all of them where there are no ranges; ``etags``: of such shards.
+    """One pass over shards of the list ``urls``.
+
+    ``key`` is the seed of its draws. ``began`` is the state that it resumes. ``done`` are the samples of each shard to leave out; an empty
+    list of ranges means all of them. ``etags`` are the versions of such shards.
     """
 
     def __init__(
@@ -57,15 +59,15 @@ class Cursor:
         self.done = done or {}
         self.shards = BegunShards(urls, began, etags)
         self.stripe = (0, 1) if began is None else began.stripe
-        self.holders: list[tuple[Callable[[], dict[str, Any]], Callable[[], int]]] = []  # each with what counts its samples
+        self.holders: list[tuple[Callable[[], dict[str, Any]], Callable[[], int]]] = []  # (state, count) of each holding stage
         before, tally = 0 if began is None else began.read, Tally()
         self._before, self._tally = before, tally
         self.made: Callable[[], Made] = lambda: (
             before + tally.now() - 1
-        )  # of what the last output of the stages so far was made; no cycle through this
-        self.reads = False  # whether the stages so far read shards: what comes before passes shards on
+        )  # the ordinals of the last output of the stages so far; it must not refer to self
+        self.reads = False  # whether one of the stages so far reads shards; earlier stages pass shards on
         self.waits: Callable[[], bool] = lambda: False  # whether the reader holds a sample back while it opens the next shard
-        self.again: Optional[Again] = None  # for the stage that is put together now
+        self.again: Optional[Again] = None  # for the stage that is being built
 
     def __repr__(self) -> str:
         return f"<Cursor at sample {self.read}, {len(self.shards)} shards begun>"
@@ -77,26 +79,26 @@ class Cursor:
 
     @property
     def own(self) -> int:
-        """How many of the samples that were read are of this worker's stripe."""
+        """How many of the samples read belong to this worker's stripe."""
         stripe, stripes = self.stripe
         return len(range(stripe, self.read, stripes))
 
     def counting(self, samples: Iterable[Any]) -> Iterator[Any]:
-        """``samples``, which are all that the reader gives, and in its order."""
+        """Yield ``samples``, which must be all samples of the reader in its order, and count them."""
         self.reads = True
         return self._tally.counting(samples)
 
     def left(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Of the ``items`` of the whole pass those that are not behind: what follows announces what will be read."""
+        """Those ``items`` of the whole pass that are still to be read. The next stage announces them to the sidecar."""
         given = iter(items)
         return given if self.began is None else left(given, self.shards, len(self.began.shards))
 
     def taking(self, items: Iterable[Any]) -> Iterator[dict[str, Any]]:
-        """``items``, each noted just before it is opened."""
-        begun = len(self.shards) > 0  # the first of them was, when the state was taken
+        """Yield ``items``, and record each just before it is opened."""
+        begun = len(self.shards) > 0  # the first shard of a resumed pass is already recorded
         for item in items:
             if self.shards.are_all_empty() and not self.read and not self.waits():
-                return  # drawn with replacement, they would not end
+                return  # draws with replacement would never end
             if not begun:
                 self.shards.begin(item, self.read + self.waits())
             begun = False
@@ -106,7 +108,7 @@ class Cursor:
             yield {**made, ITEM: number}
 
     def entered(self, item: int) -> int:
-        """The number of the sample with which ``item``, which is opened now, is gone on with; 0 from its start."""
+        """The number of the sample at which reading of ``item``, which is opened now, continues; 0 for its start."""
         if self.began is not None and item == len(self.began.shards) - 1:
             return self.began.entered
         return 0
@@ -118,10 +120,12 @@ class Cursor:
         made: Optional[Callable[[], Made]] = None,
         count: Callable[[], int] = lambda: -1,
     ) -> Optional[Mapping[str, Any]]:
-        """The next stage that holds or counts samples is a ``kind``. Its ``state`` is plain values, and arrays of ordinals: "refs" of
-        samples that were not given yet, "given" of others that it needs. ``made`` tells of its outputs; ``count`` how many samples it
-        holds, a number below 0 once it has seen the end. Gives what it held in the state gone on from. Raises ``ValueError`` where that is
-        of another stage."""
+        """Register the next stage that holds or counts samples, a ``kind``, and return what it held in the resumed state.
+
+        ``state`` returns plain values and arrays of ordinals: "refs" of samples that were not yielded yet, "given" of other samples that
+        the stage needs. ``made`` returns the ordinals of its last output. ``count`` returns how many samples it holds, or a negative number
+        after the end of its input. Raises ``ValueError`` if the state is of another stage.
+        """
         at = len(self.holders)
         self.holders.append((state, count))
         if made is not None:
@@ -134,17 +138,17 @@ class Cursor:
         return held
 
     def held(self) -> int:
-        """How many samples wait in stages; -1 where one has seen the end, or nobody tells."""
+        """How many samples wait in stages; -1 if a stage has seen the end of its input or does not know."""
         counts = [count() for _, count in self.holders]
         return -1 if min(counts, default=0) < 0 else sum(counts)
 
     def place(self, ordinal: int) -> tuple[int, int]:
-        """(number of the shard in the list, number of the sample in it)."""
+        """Return (number of the shard in the list, number of the sample in the shard)."""
         item, number = self.shards.place(ordinal)
         return self.shards.items.shards[item], number
 
     def state(self) -> dict[str, Any]:
-        """Plain values, as ``PassState`` reads them."""
+        """The position as plain values, which ``PassState`` reads."""
         buffers = [state() for state, _ in self.holders]
         oldest = min(
             (min(value) for buffer in buffers for value in buffer.values() if isinstance(value, array) and value), default=self.read - 1
@@ -163,7 +167,7 @@ def _plain(buffer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def note(ordinals: array[int], made: Made) -> None:
-    """``made`` goes behind ``ordinals``."""
+    """Append ``made`` to ``ordinals``."""
     if isinstance(made, int):
         ordinals.append(made)
     else:
@@ -172,7 +176,7 @@ def note(ordinals: array[int], made: Made) -> None:
 
 @contextmanager
 def putting_together(cursor: Optional[Cursor]) -> Iterator[None]:
-    """The stages that are put together meanwhile, in this thread, are of this pass."""
+    """Stages that this thread builds inside the ``with`` block belong to the pass of ``cursor``."""
     outer = cursor_here()
     _PIPELINE.cursor = cursor
     try:
@@ -182,14 +186,17 @@ def putting_together(cursor: Optional[Cursor]) -> Iterator[None]:
 
 
 def cursor_here() -> Optional[Cursor]:
-    """Of the pass whose pipeline is being put together in this thread."""
+    """The cursor of the pass whose pipeline this thread is building; None outside of that."""
     found: Optional[Cursor] = getattr(_PIPELINE, "cursor", None)
     return found
 
 
 class TakenSamples:
-    """Which samples the outputs since the last look were made of, and which shards were begun since. Those of a pass ``before`` that was
-    not looked at to its end are told as -1: a batch may have its last samples and the first ones of the next."""
+    """Records which samples the outputs since the last ``look`` were made of, and which shards were begun.
+
+    A batch may hold the last samples of one pass and the first of the next. So samples of the pass ``before`` that nobody has asked for are
+    recorded as -1.
+    """
 
     def __init__(self, cursor: Cursor, before: Optional[TakenSamples] = None) -> None:
         self._cursor = cursor
@@ -197,7 +204,7 @@ class TakenSamples:
         self._items = len(cursor.shards)
 
     def note(self) -> None:
-        """An output was given."""
+        """Record one output."""
         note(self._ordinals, self._cursor.made())
 
     def look(self) -> Taken:
@@ -209,10 +216,11 @@ class TakenSamples:
 
 
 class Taken(NamedTuple):
-    """What was given since the last look: the ordinals of the samples in it, and the shards begun, each as its number in the list, the
-    number of its first sample, and the ordinal of that one. ``etags`` are those of them that have one, by their number in the pass; the
-    next sample that is read will be ``read``, and ``held`` wait in stages (-1: one has seen the end, or nobody tells). One goes with each
-    batch: an ``array`` costs four times as much to pickle as the bytes of its int32.
+    """What a worker yielded since the last ``look``. One ``Taken`` travels with each batch.
+
+    ``ordinals`` are those of the samples, as int32 bytes: an ``array`` costs four times as much to pickle. ``begun`` are the shards that
+    were begun: (number in the list, number of the first sample, its ordinal). ``etags`` are the known versions of these, by their number in
+    the pass. ``read`` is the ordinal of the next sample. ``held`` samples wait in stages; -1 if a stage has seen the end or does not know.
     """
 
     ordinals: bytes

@@ -1,4 +1,4 @@
-"""A state in words, for people who look at a checkpoint at three in the morning."""
+"""``fb.describe_state``: a state in a few readable lines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def describe_state(state: Mapping[str, Any]) -> str:
 
 
 def _named(state: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The states of a checkpoint; torchdata's as one."""
+    """The states in a checkpoint. A state of torchdata's loader counts as one."""
     for name, value in state.items() if isinstance(state, Mapping) else ():
         if isinstance(value, Mapping) and "_snapshot" in value:
             yield str(name), value

@@ -1,7 +1,7 @@
-"""Which samples a worker is done with, by shard: from the ordinals of its state to ranges of sample numbers. Pure.
+"""Computes which samples a worker is done with: from the ordinals in its state to ranges of sample numbers in each shard. No I/O.
 
-An ordinal counts what the tar reader gave in one worker's pass. A state says at which ordinal each shard was begun, and which ordinals wait
-in buffers; all others below ``read`` were handed out, or dropped by a stage, which would drop them again.
+Ordinals number the samples that the tar reader yielded in one worker's pass. A state has the ordinal at which each shard was begun, and the
+ordinals that wait in buffers. All others below ``read`` were handed out, or dropped by a stage that would drop them again.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ Range = tuple[int, int]
 
 
 class Consumed(NamedTuple):
-    """Of one worker: by shard the ``ranges`` of samples that it is done with, and the ``totals`` of the shards it has read to their end.
+    """What one worker is done with.
 
-    ``begun`` are the shards that it read from their first sample on, all of their samples.
+    ``ranges``: the samples of each shard that are done. ``totals``: the lengths of shards that it has read to the end. ``begun``: the
+    shards of which it reads all samples, from the first one on.
     """
 
     ranges: dict[int, list[Range]]
@@ -28,7 +29,7 @@ class Consumed(NamedTuple):
 
 
 class _Items(NamedTuple):
-    """The shards of a pass, in order: which, the number of the first sample that is read, and its ordinal."""
+    """The shards of a pass in order: number, number of the first sample that is read, and its ordinal."""
 
     shards: list[int]
     firsts: list[int]
@@ -36,7 +37,7 @@ class _Items(NamedTuple):
 
 
 def joined(ranges: Iterable[Sequence[int]]) -> list[Range]:
-    """``ranges`` in order, those that touch or overlap as one; empty ones left out."""
+    """Sort ``ranges`` and join those that touch or overlap. Empty ones are left out."""
     found: list[Range] = []
     for start, stop in sorted((one[0], one[1]) for one in ranges):
         if start >= stop:
@@ -54,9 +55,9 @@ def held_refs(state: Mapping[str, Any]) -> set[int]:
 
 
 def consumed(state: Mapping[str, Any], since: Mapping[str, Any], *, by_pieces: bool = False) -> Consumed:
-    """What the worker of ``state`` is done with, and what was ``handed`` out ``since``, of shards that were begun since too.
+    """What the worker of ``state`` is done with, including what was handed out ``since`` that state.
 
-    ``by_pieces``: workers read pieces of shards, so that none knows where a shard ends.
+    ``by_pieces``: workers read pieces of shards, so none of them knows where a shard ends.
     """
     items = _Items(*([*unpacked(state[name]), *unpacked(since.get(name, ""))] for name in _Items._fields))
     stripe, stripes = state.get("stripe", (0, 1))
@@ -80,14 +81,14 @@ def consumed(state: Mapping[str, Any], since: Mapping[str, Any], *, by_pieces: b
 
 
 def _read(items: _Items, read: int) -> Iterator[tuple[int, int, int, int]]:
-    """Shard, first sample, first ordinal and the ordinal behind the last, of what was read of each shard."""
+    """Yield (shard, first sample, first ordinal, stop ordinal) for the samples that were read of each shard."""
     stops = [*items.ordinals[1:], read]
     for shard, first, start, stop in zip(*items, stops):  # noqa: B905  # strict= is not of 3.9
         yield shard, first, start, min(stop, read)
 
 
 def _between(start: int, stop: int, left: Iterable[int]) -> Iterator[Range]:
-    """What of ``start`` to ``stop`` is not ``left``."""
+    """The parts of ``start`` to ``stop`` that are not in ``left``."""
     for each in left:
         yield start, each
         start = each + 1
@@ -100,7 +101,7 @@ def _striped(start: int, stop: int, left: set[int], stripe: int, stripes: int) -
 
 
 def _ended(items: _Items, over: int | None) -> Iterator[Range]:
-    """The samples of each shard behind whose end the worker is: the next one has begun, or the pass was ``over`` at that ordinal."""
+    """The samples of each shard that was read to its end: the next one has begun, or the pass was ``over`` at that ordinal."""
     stops: list[int | None] = [*items.ordinals[1:], over]
     for shard, first, start, stop in zip(*items, stops):  # noqa: B905  # strict= is not of 3.9
         if stop is not None:

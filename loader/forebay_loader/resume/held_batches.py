@@ -1,6 +1,7 @@
-"""Stages that put samples together, take batches apart, count or draw, so written that their state is a few numbers.
+"""Stages that batch, unbatch, slice or draw like webdataset's, with a state of a few numbers.
 
-``FullBatches`` gives a batch as soon as it is full. webdataset's waits for the sample behind it, which is then in no batch and in no state.
+``FullBatches`` yields a batch as soon as it is full. webdataset's stage first waits for the next sample, which is then in no batch and in
+no state.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ Spread = Callable[[Iterable[Any]], Iterator[Any]]
 
 
 class FullBatches:
-    """``wds.batched``: the same batches. It holds nothing while its output is looked at, but knows of the end: where a handler ended what
-    comes before, the last batch would not be the last of a pass that goes on."""
+    """``wds.batched``: the same batches. It holds no samples between outputs.
+
+    It records the end of its input. If a handler ended the reading early, a resumed pass must not read on.
+    """
 
     def __init__(self, batchsize: int, collate: Optional[Callable[[list[Any]], Any]], cursor: Cursor, *, partial: bool) -> None:
         self._size = batchsize
@@ -69,7 +72,7 @@ class BatchRows:
         held = cursor.hold("rows", self.state, self._of_last)
         self._refs = array("i") if held is None else refs_of(held)
         self._given = 0 if held is None else int(held["rows"])
-        self._rows = self._given + 1 if self._refs else 0  # of a batch that is gone on with some are left
+        self._rows = self._given + 1 if self._refs else 0  # a resumed batch has rows left
 
     def __repr__(self) -> str:
         return f"<BatchRows {self._given} of {self._rows}>"
@@ -81,7 +84,9 @@ class BatchRows:
         return {"kind": "rows", "given": self._refs[:given], "refs": self._refs[given:], "rows": self._given}
 
     def _behind(self, rows: int) -> int:
-        """How many samples of the batch are in its first ``rows``: a function in ``.map`` may make several rows of a sample, or fewer."""
+        """How many samples of the batch are in its first ``rows`` rows. A function in ``.map`` may make several
+        rows of a sample, or fewer.
+        """
         return -(-rows * len(self._refs) // max(1, self._rows))
 
     def _of_last(self) -> Made:
@@ -96,14 +101,14 @@ class BatchRows:
             yield from self._of_batch(batch, 0)
 
     def _of_batch(self, batch: Any, gone: int) -> Iterator[Any]:
-        rows = list(self._spread(iter([batch])))  # at once: which row is its last tells whether it has to be made again
+        rows = list(self._spread(iter([batch])))  # all at once: the state must know whether rows are left
         self._rows = len(rows)
-        for self._given in range(gone + 1, len(rows) + 1):  # where a state asks for it
+        for self._given in range(gone + 1, len(rows) + 1):  # self._given, for state()
             yield rows[self._given - 1]
 
 
 class StreamSlice:
-    """``wds.slice``: of ``data`` what ``itertools.islice`` gives."""
+    """``wds.slice``: the same as ``itertools.islice`` on ``data``."""
 
     def __init__(self, args: tuple[Any, ...], cursor: Cursor) -> None:
         place = slice(*args)
@@ -134,8 +139,10 @@ class StreamSlice:
 
 
 class SeededPart:
-    """``wds.rsample``: a share of the samples, drawn by ``key`` and the sample's number in the pass instead of by the clock. So a sample
-    that comes again, in a pass that draws shards with replacement, has another draw."""
+    """``wds.rsample``: a share of the samples, drawn by ``key`` and the sample's number in the pass instead of by the clock.
+
+    So if a pass with resampled shards reads a sample again, that is a new draw.
+    """
 
     def __init__(self, share: float, key: str, cursor: Cursor) -> None:
         self._below = int(share * (1 << 64))
@@ -150,7 +157,7 @@ class SeededPart:
         for sample in data:
             made = self._upstream()
             ordinal = made if isinstance(made, int) else made[0]
-            last, row = ordinal, row + 1 if ordinal == last else 0  # a stage before may give several for one
+            last, row = ordinal, row + 1 if ordinal == last else 0  # an earlier stage may yield several outputs for one sample
             told = f"{self._key}/{ordinal}/{row}".encode()
             if int.from_bytes(blake2b(told, digest_size=8).digest(), "big") < self._below:
                 yield sample

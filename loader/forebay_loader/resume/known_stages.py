@@ -1,7 +1,7 @@
-"""Which stages of a pipeline leave its state exact: those known by name. Any other may hold samples back, or leave some out, unseen.
+"""Which stages of a pipeline allow an exact state. They are known by name; any other stage may hold samples back or leave some out unseen.
 
-webdataset's own one-for-one stages and filters do neither; those of its stages that hold, count or draw are put in place here by ours,
-which give the same and can say where they stand. A stage of Forebay's own says what it is by its ``state_kind``.
+webdataset's one-for-one stages and filters are safe. Its stages that hold, count or draw are replaced here by stages of ours with the same
+output and a state. Forebay's own stages say what they are by ``state_kind``.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ _KINDS = {
     "_unlisted": "rows",
     "_rsample": "part",
 }
-PASSED = ("shuffle", "slice", "part")  # what a sample has behind it that is read again for a later stage
+PASSED = ("shuffle", "slice", "part")  # stages that are skipped when a sample is read again for a later stage
 _BATCHES = "behind batches"
 
 
 def kind_of(stage: Any) -> str:
-    """ "one" (for one, or none), "shuffle", "batch", "budget", "rows", "slice", "part"; "" where it is not known."""
+    """The kind of a stage: "one" (at most one output for an input), "shuffle", "batch", "budget", "rows", "slice", "part"; "" if it is not
+    known.
+    """
     told = getattr(stage, "state_kind", None)
     if isinstance(told, str):
         return told
@@ -51,7 +53,7 @@ def kind_of(stage: Any) -> str:
 
 
 def untold(stages: Iterable[Any]) -> str:
-    """Why nobody can tell where a pipeline of these ``stages``, behind those that read, stands; "" where its state is exact."""
+    """Why the position of a pipeline of ``stages``, all after the reader, is not exactly known; "" if it is."""
     where = ""
     for stage in stages:
         kind, name = kind_of(stage), name_of(stage)
@@ -68,7 +70,7 @@ def untold(stages: Iterable[Any]) -> str:
 
 
 def kept_stage(stage: Any, data: Iterable[Any], cursor: Cursor) -> Optional[Iterator[Any]]:
-    """What a stage of webdataset's makes of ``data``, by one of ours that can say where it stands; None where its own does."""
+    """The output of our replacement for a stage of webdataset; None if webdataset's own is used."""
     kind, given = kind_of(stage), given_to(stage)
     if getattr(stage, "state_kind", None) is not None or kind in ("", "one"):
         return None
@@ -86,21 +88,21 @@ def kept_stage(stage: Any, data: Iterable[Any], cursor: Cursor) -> Optional[Iter
 
 
 def name_of(stage: Any) -> str:
-    """As it is called in a pipeline."""
+    """The stage's name in a pipeline."""
     function = getattr(stage, "f", None)
     name = getattr(function, "__name__", None) or getattr(stage, "__name__", None) or type(stage).__name__
     return str(name).lstrip("_") if function is not None else str(name)
 
 
 def share_of(stages: Iterable[Any]) -> float:
-    """How much of the samples the ``rsample`` stages among ``stages`` take."""
+    """The fraction of samples that pass all ``rsample`` stages among ``stages``."""
     return float(math.prod(given_to(stage).get("p", 0.5) for stage in stages if kind_of(stage) == "part"))
 
 
 def _drawing(stage: Any, given: dict[str, Any], cursor: Cursor) -> Optional[random.Random]:
-    """What draws for ``stage``, taken out of ``given``; None where that is the user's own."""
+    """The generator for ``stage``, removed from ``given``; None if the user gave one."""
     if isinstance(stage, filters.detshuffle):
-        stage.epoch += 1  # as it does
+        stage.epoch += 1  # as detshuffle does
         return random.Random(stage.seed + stage.epoch)  # noqa: S311  # an order, no secret
     own, seed = given.pop("rng", None), given.pop("seed", None)
     if own is not None:
@@ -109,7 +111,7 @@ def _drawing(stage: Any, given: dict[str, Any], cursor: Cursor) -> Optional[rand
 
 
 def given_to(stage: Any) -> dict[str, Any]:
-    """The arguments that a stage of webdataset's was given, by name."""
+    """The arguments of a webdataset stage, by name."""
     if isinstance(stage, filters.detshuffle):
         return {"bufsize": stage.bufsize, "initial": stage.initial}
     if not hasattr(stage, "f") or stage.f is islice:

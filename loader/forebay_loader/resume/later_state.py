@@ -1,9 +1,10 @@
-"""A worker's state brought up to its last batch by numbers alone: the batches since are neither read nor made again.
+"""Moves a worker's state forward to its last batch by arithmetic, without reading or making the batches since.
 
-A loader's state has each worker's last snapshot, and of the batches since which samples they were made of, which shards were begun and
-their versions, how many samples were read and how many waited then. A shuffle buffer draws references, so its draws can be made without
-the samples. It is done only where all of that agrees with what was told: a stage that left a sample out, an end that was seen, or a
-stage that counts, and the snapshot stays as it is. Then the batches since are made again, and left out.
+A loader's state has each worker's last snapshot. It also has, for the batches since: their samples, the shards that were begun with their
+versions, and how many samples were read and waited at the end. A shuffle buffer can be replayed on sample numbers alone.
+
+The state moves only if the replay agrees with all of these facts. It does not if a stage left a sample out, the input ended, or a stage
+counts. Then the snapshot stays, and a resume makes the batches since again and drops them.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from forebay_loader.resume.sample_buffer import drawn_refs
 __all__ = ["later"]
 
 _COLUMNS = ("shards", "firsts", "ordinals")
-_ENDLESS = "of -1 each"  # an iteration of so many outputs ends with one of them, and says that it is over
+_ENDLESS = "of -1 each"  # no fixed number of outputs: with one, the last output would also end the iteration
 
 
 def later(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A worker's entry in a loader's state, with a state behind the outputs since where that can be told; else ``entry`` itself."""
+    """A worker's entry in a loader's state, moved past its outputs if that is possible; else ``entry`` itself."""
     state, outputs = entry["state"], entry["outputs"]
     if not outputs or entry.get("held", -1) < 0 or state.get("resume") != "exact" or state.get("over") or state.get("kind"):
         return entry
@@ -44,7 +45,7 @@ def later(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _buffers(state: Mapping[str, Any], handed: array[int], entry: Mapping[str, Any]) -> Optional[list[Mapping[str, Any]]]:
-    """What the stages held after ``handed``; None where nobody can tell."""
+    """What the stages held after ``handed``; None if that cannot be computed."""
     buffers: Sequence[Mapping[str, Any]] = state.get("buffers") or ()
     kinds = [buffer.get("kind") for buffer in buffers]
     if any(buffer.get("ended") for buffer in buffers) or any(kind != "batch" for kind in kinds[kinds[:1] == ["shuffle"] :]):
@@ -56,7 +57,7 @@ def _buffers(state: Mapping[str, Any], handed: array[int], entry: Mapping[str, A
 
 
 def _drawn_on(buffer: Mapping[str, Any], handed: array[int], read: int, entry: Mapping[str, Any]) -> Optional[Mapping[str, Any]]:
-    """``buffer`` after it gave ``handed``; None where its draws give other samples, or leave another number of them."""
+    """``buffer`` after it yielded ``handed``; None if its draws give other samples, or leave another number of them."""
     held, arriving = refs_of(buffer), count(read)
     rng = drawn_by(random.Random(), buffer["rng"])  # noqa: S311  # an order, no secret
     draws = drawn_refs(rng, held, buffer["bufsize"], buffer["initial"], arriving)
@@ -68,11 +69,11 @@ def _drawn_on(buffer: Mapping[str, Any], handed: array[int], read: int, entry: M
 def _etags(
     state: Mapping[str, Any], entry: Mapping[str, Any], ordinals: array[int], buffers: Sequence[Mapping[str, Any]]
 ) -> dict[str, str]:
-    """The versions of the shards that hold what is still needed."""
+    """The versions of the shards whose samples are still needed."""
     oldest = min((min(refs) for refs in map(refs_of, buffers) if refs), default=int(entry["read"]) - 1)
     needed: dict[str, str] = {}
     for item, etag in {**state["etags"], **entry["etags"]}.items():
         ends = int(item) + 1
-        if ends == len(ordinals) or (ends < len(ordinals) and ordinals[ends] > oldest):  # some were begun behind what was handed out
+        if ends == len(ordinals) or (ends < len(ordinals) and ordinals[ends] > oldest):  # some were begun after the last output
             needed[str(item)] = etag
     return needed

@@ -1,4 +1,6 @@
-"""The states of all ranks as one that belongs to no world: which samples of the epoch are done, so that any other world reads the rest."""
+"""``fb.merge_states``: makes one state of the states of all ranks. It says which samples of the epoch are done, so any world can read the
+rest.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from forebay_loader.resume.state_parts import FORMAT, RankPart, WorkerPart, rank
 __all__ = ["merge_states"]
 
 Done = dict[str, Union[str, list[list[int]]]]
-_OWN = ("rank", "worker")  # of what a state is made of: these are of its place in the world
+_OWN = ("rank", "worker")  # properties of a data set that differ between ranks and workers
 _REFUSED = "these states cannot be merged"
 
 
@@ -50,7 +52,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     made_of = _alike("what their data sets are made of", told) if known else {}
     _check_kind(made_of)
     epoch = _alike("epoch", ((f"rank {rank.rank}", rank.epoch) for rank in ranks))
-    for rank in ranks:  # one that ended at once, for there was nothing for it to read, has nothing to say
+    for rank in ranks:  # a rank that had nothing to read ended at once, and has no state
         if rank.given and all(part.state is None for part in rank.workers):
             raise ValueError(f"{_REFUSED}: rank {rank.rank} handed out {rank.given} batches, and none of its workers says where it stands")
     over = all(rank.over for rank in ranks)
@@ -108,7 +110,7 @@ def _done(parts: Sequence[WorkerPart], before: Iterable[Mapping[str, Any]], *, b
 
 
 def _etags(ranks: Iterable[RankPart], parted: set[str]) -> dict[str, str]:
-    """Of the shards that are done in part. Raises ``ValueError`` where two workers read different versions of one."""
+    """The versions of the shards that are done in part. Raises ``ValueError`` if two workers read different versions of one."""
     found: dict[str, tuple[str, str]] = {}
     told = [(f"rank {rank.rank}", shard, etag) for rank in ranks for shard, etag in rank.etags.items()]
     told += [(part.where, str(shard), etag) for rank in ranks for part in rank.workers for shard, etag in part.etags()]
@@ -123,7 +125,7 @@ def _etags(ranks: Iterable[RankPart], parted: set[str]) -> dict[str, str]:
 
 
 def _alike(what: str, told: Iterable[tuple[str, Any]]) -> Any:
-    """The value that all of them say. Raises ``ValueError`` with the first two that differ."""
+    """The value, if all are equal. Raises ``ValueError`` with the first two that differ."""
     first: tuple[str, Any] | None = None
     for where, value in told:
         if first is None:
@@ -137,7 +139,7 @@ def _alike(what: str, told: Iterable[tuple[str, Any]]) -> Any:
 
 
 def _difference(one: Any, other: Any) -> tuple[Any, Any]:
-    """Of two dictionaries what differs."""
+    """The entries in which two dictionaries differ."""
     if not isinstance(one, Mapping) or not isinstance(other, Mapping):
         return one, other
     names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
@@ -160,8 +162,10 @@ def _check_world(ranks: Sequence[RankPart]) -> None:
 
 
 def _turns(ranks: Iterable[RankPart]) -> Iterator[tuple[str, int]]:
-    """Which pass of the epoch each worker is in. One that has not said anything yet is in the first that was left, or has nothing to read
-    and has ended."""
+    """Which pass of the epoch each worker is in.
+
+    A worker without a state has not reported yet, so it is in the first pass of the rest. Or it had nothing to read and has ended.
+    """
     for rank in ranks:
         for part in rank.workers:
             if part.state is not None:
@@ -175,7 +179,7 @@ def _of_ranks(ranks: Sequence[int]) -> str:
 
 
 def _check_kind(made_of: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` for a data set whose epoch is no set of samples that ranks share out."""
+    """Raise ``ValueError`` for a data set whose epoch is not a set of samples that ranks share."""
     why, (times, _, each) = "", str(made_of.get("passes", "1 of -1 each")).partition(" of ")
     if "resampled=True" in str(made_of.get("order")):
         why = "shards are drawn with replacement, by each rank and worker for itself, without an epoch that could be shared out"

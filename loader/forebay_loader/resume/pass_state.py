@@ -1,6 +1,6 @@
-"""What a state says of one worker's pass, taken apart. Its checksum was looked at before: what is read here is as it was taken.
+"""The state of one worker's pass, parsed. Its checksum was verified before.
 
-Its numbers are texts: thousands of references to samples in a state of JSON values, at 5.3 bytes each.
+Numbers are stored as base64 text: a state may name thousands of samples, and each takes 5.3 bytes in JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST = 2**31 - 1
 
 
 def packed(numbers: Iterable[int]) -> str:
-    """The base64 text of ``numbers`` as little-endian int32. Raises ``ValueError`` for one that is too large."""
+    """Return ``numbers`` as base64 text of little-endian int32. Raises ``ValueError`` if one is too large."""
     try:
         held = array("i", numbers)
     except OverflowError:
@@ -29,7 +29,7 @@ def packed(numbers: Iterable[int]) -> str:
 
 
 def unpacked(text: str) -> array[int]:
-    """The numbers that ``packed`` made ``text`` of."""
+    """The numbers in a text of ``packed``."""
     held = array("i", b64decode(text))
     return _little(held)
 
@@ -44,21 +44,23 @@ Ranges = list[tuple[int, int]]  # [start, stop), ascending and disjoint
 
 
 def draws_of(rng: random.Random) -> str:
-    """Where ``rng`` stands, as a text."""
+    """The state of ``rng`` as a text."""
     words = array("I", rng.getstate()[1])
     return packed(array("i", words.tobytes()))
 
 
 def drawn_by(rng: random.Random, text: str) -> random.Random:
-    """``rng``, set to where ``draws_of`` gave ``text``."""
+    """Set ``rng`` to the state in a ``text`` of ``draws_of``, and return it."""
     rng.setstate((3, tuple(array("I", unpacked(text).tobytes())), None))
     return rng
 
 
 @dataclass(frozen=True)
 class PassState:
-    """One pass of one worker. ``shards``, ``firsts`` and ``ordinals`` tell of its items, those begun: which shard of the data set's list,
-    the number of its first sample, and that one's ordinal; ``read`` is the next ordinal.
+    """One pass of one worker.
+
+    ``shards``, ``firsts`` and ``ordinals`` describe the shards that were begun: number in the data set's list, number of the first sample,
+    and its ordinal. ``read`` is the next ordinal.
     """
 
     turn: int
@@ -72,7 +74,7 @@ class PassState:
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> PassState:
-        """Of a worker's state."""
+        """Parse a worker's state."""
         shards, firsts, ordinals = (unpacked(state[name]) for name in ("shards", "firsts", "ordinals"))
         etags = {int(item): etag for item, etag in state["etags"].items()}
         own, stripes = state["stripe"]
@@ -80,10 +82,10 @@ class PassState:
 
     @property
     def entered(self) -> int:
-        """The number of the sample to go on with, in the shard of the last item."""
+        """The number of the sample to continue with, in the shard of the last item."""
         return self.read - self.ordinals[-1] + self.firsts[-1] if self.ordinals else 0
 
 
 def refs_of(buffer: Mapping[str, Any]) -> array[int]:
-    """All samples that a stage held, also those of its batch that were given already."""
+    """All samples that a stage held, including those of its batch that were already yielded."""
     return unpacked(buffer.get("given", "")) + unpacked(buffer["refs"])

@@ -1,7 +1,7 @@
-"""The buffer of ``.shuffle(n)``: webdataset's, draw for draw, which knows of each sample in it where it came from.
+"""The buffer of ``.shuffle(n)``: the same draws as webdataset's, and the number of each sample in it.
 
-Its state is a number for each sample and where its generator stands. What a buffer that goes on held is read again sample by sample, each
-when its turn comes: the first batch after a resume waits for its own samples, not for a whole buffer of them.
+Its state is the sample numbers and the state of its generator. After a resume, a sample of the old buffer is read again only when it is
+drawn. So the first batch waits for its own samples, not for a whole buffer.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from forebay_loader.resume.pass_state import drawn_by, draws_of, refs_of
 
 __all__ = ["LOST", "SampleBuffer", "drawn_refs"]
 
-LOST = object()  # instead of a sample that could not be read again, and that a handler passed over
+LOST = object()  # stands for a sample that could not be read again and that a handler skipped
 _NOTHING = object()
-_UNTOLD = -1  # of a batch, which a buffer cannot have again: nobody gets a state of that
-_LOOKED = 2  # as many draws as twice what it held say which shards are needed first; those of the others are opened when they are needed
-_UNREAD = object()  # a slot whose sample was not read again yet
+_UNTOLD = -1  # stands for a batch, which a buffer cannot read again: there is no state then
+_LOOKED = 2  # predict twice as many draws as samples held; shards of later draws are opened when they are needed
+_UNREAD = object()  # a slot whose sample is not read again yet
 
 
 class SampleBuffer:
-    """One pass of one stage. ``rng`` draws; the rest is what ``wds.shuffle`` takes. ``samples`` are in it, ``refs`` says which each is."""
+    """The buffer of one stage in one pass. ``rng`` draws; the other arguments are those of ``wds.shuffle``.
+
+    ``samples`` are in the buffer; ``refs`` has the ordinal of each.
+    """
 
     def __init__(self, rng: random.Random, cursor: Cursor, bufsize: int = 1000, initial: int = 100, handler: Any = None) -> None:
         self._rng = rng
@@ -54,7 +57,7 @@ class SampleBuffer:
         return -1 if self._ended else len(self.refs)
 
     def shuffled(self, data: Iterable[Any]) -> Iterator[Any]:
-        """``data`` in the order of ``wds.shuffle``."""
+        """Yield ``data`` in the order of ``wds.shuffle``."""
         samples, refs, upstream, size, initial = self.samples, self.refs, self._upstream, self._size, self._initial
         given = iter(() if self._ended else data)
         if refs and self._again is not None:
@@ -80,10 +83,10 @@ class SampleBuffer:
                 if found is not LOST:
                     yield found
         finally:
-            samples.clear()  # of a pass that was left early: a state needs the numbers alone
+            samples.clear()  # free the samples of an abandoned pass: a state needs only the numbers
 
     def _coming(self) -> Iterator[int]:
-        """What it will give of that which it held, in this order, as long as ``data`` does not end."""
+        """Predict the order in which it will yield the samples it holds, if ``data`` does not end."""
         rng, held = random.Random(), [*self.refs]  # noqa: S311
         rng.setstate(self._rng.getstate())
         arriving = iter(()) if self._ended else repeat(_UNTOLD)
@@ -103,7 +106,7 @@ class SampleBuffer:
 
 
 def drawn_refs(rng: random.Random, held: MutableSequence[int], size: int, initial: int, arriving: Iterator[int]) -> Iterator[int]:
-    """What such a buffer gives in turn, by numbers alone; ``held`` and ``rng`` stand after each draw where the buffer would."""
+    """Yield what such a buffer yields, with numbers instead of samples. ``held`` and ``rng`` change as the buffer's would."""
     for ref in arriving:
         held.append(ref)
         if len(held) < size:

@@ -1,4 +1,4 @@
-"""``fb.rng(sample)``: what augmentation draws from, so that a sample looks the same whenever it is read in its epoch."""
+"""``fb.rng(sample)``: random draws for augmentation that depend on the sample and the epoch, not on when it is read."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from forebay_loader.samples.shard_name import drawn_as
 
 __all__ = ["draw_for", "drawn_for", "rng", "times_asked"]
 
-_PASS = threading.local()  # .key: of the pass that this thread pulls from
-os.register_at_fork(after_in_child=lambda: vars(_PASS).clear())  # a child pulls from passes of its own
+_PASS = threading.local()  # .key: of the pass that this thread reads from
+os.register_at_fork(after_in_child=lambda: vars(_PASS).clear())  # a child reads from passes of its own
 
 
 def rng(sample: Any) -> random.Random:
     """A random generator for ``sample``: the same after a resume and in any worker, another one in the next epoch.
 
-    It depends on the data set's seed, the epoch, the sample's shard and key, and on how often this pass came to the shard before. For
+    It depends on the data set's seed, the epoch, the sample's shard and key, and on how often this pass has read the shard before. For
     numpy: ``numpy.random.default_rng(fb.rng(sample).getrandbits(128))``. For torch:
     ``generator.manual_seed(fb.rng(sample).getrandbits(63))``.
 
@@ -57,16 +57,16 @@ def rng(sample: Any) -> random.Random:
 
 
 def times_asked() -> int:
-    """How often this thread was given a generator."""
+    """How often a generator was requested in this thread."""
     return int(getattr(_PASS, "times", 0))
 
 
 def draw_for(key: str) -> None:
-    """What this thread pulls next is of the pass ``key``."""
+    """From now on this thread reads from the pass ``key``."""
     _PASS.key = key
 
 
 def drawn_for(key: str) -> None:
-    """The pass ``key`` is over, or was left; another that this thread pulls from by now goes on."""
+    """The pass ``key`` ended or was abandoned. If this thread now reads from another pass, that one stays."""
     if getattr(_PASS, "key", None) is key:
         _PASS.key = None

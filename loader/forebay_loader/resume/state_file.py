@@ -1,4 +1,7 @@
-"""A checkpoint's dictionary in a file of JSON: whole or not there, and told apart from what is damaged, foreign, older or too large."""
+"""``fb.save_state`` and ``fb.load_state``: a checkpoint's dictionary in a JSON file.
+
+The file is written completely or not at all. Reading it detects damaged, foreign, old and too large files.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from forebay_loader.resume.state_parts import check_format, states_in
 __all__ = ["load_state", "save_state"]
 
 PathText = Union[str, "os.PathLike[str]"]
-MOST_BYTES = 256_000_000  # far beyond any state (docs/resume.md has sizes): something else was put into the dictionary, or the file
+MOST_BYTES = 256_000_000  # far above any state (docs/resume.md has sizes): a larger one holds something else
 _NAMED = "forebay state"
 _NUMBERS = (int, float)  # and bool
 
@@ -109,7 +112,7 @@ def _foreign(held: bytes) -> str:
 
 def _replace(path: Path, held: bytes) -> None:
     name = path.parent / f".{path.name[:100]}.{secrets.token_hex(4)}.part"
-    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)  # less the umask, as any file
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)  # the umask applies, as for any file
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(held)
@@ -124,7 +127,7 @@ def _replace(path: Path, held: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """The rename itself, kept through a power cut; file systems that cannot say so are left alone."""
+    """Make the rename survive a power cut, if the file system supports that."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -142,7 +145,7 @@ def _digest(text: str) -> str:
 
 
 def _check_values(value: Any, where: str) -> None:
-    """Raise ``TypeError`` with the place of what would not come back from JSON as it is."""
+    """Raise ``TypeError`` with the location of a value that JSON would not give back unchanged."""
     if value is None or isinstance(value, (str, *_NUMBERS)):
         if isinstance(value, float) and not -float("inf") < value < float("inf"):
             raise TypeError(f"{where} is {value}, which JSON cannot hold")

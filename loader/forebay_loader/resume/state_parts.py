@@ -1,4 +1,4 @@
-"""A state taken apart: of which rank of how many it is, and where each of its workers stands. Knows each form that a state comes in."""
+"""Parses a state: which rank of how many it belongs to, and the position of each worker. Knows each form that a state comes in."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = [
     "FORMAT", "RankPart", "WorkerPart", "check_format", "is_state", "rank_part", "replays", "sealed", "states_in",
 ]  # fmt: skip
 
-FORMAT = 3  # 1 told how much was yielded; what 2 went on to, fb.rng and fb.video drew by the key alone
-_DEEPEST = 8  # of what a state is looked for in: torchdata's holds a worker's five levels down
+FORMAT = 3  # 1 only counted outputs; with 2, fb.rng and fb.video drew by the key alone
+_DEEPEST = 8  # levels to search: torchdata's state has a worker's state five levels down
 
 
 class WorkerPart(NamedTuple):
-    """One worker's ``state``, None where nothing of it was handed out; and what was handed out ``since``."""
+    """One worker's ``state``, None if nothing of it was handed out; and what was handed out ``since``."""
 
     where: str
     state: Optional[Mapping[str, Any]]
@@ -33,11 +33,11 @@ class WorkerPart(NamedTuple):
 
     @property
     def done(self) -> Mapping[str, Any]:
-        """What was done before the pass began: of the merged state that it goes on from."""
+        """What was done before this pass: that of the merged state which it resumes."""
         return dict((self.state or {}).get("done") or {})
 
     def etags(self) -> Iterator[tuple[int, str]]:
-        """The shards whose version is known, by their place in the list."""
+        """The shards with a known version, by number in the list."""
         state = self.state or {}
         yield from ((int(shard), str(etag)) for shard, etag in (state.get("done_etags") or {}).items())
         shards = unpacked(state.get("shards", "")) + unpacked(self.since.get("shards", ""))
@@ -46,9 +46,11 @@ class WorkerPart(NamedTuple):
 
 
 class RankPart(NamedTuple):
-    """``rank`` of ``size``, its epoch and whether that is over; ``done`` and ``etags`` of what was read before it began, in pass ``turn``
-    of the epoch; the batches that it has ``given`` since, as far as it counts them; all its ``workers``. ``passes`` of its loader's
-    ``repeat(n)``, from epoch ``first`` on, are behind it."""
+    """The part of ``rank`` of ``size``: its ``epoch``, whether that is ``over``, and all its ``workers``.
+
+    ``done`` and ``etags`` are of samples read before it began, in pass ``turn`` of the epoch. ``given`` is how many batches it has handed
+    out since, if it counts them. ``passes`` passes of its loader's ``repeat(n)``, from epoch ``first`` on, are over.
+    """
 
     rank: int
     size: int
@@ -64,7 +66,7 @@ class RankPart(NamedTuple):
 
 
 def check_format(state: Any, what: str = "this") -> None:
-    """Raise ``ValueError`` where ``state`` is none of ours, of another format, or holds another thing than was sealed."""
+    """Raise ``ValueError`` if ``state`` is not ours, has another format, or does not match its checksum."""
     if not isinstance(state, Mapping) or not is_state(state):
         found = f"holds {sorted(map(str, state))[:6]}" if isinstance(state, Mapping) else f"is of type {type(state).__name__}"
         raise ValueError(f"{what} is no state of fb.WebLoader or fb.WebDataset: it {found}")
@@ -79,7 +81,7 @@ def check_format(state: Any, what: str = "this") -> None:
         raise ValueError(f"{what} is a state of format {version!r}, {why}. set_epoch(n) without a state begins epoch n from its start")
     try:
         whole = isinstance(seal, Mapping) and _sum(state, seal["of"]) == seal["sum"]
-    except (KeyError, TypeError, ValueError, RecursionError):  # what is in it now is no JSON
+    except (KeyError, TypeError, ValueError, RecursionError):  # a value that is no JSON
         whole = False
     if not whole:
         raise ValueError(
@@ -88,7 +90,7 @@ def check_format(state: Any, what: str = "this") -> None:
 
 
 def sealed(state: Mapping[str, Any]) -> dict[str, Any]:
-    """``state`` with a checksum of what it holds. A user may add names of their own to it."""
+    """``state`` with a checksum of its values. A user may add entries of other names."""
     names = sorted(name for name in state if name != "seal")
     return {**state, "seal": {"of": names, "sum": _sum(state, names)}}
 
@@ -99,17 +101,17 @@ def _sum(state: Mapping[str, Any], names: Iterable[str]) -> str:
 
 
 def is_state(found: Mapping[str, Any]) -> bool:
-    """Whether a dictionary looks like a state of ours, of whatever format: a checkpoint may have an epoch and a format of its own."""
+    """Whether a dictionary looks like a state of ours, of any format. A checkpoint may have an epoch and a format of its own."""
     return "format" in found and "epoch" in found and ("made_of" in found or "kind" in found)
 
 
 def replays(state: Any) -> bool:
-    """Whether a worker's state counts outputs, and does not say of which samples they were made."""
+    """Whether a worker's state only counts outputs, and does not say which samples they were made of."""
     return isinstance(state, Mapping) and state.get("resume") == "replay"
 
 
 def states_in(found: Any, path: str = "", deep: int = 0) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The states in a checkpoint's dictionary, in torchdata's state, or ``found`` itself, each with where it is; none within another."""
+    """Yield the states in a checkpoint's dictionary or in torchdata's state, each with its path. A state is not searched for others."""
     if not isinstance(found, Mapping):
         return
     if is_state(found):
@@ -120,8 +122,7 @@ def states_in(found: Any, path: str = "", deep: int = 0) -> Iterator[tuple[str, 
 
 
 def rank_part(state: Any, *, exact: bool = True) -> RankPart:
-    """One rank's ``state`` taken apart. Raises ``ValueError`` for what is none, or cannot be taken apart; where it must be ``exact``, also
-    for workers that resume by replay."""
+    """Parse one rank's ``state``. Raises ``ValueError`` if it is no state; if ``exact``, also for workers that resume by replay."""
     if isinstance(state, Mapping) and not is_state(state):
         inside = list(states_in(_stateful(state)))
         whole = next((name for name, each in inside if "kind" in each), None)
@@ -146,7 +147,7 @@ def _stateful(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _of_workers(states: list[Mapping[str, Any]], *, exact: bool) -> RankPart:
-    """Of states that each name their rank and worker themselves."""
+    """Parse states that each name their own rank and worker."""
     if not states:
         check_format({})
     parts: dict[int, WorkerPart] = {}
@@ -173,7 +174,7 @@ def _of_workers(states: list[Mapping[str, Any]], *, exact: bool) -> RankPart:
 
 def _of_loader(state: Mapping[str, Any], *, exact: bool) -> RankPart:
     rank = int(state["rank"])
-    workers = max(1, int(state["workers"]))  # 0: the process that trains reads
+    workers = max(1, int(state["workers"]))  # 0: the training process reads itself
     entries: dict[int, Mapping[str, Any]] = {
         int(entry["worker"]): {**entry, "state": _at_start(entry["first"])} for entry in state.get("unstated", ())
     }
@@ -187,7 +188,7 @@ def _of_loader(state: Mapping[str, Any], *, exact: bool) -> RankPart:
 
 
 def _latest(where: str, entry: Mapping[str, Any], *, exact: bool) -> Mapping[str, Any]:
-    """``entry``, by the pass of ``repeat(n)`` that samples were handed out of last."""
+    """``entry``, for the pass of ``repeat(n)`` of which samples were handed out last."""
     beyond = entry.get("beyond", entry)
     if beyond is None and exact:
         raise ValueError(
@@ -199,7 +200,7 @@ def _latest(where: str, entry: Mapping[str, Any], *, exact: bool) -> Mapping[str
 
 
 def _at_start(first: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of a worker before its ``first`` one, when it had read nothing."""
+    """The worker's state before its ``first`` one, when it had read nothing."""
     if replays(first):
         return dict(first)
     listed = unpacked(first["shards"])

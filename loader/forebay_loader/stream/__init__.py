@@ -1,1 +1,1 @@
-"""A shard as bytes that survive a restart."""
+"""A shard as a stream of bytes that survives a restart of the sidecar."""

@@ -1,6 +1,6 @@
-"""Open a shard by descriptor: ask the sidecar's door for it, and hold what came. Where that cannot be, the shard comes over HTTP.
+"""Asks the sidecar for a shard as a file descriptor, over its Unix socket. If that fails, the shard comes over HTTP.
 
-Whatever goes wrong on the way (no door, another mount or pid namespace, an old sidecar, no descriptors left) is no error.
+No failure here is an error: there may be no socket, another mount or pid namespace, an old sidecar, or no descriptors left.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ __all__ = ["open_descriptor"]
 def open_descriptor(
     source: Source, reader: str, go_on: Optional[GoOn] = None, version: str = "", *, parts: bool = False
 ) -> Optional[Descriptor]:
-    """The shard, if the sidecar has all of it here; None: over HTTP. ``reader`` is ``job/rank/worker/opener``.
+    """Return the shard as an open file if the sidecar has all of it; None to read it over HTTP. ``reader`` is ``job/rank/worker/opener``.
 
-    ``go_on`` is asked for a stream where the file cannot be read any further; without it reading raises ``OSError`` then. ``version``: the
-    ETag that is meant; the sidecar asks no origin about that, and what comes may be of another one where it has none of it.
-    ``parts``: samples of it are read, and not all of it, so that what is read is counted.
+    ``go_on`` returns a stream if the file becomes unreadable; without it, reading then raises ``OSError``. ``version`` is the wanted ETag:
+    the sidecar does not ask the origin about it. If the sidecar has nothing of that version, the shard may be of another one. ``parts``:
+    only samples of the shard are read, so the bytes are counted when they are read.
     """
     path = None if HUNG.known() else DOORS.path()
     if path is None:
         return None
     activity = here()
-    activity.wait(UNTOLD, shown(source), 0)  # for the origin's first answer too; where no descriptor comes, HTTP's answer tells
+    activity.wait(UNTOLD, shown(source), 0)  # the sidecar may wait for the origin; without a descriptor, HTTP tells the cause
     try:
         found = _opened(path, source, reader, go_on, version, parts)
         activity.over()
@@ -47,7 +47,7 @@ def open_descriptor(
             activity.tell(PROXY)
         return found
     except InvalidFdRequest:
-        return None  # a header that HTTP may be able to say
+        return None  # a header that HTTP may be able to send
     except (OSError, InvalidFdAnswer, ValueError) as error:
         COUNTS.add("door_failed")
         DOORS.failed(path, timed_out=isinstance(error, socket.timeout))
@@ -61,7 +61,7 @@ def _opened(path: str, source: Source, reader: str, go_on: Optional[GoOn], versi
     began_s = time.monotonic()
 
     def turning() -> bool:
-        """Whether the sidecar turns, asked each ``LOOK_S``; a person is told of the wait once it is long."""
+        """Whether the sidecar is alive; called every ``LOOK_S``. Logs the wait when it is long."""
         found, waited_s = turns(), time.monotonic() - began_s
         if not found:
             HUNG.found()
@@ -72,7 +72,7 @@ def _opened(path: str, source: Source, reader: str, go_on: Optional[GoOn], versi
     while True:
         try:
             asking = CONNECTIONS.take(path)
-        except socket.timeout:  # that nobody takes one in time is a silence as any other, so HTTP need not wait out another behind it
+        except socket.timeout:  # the sidecar accepted no connection in time: it may hang, and HTTP need not wait as long again
             turning()
             raise
         number = asking.number()
@@ -84,7 +84,7 @@ def _opened(path: str, source: Source, reader: str, go_on: Optional[GoOn], versi
                 opened = _held(asking, number, answer, file, shown(source, text), go_on) if file is not None else None
             break
         except Broken:
-            continue  # until one is made anew
+            continue  # the pool's connections were broken; try the next, at last a new one
     CONNECTIONS.put(asking)
     INSTANCES.heard(reader, answer.instance)
     if opened is not None:
@@ -94,9 +94,9 @@ def _opened(path: str, source: Source, reader: str, go_on: Optional[GoOn], versi
 
 
 def _held(asking: FdClient, number: int, answer: FdAnswer, file: int, name: str, go_on: Optional[GoOn]) -> Descriptor:
-    """What came. Raises ``InvalidFdAnswer`` where the file is not as long as was said; it is closed then, and the lease ended."""
+    """Return the shard. If the file has the wrong length, close it, end the lease, and raise ``InvalidFdAnswer``."""
     try:
-        found = os.lseek(file, 0, os.SEEK_END)  # as fstat, without an object of twenty fields
+        found = os.lseek(file, 0, os.SEEK_END)  # cheaper than fstat, which makes an object of twenty fields
         if found != answer.size:
             raise InvalidFdAnswer(f"a descriptor of {found} bytes came for a shard of {answer.size}")
         return Descriptor(asking, number, file, answer, name, go_on)

@@ -1,7 +1,6 @@
-"""Past the sidecar: an http(s) origin asked directly, with the standard library alone.
+"""An http(s) origin, asked directly without the sidecar, by the standard library alone.
 
-Redirects are followed; what proves the asker goes to the host it was written for and no further. System proxies apply as for curl, except
-towards loopback.
+Redirects are followed. Credentials go only to the host they were written for. System proxies apply as for curl, except for loopback.
 """
 
 from __future__ import annotations
@@ -26,13 +25,16 @@ from forebay_proxy.wire.commands.sources import Source
 __all__ = ["DirectSource"]
 
 AGENT = "forebay-loader"
-_CARRIED = frozenset({"range", "if-match", "accept-encoding", "user-agent"})  # what may follow a redirect to another host
+_CARRIED = frozenset({"range", "if-match", "accept-encoding", "user-agent"})  # headers that may follow a redirect to another host
 
-_NO_SUCH_NAME = frozenset({socket.EAI_NONAME, socket.EAI_NODATA})  # the resolver's last word; EAI_AGAIN is its own trouble
+_NO_SUCH_NAME = frozenset({socket.EAI_NONAME, socket.EAI_NODATA})  # final answers of the resolver; EAI_AGAIN may pass
 
 
 class DirectSource:
-    """The origin itself, by Range and If-Match from the byte where the sidecar was lost; by comparison where its ETag is another now."""
+    """The origin itself. It is asked by Range and If-Match from the byte where the sidecar was lost.
+
+    If its ETag differs from the sidecar's, the shard is read from byte 0 and compared with what was delivered.
+    """
 
     name = "origin"
     cause = ORIGIN
@@ -44,7 +46,7 @@ class DirectSource:
         self._limits = limits
         self._tar = source.url.path.endswith(".tar")
         self._opener: Optional[urllib.request.OpenerDirector] = None  # built when needed: reading the CA certificates takes 20 ms
-        self._distrusted = False  # it answered a range without an ETag: only a comparison from byte 0 tells the version
+        self._distrusted = False  # it answered a range without an ETag: only a comparison from byte 0 shows the version
 
     def open(self, progress: Progress) -> Any:
         request = urllib.request.Request(self._url)  # noqa: S310  # http and https alone have handlers
@@ -55,7 +57,7 @@ class DirectSource:
         except ShardChanged as error:
             if error.status != 412 or not progress.pinned:
                 raise
-            progress.etag = ""  # another server of the origin may give the same bytes another ETag: compared, from byte 0
+            progress.etag = ""  # another server of the origin may have another ETag for the same bytes: start at byte 0 and compare
             return self.open(progress)
         if response.status == 206 and not response.headers.get("ETag"):
             response.close()
@@ -65,7 +67,7 @@ class DirectSource:
         return place(body, response.status, lambda name: str(response.headers.get(name, "")), progress, self._shown)
 
     def turns(self) -> bool:
-        return False  # silence of an origin is trouble
+        return False  # an origin that sends nothing counts as failing
 
     def _send(self, request: urllib.request.Request) -> HTTPResponse:
         if self._opener is None:
@@ -75,7 +77,7 @@ class DirectSource:
         except urllib.error.HTTPError as error:
             raise self._refused(error) from None
         except urllib.error.URLError as error:
-            if isinstance(error.reason, ssl.SSLError):  # curl may know the certificate, or have been told not to look
+            if isinstance(error.reason, ssl.SSLError):  # curl may know the certificate, or be told to ignore it
                 raise NotTaken(f"TLS with the origin failed ({error.reason.reason})") from error
             if isinstance(error.reason, socket.gaierror) and error.reason.errno in _NO_SUCH_NAME:
                 raise ShardReadError(
@@ -99,12 +101,12 @@ class DirectSource:
 
 
 def resume_headers_of_origin(progress: Progress) -> list[tuple[str, str]]:
-    """As for the sidecar, but an ETag the sidecar made up itself says nothing to the origin."""
+    """As for the sidecar, but without an ETag that the sidecar made up: the origin does not know it."""
     return [] if progress.etag.startswith('"fb-') else resume_headers(progress)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects; credentials stay with the host they were written for."""
+    """Follows redirects. Credentials are sent only to the host they were written for."""
 
     def __init__(self, url: str) -> None:
         self._home = _place_of(url)

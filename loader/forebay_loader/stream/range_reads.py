@@ -1,7 +1,8 @@
-"""Parts of a shard through the sidecar, by Range, of the version that is meant and no other.
+"""Reads parts of a shard through the sidecar, by HTTP range requests, always of one given version.
 
-For what needs no whole shard: a sample by its number, the files that are wanted of a cold one. Only the segments that hold them are
-fetched. There is no way past the sidecar here: whoever reads whole shards has one. So one that hangs is waited for.
+It serves readers that need no whole shard: one sample by its number, or some files of a shard that is not cached. The sidecar fetches only
+the segments that hold them. There is no other source for parts, so a sidecar that hangs is waited for. Readers of whole shards have other
+sources.
 """
 
 from __future__ import annotations
@@ -37,14 +38,17 @@ __all__ = [
     "sparse_header",
 ]
 
-SEGMENT_BYTES = 8 << 20  # the sidecar's; where it has others, this only guesses less well
-REQUEST_BYTES = 64 << 10  # what a request costs an origin that is near, in bytes that it could have sent meanwhile: less is not worth one
+SEGMENT_BYTES = 8 << 20  # as in the sidecar; with other segments, are_sparse only guesses less well
+REQUEST_BYTES = 64 << 10  # a request to a near origin takes as long as sending so many bytes: to save fewer is not worth one
 
-SPANS_AT_ONCE = 4  # of a clip that is not here: eight groups of pictures then cost two round trips; each may be 4 MiB in memory
+SPANS_AT_ONCE = 4  # of a clip that is not cached: eight groups of pictures then take two round trips; each may need 4 MiB of memory
 
 
 def are_sparse(spans: Sequence[Tuple[int, int]], length: int) -> bool:
-    """Whether ``spans``, each (offset, end), ascending, are less than half of the segments that they touch, in an object of ``length``."""
+    """Whether ``spans`` are less than half of the segments that they touch, in an object of ``length`` bytes.
+
+    Each span is (offset, end); they are in ascending order.
+    """
     touched: Dict[int, int] = {}
     for begin, end in spans:
         for index in range(begin // SEGMENT_BYTES, -(-end // SEGMENT_BYTES)):
@@ -54,7 +58,7 @@ def are_sparse(spans: Sequence[Tuple[int, int]], length: int) -> bool:
 
 
 def sparse_header(sparse: bool) -> List[Tuple[str, str]]:
-    """What tells it to the sidecar."""
+    """The header that tells the sidecar that little of each segment is wanted."""
     return [("Forebay-Sparse", "1")] if sparse else []
 
 
@@ -64,7 +68,10 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/\d+", re.ASCII)
 
 
 class ShardVersion(NamedTuple):
-    """A shard as the sidecar knows it now. ``length`` in bytes; ``modified`` as HTTP has it, "" where the origin told none."""
+    """The version of a shard that the sidecar has now.
+
+    ``length`` is in bytes. ``modified`` is an HTTP date, or "" if the origin gave none.
+    """
 
     etag: str
     length: int
@@ -72,10 +79,12 @@ class ShardVersion(NamedTuple):
 
 
 def shard_version(source: Source, limits: Limits) -> ShardVersion:
-    """Which version the sidecar has now. Raises as ``read_range``, and ``ShardReadError`` where the origin tells no length."""
+    """Return the version that the sidecar has now. Raises the errors of ``read_range``, and ``ShardReadError`` if the origin gives no
+    length.
+    """
 
     def ask_once(bearing: Bearing) -> ShardVersion:
-        # By a reader that announced nothing: who announced the shard opens it once, by its bytes.
+        # As a reader that announced nothing: a reader that announced the shard opens it only once, for its bytes.
         reply = ask_shard(source, reader_name(), [], limits, method="HEAD", bearing=bearing)
         reply.body.close()
         if reply.status != 200:
@@ -89,10 +98,10 @@ def shard_version(source: Source, limits: Limits) -> ShardVersion:
 
 
 def read_range(source: Source, first: int, size: int, etag: str, limits: Limits, *, sparse: bool = False, reader: str = "") -> bytes:
-    """``size`` bytes from ``first`` of the version ``etag``; ``sparse``: little is wanted of what lies around them. ``reader``: who
-    announced it, "" where nobody did.
+    """Return ``size`` bytes from ``first`` of the version ``etag``.
 
-    Raises ``ShardChanged``, ``ShardReadError``, ``ProxyUnreachable``.
+    ``sparse``: little else is wanted of the segments around them. ``reader``: who announced the shard; "" if nobody did. Raises
+    ``ShardChanged``, ``ShardReadError``, ``ProxyUnreachable``.
     """
     if not size:
         return b""
@@ -112,9 +121,10 @@ def _patient(source: Source, limits: Limits, within_s: float, ask_once: Callable
 
 
 def patiently(shard: str, limits: Limits, within_s: float, ask_once: Callable[[Bearing], T], *, alone: bool = True) -> T:
-    """``ask_once``, again until ``within_s`` have passed since its first ``Unanswered``, and silence is borne; raises the last then.
+    """Call ``ask_once`` until it succeeds, or until ``within_s`` seconds have passed since its first ``Unanswered``. Then raise the last
+    one.
 
-    A sidecar that does not turn is waited for where ``alone``: no other way leads to these bytes. Else that is raised at once.
+    ``alone``: there is no other source, so a sidecar that hangs is waited for. Otherwise a hang is raised at once.
     """
     source_timeout = SourceTimeout(limits)
     bearing = Bearing(shard, source_timeout, alone=alone)
@@ -145,7 +155,10 @@ def _waited(trouble: Unanswered, source_timeout: SourceTimeout) -> Unanswered:
 def asked(
     source: Source, prefix: str, headers: "list[tuple[str, str]]", limits: Limits, bearing: Optional[Bearing] = None, reader: str = ""
 ) -> Reply:
-    """The sidecar's answer about ``source``, below ``prefix``. Raises ``Unanswered``. ``bearing``: of one that does not turn."""
+    """Return the sidecar's answer about ``source``, below the path ``prefix``. Raises ``Unanswered``.
+
+    ``bearing`` says how long a sidecar that hangs is waited for.
+    """
     reader, activity, cause = reader or reader_name(), here(), PROXY
     activity.wait(UNTOLD, shown(source), 0)
     try:
@@ -171,7 +184,7 @@ def open_range(
     bearing: Optional[Bearing] = None,
     reader: str = "",
 ) -> Reply:
-    """The answer that brings ``size`` bytes from ``first`` of the version ``etag``, asked for once. Raises ``Unanswered`` too."""
+    """Ask once for ``size`` bytes from ``first`` of the version ``etag``, and return the answer. Raises ``Unanswered`` too."""
     last = first + size - 1
     headers = [("Range", f"bytes={first}-{last}"), ("If-Match", etag), (VERSION, etag), *sparse_header(sparse)]
     reply = asked(source, "", headers, limits, bearing, reader)
@@ -197,7 +210,7 @@ def _range(source: Source, first: int, size: int, etag: str, limits: Limits, spa
 
 
 def _refused(source: Source, reply: Reply) -> None:
-    """Raises what a status means."""
+    """Raise the error for a status."""
     text = refusal(reply)
     if reply.status in (412, 416):
         raise ShardChanged(f"shard {shown(source)}: {text}", reply.status)

@@ -1,4 +1,4 @@
-"""Bodies that begin again at byte 0: webdataset's own streams, and any body that has to be compared with what was already delivered."""
+"""Bodies that start again at byte 0: webdataset's own streams, and bodies that must be compared with bytes already delivered."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _EXIT = re.compile(r"\bexit (\d+)", re.ASCII)
 
 
 def foreign_failure(error: Exception, shown: str) -> ShardReadError:
-    """A failure of webdataset's own opener, without its text: that holds the whole command, tokens included."""
+    """The error for a failure of webdataset's own opener. Its text is left out: it holds the whole command, tokens included."""
     found = _EXIT.search(str(error))
     how = f"its command ended with exit code {found[1]}" if found else type(error).__name__
     return ShardReadError(f"shard {shown}: webdataset's own opener failed: {how}")
 
 
 class Foreign:
-    """A file-like of webdataset's own, read like a ``Body``. What it raises is final: it has its own ways to retry."""
+    """A file-like object of webdataset's own, read like a ``Body``. Its errors are final: it has its own retries."""
 
     left: Optional[int] = None
 
@@ -36,18 +36,20 @@ class Foreign:
             data = bytes(self._stream.read(size))
             if not data and size:
                 self._ended()
-        except Exception as error:  # any handler a user registered may be behind it
+        except Exception as error:  # a user's opener may raise anything
             raise foreign_failure(error, self._shown) from None
         return data
 
     def _ended(self) -> None:
-        """Have a command's exit code: webdataset only looks, and one that fails just after its last byte would pass for whole."""
+        """Wait for the command's exit code. webdataset only polls, so a command that fails just after its last byte
+        would seem successful.
+        """
         wait, command = getattr(self._stream, "wait_for_child", None), getattr(self._stream, "proc", None)
         if wait is None or command is None:
             return
         try:
             command.wait(END_S)
-        except Exception:  # it stays: whether the shard was whole nobody knows, and closing would wait for it for hours
+        except Exception:  # it does not end: the shard may not be whole, and close() could wait for hours
             command.kill()
             raise
         wait()
@@ -55,14 +57,14 @@ class Foreign:
     def close(self) -> None:
         close = getattr(self._stream, "close", None)
         if close is not None:
-            with contextlib.suppress(Exception):  # a curl stopped half-way exits with an error; webdataset swallows it as well
+            with contextlib.suppress(Exception):  # a curl that is stopped half-way exits with an error; webdataset ignores it too
                 close()
 
 
 class Skipping:
-    """A body that starts again at byte 0: what was delivered is skipped, and must be the same bytes.
+    """A body that starts again at byte 0. Bytes that were already delivered are skipped, and must be the same.
 
-    From there on all that is delivered is of this body's version: ``progress`` is pinned to its ``etag`` ("" where nothing names it).
+    Later bytes are of this body's version: ``progress`` is pinned to its ``etag`` ("" if it has none).
     """
 
     def __init__(self, body: Any, progress: Progress, shown: str, etag: str = "") -> None:

@@ -1,15 +1,13 @@
-"""A complete shard from the sidecar as a descriptor: its bytes are read from the page cache, with no stream and no sidecar between.
+"""A whole shard of the cache as an open file: the worker reads it from the page cache, without asking the sidecar for each read.
 
-They are read with ``pread`` into memory of ours, not through a map. A page that its disk cannot read, or that lies behind the end of a file
-that shrank, is an ``OSError`` there; in a map it is SIGBUS, the end of the training process, and no check before helps: the kernel may drop
-a page that was just read, and read it anew. It costs nothing: values are copied anyway, and a buffer that is used again stays in the
-processor's cache, where a map's pages must each be entered into the page table (a walk over a tar is as fast or a fifth faster). Where
-reading fails, the shard goes on over HTTP at that byte: the sidecar finds the damage there and mends it.
+The sidecar sends the file descriptor and grants a lease: the shard is not evicted meanwhile. The sidecar's lease lasts until the worker
+ends it or its connection closes. The kernel's lease (flock) lasts until the last copy of the descriptor is closed, in any process. So the
+bytes stay valid even if the sidecar dies, restarts or needs the space. ``close()`` ends both leases. A forked child closes its copy at
+once. Otherwise the parent's lease would last as long as the child.
 
-The sidecar's books have a lease until we end it, or our connection does; the kernel's lease (flock) goes with the descriptor and lasts
-until the last copy of it is gone, in whatever process. So what is held stays right though the sidecar dies, restarts or wants the
-room. Both end here with ``close()``, and a forked child lets go of what it inherited at once: its parent's would otherwise last as long as
-a worker.
+The file is read by ``pread`` into our own memory. ``mmap`` was rejected. If the disk cannot read a page, or the file has shrunk, ``pread``
+raises ``OSError``, but a map raises SIGBUS and kills the training. ``pread`` is not slower: the values are copied anyway. If reading fails,
+the rest of the shard comes over HTTP from that byte on. The sidecar then finds the damage and repairs it.
 """
 
 from __future__ import annotations
@@ -32,25 +30,25 @@ __all__ = ["Descriptor", "GoOn"]
 
 
 def file_ends(at: int, size: int) -> NoReturn:
-    """Raises ``OSError``: the file of a shard of ``size`` bytes ends at byte ``at``."""
+    """Raise ``OSError``: the file of a shard of ``size`` bytes ends at byte ``at``."""
     raise OSError(errno.EIO, f"the file ends at byte {at} of {size}")
 
 
-GoOn = Callable[[Progress], Any]  # gives a stream of the rest of what was begun
+GoOn = Callable[[Progress], Any]  # returns a stream of the bytes after a Progress
 
 
 class Descriptor(io.BufferedIOBase):
-    """A whole shard in an open file, and the lease on it. Reads like a stream, and from any place.
+    """A whole shard as an open file, with its lease. Reads like a stream, or at any position.
 
-    Close it when the shard is done; what was read stays. Not for two threads at once. In a forked child it is closed; reading it there
-    raises ``ValueError``.
+    Close it when the shard is done. Bytes that were read stay valid. Not thread-safe. In a forked child it is closed, and reading raises
+    ``ValueError``. If the file becomes unreadable, ``go_on`` returns a stream of the rest over HTTP.
     """
 
     def __init__(
         self, asking: Optional[FdClient], number: int, file: int, answer: FdAnswer, name: str, go_on: Optional[GoOn] = None
     ) -> None:
         self.name = name
-        self.in_parts = False  # what is read counts, else all of it was counted when it came
+        self.in_parts = False  # True: count the bytes that are read. False: all bytes were counted when it was opened
         self.etag = answer.etag
         self.size = answer.size
         self._asking = asking
@@ -58,7 +56,7 @@ class Descriptor(io.BufferedIOBase):
         self._file = file
         self._at = 0
         self._go_on = go_on
-        self._rest: Any = None  # the stream that has taken over
+        self._rest: Any = None  # the HTTP stream that replaces the file
         _HELD.add(self)
 
     def __repr__(self) -> str:
@@ -70,7 +68,7 @@ class Descriptor(io.BufferedIOBase):
 
     @property
     def whole(self) -> bool:
-        """Whether an end that was met is certainly the shard's."""
+        """Whether an end of file is certainly the end of the shard."""
         return self._rest is None or bool(self._rest.whole)
 
     def read(self, size: Optional[int] = -1) -> bytes:
@@ -93,7 +91,7 @@ class Descriptor(io.BufferedIOBase):
         return self.read(READ_BYTES if size < 0 else size)
 
     def readinto1(self, room: Any) -> int:
-        """The next bytes, into ``room``; 0 at the end."""
+        """Read the next bytes into ``room``. Returns how many; 0 at the end."""
         if self._rest is None:
             try:
                 got = self.into(room, self._at)
@@ -107,13 +105,13 @@ class Descriptor(io.BufferedIOBase):
         return got
 
     def skip(self, to: int) -> int:
-        """Go on at byte ``to`` if that can be had without reading; says where it goes on."""
+        """Move forward to byte ``to``, if that needs no reading. Returns the new position."""
         if self._rest is None:
             self._at = min(to, self.size)
         return self._at
 
     def into(self, room: Any, at: int) -> int:
-        """Bytes from ``at``, into ``room``: how many, 0 at the end. Raises ``OSError`` where they cannot be read."""
+        """Read bytes from ``at`` into ``room``. Returns how many; 0 at the end. Raises ``OSError`` if they cannot be read."""
         wanted = min(len(room), READ_BYTES, self.size - at)
         if wanted <= 0:
             return 0
@@ -129,18 +127,21 @@ class Descriptor(io.BufferedIOBase):
             activity.over()
 
     def at(self, at: int, size: int) -> bytes:
-        """``size`` bytes from ``at``, all of which the shard has. Raises ``OSError`` where they cannot be read."""
+        """Return ``size`` bytes from ``at``. The shard must have all of them. Raises ``OSError`` if they cannot be read."""
         return self.parts([(at, size)])[0]
 
     def parts(self, spans: Sequence[Tuple[int, int]]) -> List[bytes]:
-        """The bytes of each of ``spans``, (where, how many); a sample's files. Raises ``OSError``. One wait for all: they lie together."""
+        """Return the bytes of each of ``spans``, (offset, size), such as a sample's files. Raises ``OSError``.
+
+        The meter counts one wait for all: they are close to each other.
+        """
         self._check_open()
         activity, file, found = here(), self._file, []
         activity.wait(DISK, self.name, spans[0][0] if spans else 0)
         try:
             for at, size in spans:
                 data = os.pread(file, size, at)
-                while len(data) < size:  # the kernel gives 2 GiB at most
+                while len(data) < size:  # the kernel returns at most 2 GiB
                     data += os.pread(file, size - len(data), at + len(data)) or file_ends(at + len(data), self.size)
                 found.append(data)
             if self.in_parts:
@@ -150,7 +151,7 @@ class Descriptor(io.BufferedIOBase):
             activity.over()
 
     def again(self, at: int, size: int) -> bytes:
-        """``size`` bytes from ``at``, which lie before the present place: it stays. Raises as reading does."""
+        """Return ``size`` bytes from ``at``, before the present position, which does not change. Raises the errors of reading."""
         if self._rest is None:
             try:
                 return self.at(at, size)
@@ -162,7 +163,9 @@ class Descriptor(io.BufferedIOBase):
         return bytes(again(at, size))
 
     def lone(self, at: int, size: int) -> Optional[bytes]:
-        """``size`` bytes from ``at``; None where reading on in order tells more: it is closed, or cannot be read."""
+        """Return ``size`` bytes from ``at``; None if the file is closed or unreadable. The caller then reads on in order, which reports the
+        error.
+        """
         try:
             data = os.pread(self._file, size, at)
             if len(data) < size:
@@ -174,23 +177,23 @@ class Descriptor(io.BufferedIOBase):
             return None
 
     def leave(self, at: int, error: OSError) -> None:
-        """Go on over HTTP at byte ``at``, because of ``error``; raises that where nobody said how."""
+        """Continue over HTTP at byte ``at``, because of ``error``. Raises ``error`` if there is no ``go_on``."""
         if self._go_on is None:
             self.give_up(at, error)
             raise error
         _tell(self.name, at, error)
         progress = Progress(at, _sum_before(self.into, at), self.size, self.etag)
-        self._end()  # first: what is leased is not mended
+        self._end()  # first: the sidecar does not repair a leased shard
         self._at = at
         self._rest = self._go_on(progress)
 
     def give_up(self, at: int, error: OSError) -> None:
-        """Say that it cannot be read at byte ``at``, and close it."""
+        """Log that it cannot be read at byte ``at``, and close it."""
         _tell(self.name, at, error)
         self.close()
 
     def close(self) -> None:
-        """End the lease, and let go of the file."""
+        """End the lease, and close the file."""
         if not self.closed:
             self._end()
             if self._rest is not None:
@@ -198,14 +201,14 @@ class Descriptor(io.BufferedIOBase):
         super().close()
 
     def forked(self) -> None:
-        """In a child: the lease is the parent's; only our copies go. A stream that has taken over is used on."""
+        """In a forked child: close our copy of the file, but leave the parent's lease. A stream over HTTP stays in use."""
         if self._file >= 0:
             self._asking = None
             self._drop()
             super().close()
 
     def _end(self) -> None:
-        with unforked():  # a child that another thread forked while the file goes would keep it
+        with unforked():  # a child forked by another thread during this would keep the file
             asking, self._asking = self._asking, None
             if self._file >= 0:
                 _HELD.discard(self)
@@ -231,20 +234,20 @@ def _tell(name: str, at: int, error: OSError) -> None:
 
 
 def _sum_before(into: Callable[[Any, int], int], at: int) -> Any:
-    """The sum of what lies before ``at``, by which an origin that cannot go on there is held to this version."""
+    """The checksum of the bytes before ``at``. An origin that cannot continue at ``at`` must send the same bytes again."""
     found, start, room = new_sum(), 0, memoryview(bytearray(READ_BYTES))
     try:
         while start < at:
             got = into(room[: at - start], start)
             found.update(room[:got])
             start += got
-    except OSError:  # gone as well: nothing can be compared with it
+    except OSError:  # these bytes are unreadable too: nothing to compare
         return _NoSum()
     return found
 
 
 class _NoSum:
-    """Stands for a sum that is not known: equal to none."""
+    """Stands in for an unknown checksum: it equals none."""
 
     def update(self, data: Any) -> None:
         pass
@@ -253,7 +256,7 @@ class _NoSum:
         return -1
 
 
-# By identity: a file's hash is that already. Weak: one that is simply dropped closes itself.
+# A set by identity, as files hash. Weak: an object that is garbage-collected closes itself.
 _HELD: weakref.WeakSet[Descriptor] = weakref.WeakSet()
 
 

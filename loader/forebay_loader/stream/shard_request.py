@@ -1,6 +1,6 @@
-"""A question to the sidecar about one shard, and its refusals.
+"""Requests to the sidecar about one shard, and the meaning of its refusals.
 
-The question carries the credential that a person gave, and says which reader asks. It waits for no sidecar that hangs.
+A request carries the user's credentials and the name of the reader. It does not wait for a sidecar that hangs, unless the caller allows it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from forebay_proxy.wire.commands.sources import Source
 
 __all__ = ["VERSION", "ask_shard", "explain", "is_retryable", "refusal", "retry_after", "safe_headers", "shown", "waited_for"]
 
-# A request's headers that are ours to set; the rest of what a person wrote travels.
+# Headers that only we set; all other headers of the user's command are sent.
 _RESERVED = frozenset({
     "host", "range", "if-range", "if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "connection", "keep-alive",
     "content-length", "transfer-encoding", "te", "upgrade", "expect", "accept-encoding", "forebay-reader", "forebay-token",
     "forebay-sparse", "forebay-version",
 })  # fmt: skip
-VERSION = "Forebay-Version"  # the ETag of the version that is meant: while the sidecar has it, no origin is asked
+VERSION = "Forebay-Version"  # the ETag of the wanted version: if the sidecar has it, it asks no origin
 _RETRYABLE = frozenset({408, 425, 429})
 MAX_RETRY_AFTER_S = 3600.0
 
@@ -43,11 +43,11 @@ def ask_shard(
     tell: Optional[Tell] = None,
     bearing: Optional[Bearing] = None,
 ) -> Reply:
-    """The sidecar's answer about ``source``, below ``prefix``, once its headers are there; ``headers`` besides those of each question.
+    """Return the sidecar's answer about ``source``, below the path ``prefix``, when its headers have arrived.
 
-    The sidecar is looked up afresh: a restarted one may have moved. ``tell`` is called where it turns and has not answered within
-    ``limits.tell_s``; ``bearing`` says how long one that does not turn is waited for. Raises ``Unanswered``; ``ValueError`` for a
-    header that cannot be sent.
+    ``headers`` are added to those of every request. The sidecar's address is looked up each time: a restarted one may have another.
+    ``tell`` is called if the sidecar is alive but has not answered within ``limits.tell_s``. ``bearing`` says how long a sidecar that hangs
+    is waited for. Raises ``Unanswered``, and ``ValueError`` for a header that cannot be sent.
     """
     endpoint = find_endpoint()
     if endpoint is None:
@@ -64,19 +64,18 @@ def ask_shard(
 
 
 def waited_for(reply: Reply) -> int:
-    """What the wait for this answer, and for its body, is a wait for: the place of a cause.
+    """The cause of waiting for this answer and its body: ``PROXY`` or ``ORIGIN``.
 
-    A hit's bytes were all on the sidecar's disk: it took its time, as for what is its own. All other bytes come from the origin, and so do
-    refusals.
+    For a hit, all bytes were in the cache, so the sidecar itself took the time. All other bytes, and refusals, come from the origin.
     """
     said = reply.header("Cache-Status")
     return PROXY if "hit" in said or (not said and reply.status < 300) else ORIGIN
 
 
 def refusal(reply: Reply) -> str:
-    """The words of an answer that brings no bytes. Raises ``Unanswered`` with them where asking again may help.
+    """The text of an answer without bytes. Raises ``Unanswered`` with it if asking again may help.
 
-    It does not where the sidecar says so of a 503: the origin's host does not exist, or TLS with it fails.
+    Asking again does not help if the sidecar says so in a 503: the origin's host does not exist, or TLS with it fails.
     """
     content = reply.explanation()
     text = explain(content, reply.status)
@@ -86,7 +85,7 @@ def refusal(reply: Reply) -> str:
 
 
 def _is_final(content: bytes) -> bool:
-    """Whether a problem+json answer says that asking again is of no use."""
+    """Whether a problem+json answer says that asking again is useless."""
     try:
         return json.loads(content)["retryable"] is False
     except (ValueError, TypeError, KeyError):
@@ -94,12 +93,12 @@ def _is_final(content: bytes) -> bool:
 
 
 def is_retryable(status: int) -> bool:
-    """Whether the same question may be answered otherwise a little later."""
+    """Whether the same request may succeed a little later."""
     return status >= 500 or status in _RETRYABLE
 
 
 def safe_headers(source: Source) -> list[tuple[str, str]]:
-    """The headers of the command a person wrote, less those that would break ours."""
+    """The headers of the user's command, without those that would break ours."""
     return [(name, value) for name, value in source.headers if name.lower() not in _RESERVED]
 
 
@@ -110,16 +109,16 @@ def shown(source: Source, text: str = "") -> str:
 
 
 def explain(content: bytes, status: int) -> str:
-    """The text of a problem+json answer (RFC 9457), else the first line of whatever came."""
+    """The text of a problem+json answer (RFC 9457), else the first line of the answer."""
     try:
         problem = json.loads(content)
         parts = [str(problem[name]) for name in ("title", "detail", "next_step") if problem.get(name)]
-        parts = [part.removeprefix(f"shard {problem.get('shard')}: ") for part in parts]  # whoever shows it names the shard
+        parts = [part.removeprefix(f"shard {problem.get('shard')}: ") for part in parts]  # the caller names the shard
     except (ValueError, TypeError, AttributeError, KeyError):
         parts = content.decode("utf-8", "replace").strip().splitlines()[:1]
     return f"{': '.join(part[:1000] for part in parts) or 'no explanation'} (HTTP {status})"
 
 
 def retry_after(text: str) -> Optional[float]:
-    """Seconds of a ``Retry-After`` header; None for a date or nonsense."""
+    """The seconds of a ``Retry-After`` header; None if it is a date or invalid."""
     return min(float(text), MAX_RETRY_AFTER_S) if text.isascii() and text.isdigit() else None

@@ -1,8 +1,8 @@
-"""Open a shard: a file-like object that survives its sidecar.
+"""A shard as a file-like object that keeps working if the sidecar restarts or dies.
 
-A stream walks its ways in order: the sidecar, the http(s) origin, webdataset's own opener. ``Progress`` counts and sums the bytes that
-arrived; each next way goes on at that byte, or proves that its bytes are the same; nothing is delivered twice, nothing is left out, and two
-versions never meet. ``SourceOrder`` decides which way is asked, and how long.
+A stream tries its sources in order: the sidecar, the http(s) origin, webdataset's own opener. ``SourceOrder`` decides which one is asked,
+and for how long. ``Progress`` counts and checksums the bytes that arrived. The next source continues at that byte, or starts at byte 0 and
+must send the same bytes. So no byte is delivered twice, none is missing, and two versions of a shard are never mixed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ __all__ = ["ShardStream"]
 
 
 class ShardStream(io.BufferedIOBase):
-    """One shard's bytes in order, from the start: made once the first answer is there. ``read(n)`` gives n bytes, fewer only at the end.
-    Not for two threads at once.
+    """One shard's bytes in order, from the start. The constructor returns after the first answer. Not thread-safe.
 
-    ``reader`` is ``job/rank/worker/opener``. ``own_open(text)`` opens the original text webdataset's own way, the last resort. ``refused``
-    is told the scheme of a shard that the sidecar does not take although it is not wrong (a file below no configured root). ``progress`` is
-    what was read of it by descriptor: the rest of that very version is given. Raises ``ShardReadError`` (absent, refused),
-    ``ProxyUnreachable`` (no sidecar and no other way).
+    ``read(n)`` returns n bytes, and fewer only at the end. ``reader`` is ``job/rank/worker/opener``. ``own_open(text)`` opens the original
+    text in webdataset's own way, as the last resort. ``refused`` is called with the scheme of a valid shard that the sidecar does not serve
+    (a file below no configured root). ``progress`` says how much was already read by descriptor: only the rest of that version is
+    delivered.
+
+    Raises ``ShardReadError`` (absent, refused), ``ProxyUnreachable`` (no sidecar and no other source).
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class ShardStream(io.BufferedIOBase):
 
     @property
     def etag(self) -> str:
-        """Of the version that is read; "" while nobody has told."""
+        """The ETag of the version that is read; "" if no source has said it."""
         return self._progress.etag
 
     def read(self, size: Optional[int] = -1) -> bytes:
@@ -89,7 +90,7 @@ class ShardStream(io.BufferedIOBase):
         return b"".join(self._gather(None if size is None or size < 0 else size))
 
     def read1(self, size: int = -1) -> bytes:
-        """What is at hand, at most ``size`` bytes."""
+        """Return the bytes that have arrived, at most ``size``."""
         if self._at == len(self._chunk):
             self._fill()
         end = len(self._chunk) if size < 0 else min(self._at + size, len(self._chunk))
@@ -98,13 +99,15 @@ class ShardStream(io.BufferedIOBase):
 
     @property
     def again(self) -> Optional[Callable[[int, int], bytes]]:
-        """Reads bytes of the same version by their place, and raises ``LoaderError``; None where that cannot be asked for."""
+        """A function that reads bytes of the same version at any offset, and raises ``LoaderError``; None if the sidecar cannot be asked
+        for it.
+        """
         if not self._order.through_sidecar or not self._progress.pinned:
             return None
         return lambda at, size: read_range(self._source, at, size, self.etag, self._limits)
 
     def readinto1(self, room: Any) -> int:
-        """What is at hand, straight into ``room``: no copy between. Says how many bytes; 0 at the end."""
+        """Read the bytes that have arrived directly into ``room``, without a copy. Returns how many; 0 at the end."""
         view = memoryview(room)
         if self._at == len(self._chunk):
             self._fill(view)
@@ -120,7 +123,7 @@ class ShardStream(io.BufferedIOBase):
         super().close()
 
     def _connect(self) -> None:
-        """Have an answer positioned at the next byte, by whichever way. Raises ``LoaderError`` when there is none left."""
+        """Get an answer that starts at the next byte, from any source. Raises ``LoaderError`` if no source is left."""
         while self._body is None and not self._ended:
             try:
                 self._body = self._answer()
@@ -142,7 +145,7 @@ class ShardStream(io.BufferedIOBase):
                 self._count_opening()
 
     def _answer(self) -> Any:
-        """The present way's body."""
+        """The body from the present source."""
         way, activity = self._order.present, here()
         activity.wait(UNTOLD if self._order.through_sidecar else way.cause, self.name, self._progress.position)
         try:
@@ -162,7 +165,7 @@ class ShardStream(io.BufferedIOBase):
         return parts
 
     def _fill(self, room: Optional[memoryview] = None) -> None:
-        """Put the next bytes into ``room`` (``_placed`` says how many) or else into the chunk; neither is the end."""
+        """Read the next bytes into ``room`` (``_placed`` is how many), or else into the chunk. No bytes in either: the end."""
         if self.closed:
             raise ValueError(f"read of a closed stream: {self.name}")
         self._chunk, self._at, self._placed = b"", 0, 0
@@ -183,7 +186,7 @@ class ShardStream(io.BufferedIOBase):
                 activity.over()
                 self._chunk = self._accept(data)
             else:
-                got = into(room[:READ_BYTES])  # type: ignore[index]  # there is room
+                got = into(room[:READ_BYTES])  # type: ignore[index]  # into is None without room
                 activity.over()
                 self._placed = len(self._accept(room[:got]))  # type: ignore[index]
         except Unanswered as trouble:
@@ -199,7 +202,7 @@ class ShardStream(io.BufferedIOBase):
             activity.over()
 
     def _accept(self, data: Any) -> Any:
-        """``data`` itself, counted, summed and held to the announced length."""
+        """Return ``data``, after counting it, adding it to the checksum, and checking it against the announced length."""
         progress = self._progress
         if data:
             self._order.arrived()
@@ -228,7 +231,7 @@ class ShardStream(io.BufferedIOBase):
         self._opened = True
 
     def _leave_parents_connection(self) -> None:
-        """In a forked child: the inherited connection is the parent's, its bytes too."""
+        """In a forked child, drop the inherited connection: the parent still reads from it."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             if not self._order.outlives_fork:

@@ -1,7 +1,8 @@
-"""The ways to one shard, in their order: the way in use, how long it has been tried in vain, and how the ways before it failed.
+"""The sources of one shard, in order: which one is in use, how long it has failed, and why the earlier ones were given up.
 
-A hanging sidecar is given up at once where another way leads to the shard, and waited for where none does. When the other ways fail, the
-sidecar is tried again: as soon as it answers, and before their failure becomes the reader's error.
+If the sidecar hangs and there is another source, the stream leaves the sidecar at once; if not, it waits. If the other source is in
+trouble, the stream returns to the sidecar as soon as that answers. If the other source fails for good, the stream waits for the sidecar
+before it raises that error.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ __all__ = ["SourceOrder"]
 
 
 class SourceOrder:
-    """The sidecar, the http(s) origin, webdataset's own opener: those that lead to ``source``. There is always a present one.
+    """The sources that lead to ``source``: the sidecar, the http(s) origin, webdataset's own opener. One of them is always the present one.
 
-    ``progress`` is what has arrived by all of them. Where no way is left, ``take_next`` and ``cope`` raise ``ShardReadError`` or
-    ``ProxyUnreachable``.
+    ``progress`` is what has arrived from all of them. ``take_next`` and ``cope`` raise ``ShardReadError`` or ``ProxyUnreachable`` if no
+    source is left.
     """
 
     def __init__(self, source: Source, reader: str, own_open: Optional[OwnOpener], limits: Limits, progress: Progress) -> None:
@@ -44,18 +45,18 @@ class SourceOrder:
         self._sources = _sources(source, reader, own_open, limits, self._bearing)
         self._bearing.alone = len(self._sources) == 1
         self._hung: Optional[ByteSource] = None  # the sidecar, left because it hung
-        self._returned = False  # to it, since it answered
-        self._other: Optional[LoaderError] = None  # what would have been the end without it
-        self._outage = False  # the sidecar has said for long that the origin is in trouble
-        self._told = False  # that it waits
-        self._causes: list[str] = []  # of the ways that were given up
+        self._returned = False  # the sidecar answered again, and the stream went back to it
+        self._other: Optional[LoaderError] = None  # the error to raise if the sidecar that hung does not come back
+        self._outage = False  # the sidecar has reported for long that the origin is in trouble
+        self._told = False  # the wait has been logged
+        self._causes: list[str] = []  # of the sources that were given up
 
     def __repr__(self) -> str:
         return f"<SourceOrder of {self.name}: {', '.join(each.name for each in self._sources)}>"
 
     @property
     def present(self) -> ByteSource:
-        """The way that is asked now."""
+        """The source that is asked now."""
         return self._sources[0]
 
     @property
@@ -64,15 +65,15 @@ class SourceOrder:
 
     @property
     def outlives_fork(self) -> bool:
-        """Whether what the present way has open may be used by a child: it is no connection of ours."""
+        """Whether a forked child may use the open body of the present source: it is not one of our connections."""
         return isinstance(self._sources[0], OpenerSource)
 
     def arrived(self) -> None:
-        """A byte came by the present way: its trouble is forgotten."""
+        """A byte came from the present source: forget its trouble."""
         self._source_timeout.arrived()
 
     def cope(self, trouble: Unanswered) -> None:
-        """Wait a little before the same way is asked again, or go over to the next."""
+        """Wait a little before the same source is asked again, or change to the next one."""
         activity = here()
         activity.wait(ORIGIN if trouble.reached or not self.through_sidecar else PROXY, self.name, self._progress.position)
         try:
@@ -88,7 +89,7 @@ class SourceOrder:
             trouble = hung() if isinstance(way, SidecarSource) else trouble
         if trouble.hung:
             HUNG.found()
-            if not self._bearing():  # nobody knows when it goes on; its restart would be another matter
+            if not self._bearing():  # nobody knows when it continues
                 self._hung = None if self._bearing.alone else way
                 self.take_next(str(trouble))
                 return
@@ -100,12 +101,12 @@ class SourceOrder:
             self.take_next(str(trouble), reached=trouble.reached)
             return
         if self._source_timeout.troubled_s >= self._limits.tell_s and not self._told:
-            self._told = True  # a person who has mistyped a host looks at a training that stands still
+            self._told = True  # a mistyped host would otherwise look like a training that hangs
             warn_node(f"{self.name}: {trouble}; asking the {way.name} again, for up to {limit_s:g} s")
         time.sleep(pause_s)
 
     def _limit_of(self, way: ByteSource, trouble: Unanswered) -> float:
-        """How long ``way`` may be asked in vain, in seconds."""
+        """How long ``way`` may fail before it is given up, in seconds."""
         if isinstance(way, OpenerSource):
             return 0.0
         if isinstance(way, SidecarSource) and self._bearing.began:
@@ -113,14 +114,17 @@ class SourceOrder:
         if self._progress.position or trouble.reached or not isinstance(way, SidecarSource):
             return self._limits.resume_s
         if self._bearing.alone and (DEAD.lived or find_endpoint() is not None):
-            return self._limits.resume_s  # each time: an error would end the training, or skip the shard, over a restart
+            return self._limits.resume_s  # wait each time: otherwise a restart of the sidecar would end the training or skip the shard
         return 0.0 if DEAD.known() else self._limits.open_s
 
     def take_next(self, cause: str, *, lost: bool = True, reached: bool = False) -> None:
-        """Leave the present way for good; ``lost``: it died or stayed in trouble, rather than refused; ``reached``: it did answer."""
+        """Leave the present source for good.
+
+        ``lost``: it died or stayed in trouble; False if it refused the shard. ``reached``: it did answer.
+        """
         left = self._sources.pop(0)
         if self._outage and lost:
-            self._sources = []  # the origin itself confirms it: whoever asked it in a third way would wait as long again
+            self._sources = []  # the origin has failed too: a third source would wait as long again
         if not self._sources:
             self._sources = [left]
             error = self._no_way(left, cause, reached)
@@ -130,7 +134,7 @@ class SourceOrder:
             self.failed(error)
             raise error
         self._outage = lost and reached and isinstance(left, SidecarSource)
-        if not self._outage:  # else the time for asking again is over, by any way: the next one is asked once
+        if not self._outage:  # after an outage the time for retries is used up: the next source is asked once
             self._source_timeout.another()
         if reached or not isinstance(left, SidecarSource):
             self._causes.append(f"the {left.name} said: {cause}")
@@ -143,7 +147,9 @@ class SourceOrder:
         time.sleep(random.uniform(0.0, self._limits.jitter_s))  # noqa: S311  # spreads a herd, keeps no secret
 
     def _is_back(self) -> bool:
-        """Whether a sidecar that hung answers again, while another way is in trouble; it is the first way then. Once a stream."""
+        """Whether a sidecar that hung answers again while another source is in trouble. Then it becomes the first source, once for each
+        stream.
+        """
         if self._hung is None or self._returned or HUNG.known() or not turns():
             return False
         self._sources.insert(0, self._hung)
@@ -152,11 +158,11 @@ class SourceOrder:
         return True
 
     def waits_instead(self, error: LoaderError) -> bool:
-        """Whether a sidecar that hung is waited for before ``error``, another way's, is the end."""
+        """Whether to wait for a sidecar that hung, before ``error`` of another source is raised."""
         way, self._hung, progress = self._hung, None, self._progress
         if way is None or (progress.length is not None and progress.position > progress.length):
             return False
-        self._other = error.with_traceback(None)  # what it holds would hold this stream
+        self._other = error.with_traceback(None)  # its traceback would keep this stream alive
         error.__cause__ = error.__context__ = None
         if _is_final(self._sources[0], error):
             self._bearing.at_most(self._limits.resume_s - HUNG.for_s)
@@ -173,20 +179,21 @@ class SourceOrder:
             cause = f"{cause}; waited {self._source_timeout.waited_s:.0f} s"
             if self._other is not None:
                 self._causes.append(cause)
-            kind = ShardReadError if reached else ProxyUnreachable  # where it answered, the trouble is its origin's
+            kind = ShardReadError if reached else ProxyUnreachable  # it answered, so the trouble is at its origin
             return kind(f"shard {self.name}: {cause}; webdataset has no opener of its own for {self.scheme} URLs")
         return ShardReadError(f"shard {self.name}: {cause}; {left.name} was the last way to it")
 
     def failed(self, error: LoaderError) -> None:
-        """``error`` is the end of it: it tells the causes before, and is counted."""
+        """The stream ends with ``error``: add the causes before it, and count it."""
         error.follows(self._causes)
         COUNTS.add("changed" if isinstance(error, ShardChanged) else "failed")
 
 
 def _is_final(way: ByteSource, error: LoaderError) -> bool:
-    """Whether the origin itself has refused or does not have it: a sidecar could know better only by a login of its own, or what it stores.
+    """Whether the origin itself has refused the shard or does not have it. A sidecar could help only with its own credentials or from its
+    cache.
 
-    Not where the shard was replaced: a sidecar may still hold the version that was begun.
+    False if the shard was replaced: a sidecar may still have the version that was begun.
     """
     return isinstance(way, DirectSource) and isinstance(error, ShardReadError) and not isinstance(error, ShardChanged) and error.status > 0
 

@@ -1,7 +1,7 @@
-"""The three ways to a shard's bytes, in the order they are tried: the sidecar, the origin itself, webdataset's own opener.
+"""The three sources of a shard's bytes, in the order they are tried: the sidecar, the origin itself, webdataset's own opener.
 
-``way.open(progress)`` gives a body that goes on exactly where ``progress`` stands, and fills in length and ETag when they are still
-unknown. It raises ``Unanswered`` where asking again may help, ``NotTaken`` where only another way can, ``ShardReadError`` otherwise.
+``open(progress)`` returns a body that continues exactly where ``progress`` stands. It sets length and ETag if they were unknown. It raises
+``Unanswered`` if asking again may help, ``NotTaken`` if only another source can help, and else ``ShardReadError``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNSATISFIED = re.compile(r"bytes \*/(\d+)", re.ASCII)
 
 
 class NotTaken(Exception):
-    """This way leads nowhere for this shard, whatever the time; the next one may. ``alike``: so it would be for others of its scheme."""
+    """This source will never serve this shard, but the next one may. ``alike``: other shards of its scheme would fail in the same way."""
 
     def __init__(self, reason: str, *, alike: bool = False) -> None:
         super().__init__(reason)
@@ -37,7 +37,10 @@ class NotTaken(Exception):
 
 
 class ByteSource(Protocol):
-    """One way to a shard's bytes. ``cause``: what a wait for its bytes is a wait for; ``UNTOLD`` before its first answer tells."""
+    """One source of a shard's bytes.
+
+    ``cause`` says what a wait for its bytes is a wait for. It is ``UNTOLD`` until the first answer.
+    """
 
     name: str
     cause: int
@@ -50,7 +53,7 @@ class ByteSource(Protocol):
 
 
 class SidecarSource:
-    """Through the sidecar, looked up afresh at each try: a restarted one may have moved."""
+    """The sidecar. Its address is looked up at each try: a restarted sidecar may have another one."""
 
     name = "sidecar"
 
@@ -61,7 +64,7 @@ class SidecarSource:
         self._limits = limits
         self._bearing = bearing
         self.cause = UNTOLD
-        self._told = False  # that it waits
+        self._told = False  # the wait has been logged
 
     def open(self, progress: Progress) -> Any:
         self.cause = UNTOLD
@@ -72,7 +75,7 @@ class SidecarSource:
             raise ShardReadError(f"shard {self._shown}: a header of its command cannot be sent: {type(error).__name__}") from error
         except Unanswered as trouble:
             if trouble.reached:
-                self.cause = ORIGIN  # the sidecar turns, and waited for its origin
+                self.cause = ORIGIN  # the sidecar answered, and has waited for its origin
             raise
         INSTANCES.heard(self._reader, reply.header("Forebay-Instance"))
         self.cause = waited_for(reply)
@@ -91,24 +94,24 @@ class SidecarSource:
         if reply.status == 416 and progress.position and _is_end(reply.header, progress):
             reply.explanation()
             progress.length = progress.position
-            return reply.body  # read to its end: nothing more comes
+            return reply.body  # at the end: no more bytes come
         text, scheme = refusal(reply), self._source.url.scheme
         if reply.status == 412 and progress.pinned:
-            progress.etag = ""  # the bytes may still be the same, where one that rotted on the disk got another name: compared, from byte 0
+            progress.etag = ""  # the bytes may be the same under another ETag: start at byte 0 and compare
             return self.open(progress)
         if reply.status in (412, 416) and progress.position:
             raise ShardChanged(f"shard {self._shown}: {text}", reply.status)
-        if scheme == "file":  # only below a configured root; `cat` reads the others as before
-            raise NotTaken(text, alike=reply.status != 404)  # one file that is absent says nothing of the others
-        if scheme == "gs" and reply.status in (401, 403):  # gsutil may be logged in where Google's libraries are not
+        if scheme == "file":  # the sidecar serves files only below a configured root; `cat` reads the others
+            raise NotTaken(text, alike=reply.status != 404)  # other files may exist
+        if scheme == "gs" and reply.status in (401, 403):  # gsutil may be logged in although Google's libraries are not
             raise NotTaken(text, alike=True)
-        if is_retryable(reply.status):  # and final all the same: another way finds that out at once, or knows better
+        if is_retryable(reply.status):  # retryable by status, but the sidecar says retrying is useless: another source may help
             raise NotTaken(text)
         raise ShardReadError(f"shard {self._shown}: {text}", reply.status)
 
 
 class OpenerSource:
-    """What webdataset would have done without us, from byte 0 on."""
+    """webdataset's own opener. It always starts at byte 0."""
 
     name = "webdataset's own opener"
     cause = ORIGIN
@@ -121,7 +124,7 @@ class OpenerSource:
     def open(self, progress: Progress) -> Any:
         try:
             body = Foreign(self._own_open(self._text), self._shown)
-        except Exception as error:  # any handler a user registered may be behind it
+        except Exception as error:  # a user's opener may raise anything
             raise foreign_failure(error, self._shown) from None
         return Skipping(body, progress, self._shown) if progress.position else body
 
@@ -130,14 +133,16 @@ class OpenerSource:
 
 
 def resume_headers(progress: Progress) -> list[tuple[str, str]]:
-    """What asks for the rest of the very version that delivered the beginning; nothing when it must start again at 0."""
+    """Headers that ask for the rest of the version that delivered the beginning; empty if reading must start again at byte 0."""
     if progress.position and progress.pinned:
         return [("Range", f"bytes={progress.position}-"), ("If-Match", progress.etag)]
     return []
 
 
 def place(body: ShardBody, status: int, header: Callable[[str], str], progress: Progress, name: str) -> Any:
-    """``body`` made to go on where ``progress`` stands: checked against it, or started again at 0 and compared."""
+    """Return ``body`` positioned where ``progress`` stands. It is checked against ``progress``, or starts at byte 0 and is compared with
+    it.
+    """
     try:
         return _placed(body, status, header, progress, name)
     except BaseException:
@@ -172,6 +177,6 @@ def _check_continues(etag: str, content_range: str, progress: Progress, name: st
 
 
 def _is_end(header: Callable[[str], str], progress: Progress) -> bool:
-    """A shard of unknown length, cut between its last byte and its last chunk: nothing is missing."""
+    """Whether nothing is missing: the shard's length was unknown, and the connection broke after its last byte."""
     found = _UNSATISFIED.fullmatch(header("Content-Range"))
     return found is not None and int(found[1]) == progress.position and progress.length is None

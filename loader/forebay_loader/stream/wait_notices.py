@@ -1,7 +1,7 @@
-"""Tells a person that a shard is waited for, and why, while it lasts.
+"""Logs that a reader waits for a shard, and why, while the wait lasts.
 
-A sidecar that asks its origin again keeps our question without a word, for five minutes if it must: a training that stands still and says
-nothing. The sidecar knows the cause, and tells it in /v1/status. It is asked once, where the wait is long, on a connection of its own.
+A sidecar that retries at its origin may keep a request open for five minutes, and the training stands still. The sidecar knows the cause
+and reports it at /v1/status. When the wait is long, the loader asks for it once, on a separate connection.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from forebay_loader.transport.http import ask_status
 
 __all__ = ["SAID", "cause_of", "say_wait"]
 
-ANSWER_S = 2.0  # a live sidecar answers in milliseconds; who waits already may wait so much longer for a line
-EVERY_S = 60.0  # in a process: it reads one shard after the other, and in an outage each of them waits
+ANSWER_S = 2.0  # a live sidecar answers in milliseconds; a reader that already waits can wait so much longer
+EVERY_S = 60.0  # for each process: in an outage, every shard that it reads waits
 
 
 class _Said:
-    """When this process said last that it waits."""
+    """When this process last logged a wait."""
 
     def __init__(self) -> None:
         self.forget()
@@ -40,9 +40,9 @@ SAID = _Said()
 
 
 def say_wait(shard: str, reader: str, seconds: float, over: Callable[[], bool] = lambda: False) -> None:
-    """Say that ``reader`` has waited ``seconds`` for ``shard``, and for what, unless this process has said so within the minute.
+    """Log that ``reader`` has waited ``seconds`` for ``shard``, and why, unless this process has logged a wait in the last minute.
 
-    ``over`` tells whether the answer came while the cause was asked for: then there is nothing to say.
+    ``over`` says whether the answer arrived while the cause was asked for. Then nothing is logged.
     """
     if SAID.lately():
         return
@@ -55,7 +55,7 @@ def say_wait(shard: str, reader: str, seconds: float, over: Callable[[], bool] =
 
 
 def cause_of(reader: str, endpoint: Optional[Endpoint] = None) -> str:
-    """What the sidecar (at ``endpoint``) says that ``reader`` waits for. Never raises."""
+    """What ``reader`` waits for, as the sidecar (at ``endpoint``) says. Never raises."""
     found = endpoint or find_endpoint()
     try:
         cause = None if found is None else _its_cause(ask_status(found, ANSWER_S), reader)
@@ -65,6 +65,6 @@ def cause_of(reader: str, endpoint: Optional[Endpoint] = None) -> str:
 
 
 def _its_cause(table: Any, reader: str) -> str:
-    """Of the shards that ``reader`` waits for, the one it has waited for longest."""
+    """The cause of the longest of ``reader``'s waits."""
     mine = [row for row in table["readers"] if row["reader"] == reader and row.get("waiting_for")]
     return str(max(mine, key=lambda row: float(row["waited_s"]))["waiting_for"]) if mine else ""

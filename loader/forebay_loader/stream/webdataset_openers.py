@@ -1,8 +1,8 @@
-"""Take over webdataset's openers, for reading: ``gopen`` then asks the sidecar instead of starting a process for each shard.
+"""Replaces webdataset's ``gopen`` for reading: it asks the sidecar instead of starting a process for each shard.
 
-What is not ours stays as it is: writing, unknown ``pipe:`` commands, schemes that are not ours, and every opener a user registered in
-``gopen_schemes``, before or after. Rules that Forebay put into ``GOPEN_REWRITE`` are inert here, since a rewritten URL has lost the headers
-of its command; other rules keep working.
+Everything else keeps webdataset's own opener: writing, unknown ``pipe:`` commands, other schemes, and openers that a user registers in
+``gopen_schemes``, earlier or later. Forebay's own rules in ``GOPEN_REWRITE`` are ignored here, since a rewritten URL has lost the headers
+of its command. Other rules keep working.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ __all__ = [
 
 TAKEN = ("pipe", "http", "https", "s3", "gs", "hf")  # entries of gopen_schemes that enable() sets
 ORIGINS = frozenset({"http", "https", "s3", "gs", "hf", "file"})
-# What webdataset itself puts there; anything else is a user's own opener and stays.
+# webdataset's own entries. Any other entry is a user's opener and stays.
 _STOCK = {"pipe": "gopen_pipe", "http": "gopen_curl", "https": "gopen_curl", "gs": "gopen_gsutil", "hf": "gopen_hf"}
 _COMMAND = re.compile(r"pipe:\s*([\w./-]+)(?=\s|$)", re.ASCII)
 
 
 class _Takeover:
-    """What ``enable`` replaced in webdataset, to put it back; one for each process."""
+    """What ``enable`` replaced in webdataset, so that ``disable`` can put it back. One for each process."""
 
     def __init__(self) -> None:
         self.limits: Optional[Limits] = None  # None: not enabled
         self.replaced: dict[str, Any] = {}
         self.rewrite: Optional[Callable[[str], str]] = None
-        self.refused: set[str] = set()  # origin schemes the sidecar does not take from this machine
-        self.others: list[tuple[Callable[[], None], Callable[[], None]]] = []  # what else is replaced, and given back
+        self.refused: set[str] = set()  # origin schemes that the sidecar refuses to serve to this process
+        self.others: list[tuple[Callable[[], None], Callable[[], None]]] = []  # (replace, give back) of other modules
 
 
 _TAKEOVER = _Takeover()
@@ -75,10 +75,10 @@ def enable(*, export: bool = False, limits: Limits = DEFAULT_LIMITS) -> None:
 
     Args:
         export: True lets child processes enable it as soon as they import this package (``FOREBAY_ENABLE=1``).
-        limits: How long a reader waits for what, in seconds. If it is called again, the last limits count.
+        limits: The timeouts of a reader, in seconds. If ``enable`` is called again, the last limits count.
 
     Raises:
-        TypeError: ``limits`` is no ``fb.Limits``.
+        TypeError: ``limits`` is not an ``fb.Limits``.
         ModuleNotFoundError: webdataset is not installed.
 
     Examples:
@@ -100,12 +100,14 @@ def enable(*, export: bool = False, limits: Limits = DEFAULT_LIMITS) -> None:
 
 
 def alongside(replace: Callable[[], None], give_back: Callable[[], None]) -> None:
-    """Have ``enable`` call ``replace`` too, and ``disable`` ``give_back``: what rooms above this one replace in webdataset."""
+    """Make ``enable`` call ``replace`` too, and ``disable`` call ``give_back``. For modules that import this one and replace more of
+    webdataset.
+    """
     _TAKEOVER.others.append((replace, give_back))
 
 
 def disable() -> None:
-    """Give webdataset its own openers back. It never raises. An opener that you registered after ``fb.enable()`` stays.
+    """Restore webdataset's own openers. It never raises. An opener that you registered after ``fb.enable()`` stays.
 
     Examples:
         >>> fb.disable()
@@ -128,7 +130,7 @@ def disable() -> None:
 
 
 def enabled() -> Optional[Limits]:
-    """The limits ``enable`` was called with; None when it was not."""
+    """The limits that ``enable`` was called with; None if it was not called."""
     return _TAKEOVER.limits
 
 
@@ -148,7 +150,7 @@ def worker_init(worker_id: int = 0) -> None:
 
 
 def refused(url: str) -> str:
-    """The scheme of what ``url`` fetches, where the sidecar was found not to serve that from here; else ""."""
+    """The scheme of the shard at ``url``, if the sidecar has refused that scheme in this process; else ""."""
     try:
         source = parse_source(url) if _TAKEOVER.refused else None
     except InvalidShardUrl:
@@ -157,21 +159,24 @@ def refused(url: str) -> str:
 
 
 def gopen_module() -> Any:
-    """The module ``webdataset.gopen``; the package's attribute of that name is the function in it."""
+    """The module ``webdataset.gopen``. The package's attribute of that name is the function."""
     return importlib.import_module("webdataset.gopen")
 
 
 def source_of(url: str) -> Optional[Source]:
-    """What ``gopen(url)`` would fetch through the sidecar; None where webdataset goes its own way. Raises ``InvalidShardUrl``."""
+    """The source that ``gopen(url)`` would fetch through the sidecar; None if webdataset opens it itself. Raises ``InvalidShardUrl``."""
     return _understood(rewritten(url))
 
 
 def rewritten(url: str) -> str:
-    """``url`` as ``GOPEN_REWRITE`` has it, less our rules, and unless that would only lead to the sidecar, which is asked without it."""
+    """``url`` after the rules of ``GOPEN_REWRITE``, without Forebay's own rules.
+
+    A rule that only leads to the sidecar is not applied either: the sidecar is asked for the original URL.
+    """
     rules = os.environ.get("GOPEN_REWRITE", "")
     others = without_ours(rules)
     if rules and not others:
-        return url  # webdataset is not asked: under WDS_SECURE it refuses to look at any rule
+        return url  # do not ask webdataset: with WDS_SECURE it refuses all rules
     rewrite = _TAKEOVER.rewrite or gopen_module().rewrite_url
     found = str(rewrite(url)) if others == rules or _is_secured() else by_rules(others, url)
     if found == url or _proxied(found) is None:
@@ -183,9 +188,9 @@ def rewritten(url: str) -> str:
 
 
 def open_source(source: Source, limits: Limits = DEFAULT_LIMITS, version: str = "") -> Union[Descriptor, ShardStream]:
-    """Open what ``source_of`` gave, under the name of the reader that announced it: its file if the sidecar has it whole, else a stream.
+    """Open a source from ``source_of``, as the reader that announced it: its file if the sidecar has the whole shard, else a stream.
 
-    ``version``: the ETag of the one that is meant; of that a file comes without the origin's word.
+    ``version`` is the ETag of the wanted version. If the sidecar has that one, it gives the file without asking the origin.
     """
     reader = CLAIMS.opening(source.text)
 
@@ -197,7 +202,7 @@ def open_source(source: Source, limits: Limits = DEFAULT_LIMITS, version: str = 
 
 
 def _open(url: str, mode: str = "rb", bufsize: int = 8192, **options: Any) -> Any:
-    """The entry for each taken scheme in ``gopen_schemes``; ``url`` is rewritten already."""
+    """The entry in ``gopen_schemes`` for each replaced scheme. ``url`` is already rewritten."""
     source = _understood(url) if mode.startswith("r") else None
     if source is not None:
         return open_source(source, _TAKEOVER.limits or DEFAULT_LIMITS)
@@ -217,12 +222,12 @@ def _understood(text: str) -> Optional[Source]:
     return source
 
 
-# A shard is asked about when it is announced, when it is opened and for its index.
+# Cached: a shard's URL is parsed when it is announced, when it is opened, and for its index.
 _parsed = lru_cache(maxsize=64)(parse_source)
 
 
 def _proxied(text: str) -> Optional[Source]:
-    """A URL of the sidecar itself, as ``GOPEN_REWRITE`` makes them, understood as the shard it leads to."""
+    """The shard behind a URL of the sidecar itself, as ``GOPEN_REWRITE`` makes them; None for other URLs."""
     if not text.startswith("http://"):
         return None
     endpoint = find_endpoint()
@@ -235,25 +240,25 @@ def _proxied(text: str) -> Optional[Source]:
 
 
 def _own_opener(text: str) -> Optional[Callable[..., Any]]:
-    """What webdataset itself would open ``text`` with; None when it cannot."""
+    """The function by which webdataset itself would open ``text``; None if it has none."""
     if _proxied(text) is not None:
         return None  # curl would ask the same sidecar again
     scheme = text.partition(":")[0].lower()
     found: Optional[Callable[..., Any]] = _TAKEOVER.replaced[scheme] if scheme in _TAKEOVER.replaced else _schemes().get(scheme)
-    if found is _open:  # someone kept it and put it back after disable(): it must not lead to itself
+    if found is _open:  # somebody put our opener back after disable(): it must not call itself
         found = getattr(gopen_module(), _STOCK.get(scheme, ""), None)
     return found
 
 
 def _is_stock(scheme: str) -> bool:
-    """Whether what opens ``scheme`` is webdataset's own: the opener it came with, or the one that only raises."""
+    """Whether the opener of ``scheme`` is webdataset's own, or its function that only raises."""
     found = _schemes().get(scheme) or _schemes().get("__default__")
-    stock = (_STOCK.get(scheme), "gopen_error")  # older ones have no opener for hf
+    stock = (_STOCK.get(scheme), "gopen_error")  # older versions have no opener for hf
     return getattr(found, "__module__", "") == "webdataset.gopen" and getattr(found, "__name__", "") in stock
 
 
 def _is_secured() -> bool:
-    """Whether webdataset was told to refuse commands (``WDS_SECURE``); it then says so itself."""
+    """Whether webdataset was told to refuse commands (``WDS_SECURE``). It then raises the error itself."""
     return bool(getattr(getattr(gopen_module(), "utils", None), "enforce_security", False))
 
 
@@ -268,16 +273,16 @@ def _remember_refusal(scheme: str) -> None:
 
 
 def tell_left_alone(url: str) -> None:
-    """One notice for each command; its name alone, since the rest may hold a token."""
+    """Log once for each command that webdataset opens it. Only the command's name: the rest may hold a token."""
     if url.startswith("hf://buckets/"):
         notice_once("hf-buckets", "hf buckets are not read by Forebay; left to webdataset's opener for hf, uncached")
-    if url.startswith("pipe:") and not refused(url):  # that has had its own
+    if url.startswith("pipe:") and not refused(url):  # a refused scheme has a notice of its own
         why = left_command(url)
         notice_once(f"pipe-{why}", f"{why}; left to webdataset, once a shard, uncached")
 
 
 def tell_unused() -> None:
-    """No copy will be made in a ``cache_dir``. Said once a program, by rank 0, where a pipeline is put together or first read."""
+    """Log that no copy will be made in a ``cache_dir``: once a program, by rank 0, when a pipeline is built or first read."""
     if rank_of(os.environ) == 0 and worker_of() == 0:
         notice_once(
             "cache_dir",
@@ -287,12 +292,12 @@ def tell_unused() -> None:
 
 
 def left_command(url: str) -> str:
-    """Why a ``pipe:`` command is left to webdataset."""
+    """Why webdataset runs a ``pipe:`` command itself."""
     why = why_left(url)
     return f"pipe: command {command_name(url)}: {why}" if why else f"pipe: command {command_name(url)} is not one Forebay reads for itself"
 
 
 def command_name(url: str) -> str:
-    """The program of a ``pipe:`` command; its name alone, since the rest may hold a token."""
+    """The program of a ``pipe:`` command, without its arguments: they may hold a token."""
     found = _COMMAND.match(url)
     return os.path.basename(found[1]) if found else "of this form"

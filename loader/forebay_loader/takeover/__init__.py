@@ -1,5 +1,6 @@
-"""What ``forebay run`` puts before a training script: webdataset's openers are ours as soon as it is imported, and the script is unchanged.
+"""The takeover: makes an unchanged training script read shards through the sidecar, under ``forebay run`` or ``forebay takeover install``.
 
-``path/`` is the folder for ``PYTHONPATH`` (or for a ``.pth``, ``forebay takeover install``). Its hook imports ``openers`` here once
-webdataset itself is imported and a sidecar is named; ``report`` tells the ``forebay run`` above what became of it.
+The folder ``path/`` is put on ``PYTHONPATH``, or into a ``.pth`` file. Its hook waits until webdataset is imported. If a sidecar is
+configured, it then imports ``openers``, which replaces webdataset's openers by ours. ``base.takeover_report`` tells ``forebay run`` which
+processes read through the sidecar.
 """

@@ -1,8 +1,8 @@
-"""Webdataset's openers, replaced where they are: what Forebay would fetch is announced ahead and comes through the sidecar.
+"""Replaces webdataset's openers: shards that Forebay can fetch are announced to the sidecar ahead of time and read through it.
 
-Everything else about them stays: handlers are called where they were, items come out as they went in, and what is not ours (local files,
-a user's own ``gopen_schemes``, writing) is opened as before, neither announced nor counted in. With a ``cache_dir`` samples come from the
-sidecar all the same, and no copy is made there. ``fb.disable()`` makes all of it webdataset's own again.
+Nothing else about the openers changes. Handlers are called at the same places, and items come out as they went in. Local files, writing and
+a user's own ``gopen_schemes`` work as before. They are neither announced nor counted. With a ``cache_dir``, samples still come from the
+sidecar, and no copy is made there. ``fb.disable()`` undoes all of it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _NOTHING = object()
 
 
 def replace_openers(module: Any) -> None:
-    """Replace the openers of one module of webdataset, which has just been imported. A module taken before stays as it is."""
-    install()  # once torch is there: webdataset imports it between its own modules
+    """Replace the openers of one module of webdataset, which has just been imported. A second call for the same module changes nothing."""
+    install()  # now that torch is imported: webdataset imports it between its own modules
     if module.__name__ == "webdataset.gopen":
         enable()
         return
@@ -59,7 +59,7 @@ def replace_openers(module: Any) -> None:
         return
     for name, replaced in (("url_opener", _announcing), ("cached_url_opener", _uncached)):
         stock = getattr(module, name, None)
-        # 0.2.86's cache module knows the other's functions by name; those were replaced in their own.
+        # 0.2.86's cache module imports functions of another module; they are replaced in their own module.
         if stock is not None and stock.__module__ == module.__name__ and not hasattr(stock, "__wrapped__"):
             setattr(module, name, replaced(stock))
             if name == "cached_url_opener":
@@ -71,7 +71,7 @@ def replace_openers(module: Any) -> None:
     for name, replaced in (("StreamingOpen", _announcing_method), ("FileCache", _uncached_method)):
         kind = getattr(module, name, None)
         if kind is not None and not hasattr(kind.__call__, "__wrapped__"):
-            kind.__call__ = replaced(kind.__call__)  # in the class: pickles, subclasses and names imported earlier all lead here
+            kind.__call__ = replaced(kind.__call__)  # in the class, so that pickles, subclasses and earlier imports use it too
 
     if module.__name__ == "webdataset.tariterators":
         take_tars(module)
@@ -80,7 +80,7 @@ def replace_openers(module: Any) -> None:
 
 
 def _announcing(stock: Opener) -> Opener:
-    """``url_opener(data, …)`` that reads ``data`` ahead; the opening itself is gopen's, which is ours."""
+    """Wrap ``url_opener(data, …)`` so that it announces ``data`` ahead. It opens shards by ``gopen``, which is replaced elsewhere."""
 
     @functools.wraps(stock)
     def url_opener(data: Iterable[Any], *args: Any, **options: Any) -> Iterator[Any]:
@@ -98,7 +98,7 @@ def _announcing_method(stock: Opener) -> Opener:
 
 
 def _telling(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """What makes 0.2.86's stage with a ``cache_dir``, which says that none is used."""
+    """Wrap the function that makes 0.2.86's stage with a ``cache_dir``: it logs that the folder is not used."""
 
     @functools.wraps(stock)
     def cached_tarfile_to_samples(*args: Any, **options: Any) -> Any:
@@ -109,7 +109,7 @@ def _telling(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _uncached(stock: Opener) -> Opener:
-    """0.2.86's opener with a ``cache_dir``, without the copy."""
+    """Wrap 0.2.86's opener with a ``cache_dir``: it makes no copy."""
 
     @functools.wraps(stock)
     def cached_url_opener(data: Iterable[Any], handler: Any = None, *args: Any, **options: Any) -> Iterator[Any]:
@@ -134,7 +134,10 @@ def _uncached(stock: Opener) -> Opener:
 
 
 def _uncached_method(stock: Opener) -> Opener:
-    """1.x's ``FileCache``, without the copy. It asks its handler at each failure and goes on with the next shard whatever that says."""
+    """Wrap 1.x's ``FileCache``: it makes no copy.
+
+    As in webdataset, the handler sees each failure, and reading goes on with the next shard whatever the handler returns.
+    """
 
     @functools.wraps(stock)
     def __call__(self: Any, urls: Iterable[Any]) -> Iterator[Any]:  # noqa: N807  # it becomes that method
@@ -156,7 +159,7 @@ def _uncached_method(stock: Opener) -> Opener:
 
 
 class _Told:
-    """A handler that remembers whether it said stop."""
+    """A handler that remembers whether its last answer was to stop."""
 
     def __init__(self, handler: Callable[[Exception], bool]) -> None:
         self._handler = handler
@@ -169,9 +172,11 @@ class _Told:
 
 
 def _reading_ahead(urls: Iterable[Any]) -> Iterator[Any]:
-    """Yield the same items. They are announced ahead, unless an earlier Forebay stage does that; each item's way is reported."""
+    """Yield the same items, and report whether each goes through the sidecar. Announce them, unless an earlier
+    Forebay stage has done so.
+    """
     items = iter(urls)
-    known = is_known_list(items)  # before it is pulled: a buffer reads a short list to its end for its first item, and names no source then
+    known = is_known_list(items)  # ask before the first item: a buffer may read a short list to its end for it
     before = passed_on()
     with first_pull() as begun:
         first = next(items, _NOTHING)
@@ -191,7 +196,9 @@ def _reported(items: Iterable[Any]) -> Iterator[Any]:
 
 
 def why_direct(item: Any) -> str:
-    """Why ``item`` is not opened through the sidecar, in words that may be printed: schemes and commands, never a URL. "" where it is."""
+    """Why ``item`` is not opened through the sidecar; "" if it is. The text names schemes and commands, never a
+    URL, so it may be printed.
+    """
     url = item.get("url") if isinstance(item, dict) else item
     if not isinstance(url, (str, os.PathLike)):
         return "not a URL"
@@ -221,7 +228,7 @@ def _reason(text: str) -> str:
 
 
 def _source_of(item: Any) -> Optional[Source]:
-    """The source that Forebay would fetch for ``item``; None where webdataset opens it (and words the error for an item that is no URL)."""
+    """The source that Forebay would fetch for ``item``; None if webdataset opens it, or raises the error for an item that is no URL."""
     if enabled() is None:
         return None
     try:
@@ -230,12 +237,12 @@ def _source_of(item: Any) -> Optional[Source]:
         return None
 
 
-_PULLS = threading.local()  # .begun: the lists that began within the pull that is on
-_STAGES: weakref.WeakKeyDictionary[Any, Ahead] = weakref.WeakKeyDictionary()  # one for each list: it counts how often that was read
+_PULLS = threading.local()  # .begun: the lists that started during the present first_pull
+_STAGES: weakref.WeakKeyDictionary[Any, Ahead] = weakref.WeakKeyDictionary()  # one for each list: it counts the passes over it
 
 
 def noted(stock: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """A shard list's ``__iter__``, the same but for a note at its first item."""
+    """Wrap a shard list's ``__iter__``: it is recorded when its first item is taken."""
 
     @functools.wraps(stock)
     @lists_shards
@@ -250,7 +257,7 @@ def noted(stock: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
 
 @contextmanager
 def first_pull() -> Iterator[list[Any]]:
-    """The shard lists that begin meanwhile, in this thread."""
+    """Collect the shard lists whose iteration starts in this thread, inside the ``with`` block."""
     outer, begun = getattr(_PULLS, "begun", None), list[Any]()
     _PULLS.begun = begun
     try:
@@ -260,7 +267,7 @@ def first_pull() -> Iterator[list[Any]]:
 
 
 def ahead_of(begun: list[Any]) -> Ahead:
-    """The ``Ahead`` that announces a pass over the one list that has begun. Where no list or several have begun, its set is not known."""
+    """The ``Ahead`` that announces a pass over the one list that has started. With no list or several, the set of shards is not known."""
     if len(begun) != 1:
         return Ahead(world=World())
     (source,) = begun

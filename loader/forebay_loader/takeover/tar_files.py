@@ -1,7 +1,9 @@
-"""The tars that webdataset reads by itself, in pipelines of its own making: as ``samples.tar`` reads them, where ``tarfile`` is silent.
+"""Tars that webdataset reads itself, in pipelines that users build of its stages: they get the checks of ``samples.tar``.
 
-A link to an earlier member has that one's bytes, a Mac's twins are left out, a cut is told in one sentence; a key that comes again is told.
-``tariterators`` opens each tar by its name ``tarfile``, and takes what that gives for ``tarfile``'s own.
+A link to an earlier member yields the bytes of that member. A Mac's ``._`` files are left out. A cut tar raises an error that names the
+shard. A key that occurs again later in its shard is reported.
+
+``tariterators`` opens each tar as ``tarfile.open``. So its global ``tarfile`` is replaced by an object with an ``open`` of ours.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ __all__ = ["take_tars"]
 
 
 def take_tars(module: Any) -> None:
-    """Have ``webdataset.tariterators`` open its tars here."""
+    """Make ``webdataset.tariterators`` open tars through this module."""
     if module.tarfile is tarfile:
         module.tarfile = _Opening()
         module.tar_file_iterator = _watching(module.tar_file_iterator)
 
 
 class _Opening:
-    """Stands for the module ``tarfile``."""
+    """Stands in for the module ``tarfile``."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(tarfile, name)
@@ -51,15 +53,15 @@ class _Opening:
 
 
 class _TakenTar(tarfile.TarFile):
-    """A tar as a stream. ``again`` reads bytes of it by their place, None where it cannot."""
+    """A tar as a stream. ``again`` reads bytes at a position of it; None if that is not possible."""
 
     shard = ""
     again: Optional[Callable[[int, int], bytes]] = None
     _links: Optional[Links] = None
-    _given: Optional[Tuple[tarfile.TarInfo, Tuple[int, int]]] = None  # the link that was given last, and the place of its bytes
+    _given: Optional[Tuple[tarfile.TarInfo, Tuple[int, int]]] = None  # the latest link, and the place of its bytes
     _lost = False
-    _key: Optional[str] = None  # of the present sample
-    _suffixes: FrozenSet[str] = frozenset()  # its files
+    _key: Optional[str] = None  # of the current sample
+    _suffixes: FrozenSet[str] = frozenset()  # of its files
 
     def __iter__(self) -> Iterator[tarfile.TarInfo]:
         members = super().__iter__()
@@ -75,7 +77,7 @@ class _TakenTar(tarfile.TarFile):
             if found.islnk() or found.issym():
                 found = self._linked(found)
             elif is_twin(found.name):
-                found = copy.copy(found)  # left out, as a folder is
+                found = copy.copy(found)  # webdataset leaves out folders
                 found.type = tarfile.DIRTYPE
             key, suffix = split_name(found.name) if found.isreg() and not is_meta(found.name) else (None, "")
             if key is not None:
@@ -89,7 +91,9 @@ class _TakenTar(tarfile.TarFile):
         return _Whole(self, member, super().extractfile(member))
 
     def _linked(self, link: tarfile.TarInfo) -> tarfile.TarInfo:
-        """``link`` as a regular file where its bytes are to be had, and the link itself, told once, where they are not."""
+        """Return ``link`` as a regular file if its bytes can be read. Otherwise return the link itself, and report
+        it once for each shard.
+        """
         key, suffix = split_name(link.name)
         member = place = None
         if self.again is not None:
@@ -114,7 +118,7 @@ class _TakenTar(tarfile.TarFile):
 
 
 class _Whole:
-    """A member's file, which is read whole."""
+    """A member's file, which is read in one call."""
 
     def __init__(self, tar: Any, member: Any, file: Any) -> None:
         self._tar, self._member, self._file = tar, member, file
@@ -128,24 +132,24 @@ class _Whole:
 
 
 def _fault(shard: str, error: tarfile.ReadError) -> TarFault:
-    """What ``tarfile`` says, with the shard and the next step."""
+    """The message of ``tarfile``, with the shard and the next step."""
     cut = "unexpected end" in str(error)
     return TarFault(f"shard {shard}: {error}{f'. {MEND}' if cut else '; `forebay check URL` says what it is'}")
 
 
 def _watching(stock: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """``tar_file_iterator``, of which keys that come again are told."""
+    """Wrap ``tar_file_iterator``: keys that occur again are reported."""
 
     @functools.wraps(stock)
     def tar_file_iterator(fileobj: Any, *args: Any, **how: Any) -> Iterator[Any]:
         files = stock(fileobj, *args, **how)
-        return files if enabled() is None else map(_Keys(named(fileobj, "")).see, files)  # no frame: handlers are asked in their own
+        return files if enabled() is None else map(_Keys(named(fileobj, "")).see, files)  # map adds no Python frame above the handlers
 
     return tar_file_iterator
 
 
 class _Keys:
-    """Those of one shard."""
+    """The keys of one shard."""
 
     def __init__(self, shard: str) -> None:
         self._shard = shard
@@ -154,7 +158,7 @@ class _Keys:
         self._torn = False
 
     def see(self, file: Any) -> Any:
-        """``file``, and its key looked at."""
+        """Check the key of ``file``, and return ``file``."""
         key, _ = split_name(file["fname"])
         if key is None or key == self._last:
             return file

@@ -1,7 +1,7 @@
-"""``wds.torch_video`` where torchvision has no ``read_video`` any more (0.26 on): the same answer, from memory, without a temporary file.
+"""``wds.torch_video`` for torchvision 0.26 and later, which has no ``read_video``: the same result, from memory, without a temporary file.
 
-``fb.enable()`` and the takeover put it in webdataset's place. Which of the two decodes is decided when the first clip comes: to ask
-earlier would import torchvision in each process, whatever that reads.
+``fb.enable()`` and the takeover put it in the place of webdataset's. The first clip decides which of the two decodes. To ask earlier would
+import torchvision in each process, even if it decodes no video.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from typing import Any, Callable, Dict, Optional, Tuple
 
 __all__ = ["give_back", "put_in_place", "take", "torch_video"]
 
-SUFFIXES = frozenset({"mp4", "ogv", "mjpeg", "avi", "mov", "h264", "mpg", "webm", "wmv"})  # as webdataset has them
+SUFFIXES = frozenset({"mp4", "ogv", "mjpeg", "avi", "mov", "h264", "mpg", "webm", "wmv"})  # as in webdataset
 _WHERE = ("webdataset.autodecode", "webdataset")
 
 
 def torch_video(key: str, data: bytes, time_limit_s: Optional[float] = 60.0) -> Optional[Tuple[Any, Any, Dict[str, Any]]]:
-    """A decoder for ``.decode(wds.torch_video)``: None for a member that is no clip by its suffix.
+    """A decoder for ``.decode(wds.torch_video)``. Returns None for a member that is no clip by its suffix.
 
-    (T x H x W x 3 uint8, channels x samples float32, ``{"video_fps": …, "audio_fps": …}``), tensors, of all of the clip, upright. Sound is
-    all there is, from its own begin to its own end, as ``torchvision.io.read_video`` gives it; sound that cannot be read is none, which
-    ``fb.counters()["video_unheard"]`` counts. Raises ``VideoError`` for a clip that cannot be decoded to its end, where torchvision gave
-    what came before, and ``VideoTimeout`` after ``time_limit_s``, None being never:
-    ``.decode(partial(wds.torch_video, time_limit_s=None))``.
+    Otherwise it returns tensors of the whole, upright clip: (T x H x W x 3 uint8, channels x samples float32, ``{"video_fps": …,
+    "audio_fps": …}``). The sound is complete, from its own start to its own end, as from ``torchvision.io.read_video``. It is empty if it
+    cannot be read; ``fb.counters()["video_unheard"]`` counts that.
+
+    Raises ``VideoError`` for a clip that cannot be decoded to its end; torchvision returned the part before. Raises ``VideoTimeout`` after
+    ``time_limit_s`` seconds. None means never: ``.decode(partial(wds.torch_video, time_limit_s=None))``.
     """
     if key.rpartition(".")[2] not in SUFFIXES:
         return None
@@ -34,7 +35,7 @@ def torch_video(key: str, data: bytes, time_limit_s: Optional[float] = 60.0) -> 
 
 
 def put_in_place() -> None:
-    """Replace webdataset's decoder where that is imported; what is not yet is left to ``take``."""
+    """Replace webdataset's decoder if it is imported. ``take`` does it later otherwise."""
     for name in _WHERE:
         if name in sys.modules:
             take(sys.modules[name])
@@ -49,7 +50,7 @@ def take(module: Any) -> None:
 
 
 def give_back() -> None:
-    """Let webdataset have its own again."""
+    """Restore webdataset's own decoder."""
     stock = getattr(torch_video, "__wrapped__", None)
     for name in _WHERE:
         if getattr(sys.modules.get(name), "torch_video", None) is torch_video:
@@ -58,7 +59,7 @@ def give_back() -> None:
 
 @lru_cache(maxsize=1)
 def _stock() -> Optional[Callable[..., Any]]:
-    """webdataset's own decoder, where what it calls is there."""
+    """webdataset's own decoder; None if torchvision no longer has the function it calls."""
     try:
         there = hasattr(importlib.import_module("torchvision.io"), "read_video")
     except ImportError:
@@ -80,5 +81,5 @@ def _here(key: str, data: bytes, time_limit_s: Optional[float]) -> Tuple[Any, An
     torch = importlib.import_module("torch")
     frames, audio, info = _here_stage(time_limit_s)(key, data)
     said = {name: info[name] for name in ("video_fps", "audio_fps") if name in info}
-    sound = torch.from_numpy(audio) if audio.size else torch.empty((1, 0), dtype=torch.float32)  # as torchvision has it
+    sound = torch.from_numpy(audio) if audio.size else torch.empty((1, 0), dtype=torch.float32)  # as from torchvision
     return torch.from_numpy(frames), sound, said

@@ -1,1 +1,1 @@
-"""The trainer's side: how long it waited inside ``next(loader)``, for which worker, and what that worker did."""
+"""The meter in the training process: how long it waits inside ``next(loader)``, for which worker, and what that worker does."""

@@ -1,6 +1,6 @@
-"""How many samples a batch holds: told where the loader made it, guessed where it passes on what its data set had batched already.
+"""How many samples a batch holds: known if the loader collated it, guessed if the data set had already batched it.
 
-Asked at each step, so the kinds that batches are made of come first: the general ones (``Mapping``, any sequence) take ten times as long.
+Called at each step, so the usual types of batches are checked first. General checks (``Mapping``, any sequence) take ten times as long.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from forebay_loader.base.carrier import Carried
 __all__ = ["samples_in"]
 
 _SINGLE = (str, bytes, int, float, bool, type(None))
-_MOST_ENTRIES = 64  # of a batch that are looked at
+_MOST_ENTRIES = 64  # entries of a batch that are checked
 _DEPTH = 4
 
 
 def samples_in(batch: Any, *, batched: bool) -> int:
-    """``batched``: the loader collated it. Else a batch is what has entries, all of one length and none of them a single value."""
+    """The number of samples in ``batch``.
+
+    ``batched``: the loader collated it. Otherwise it counts as a batch if all its entries have the same length and none is a single value.
+    """
     if isinstance(batch, Carried):
         batch = batch.batch
     if batched:

@@ -1,6 +1,6 @@
-"""The sums of stall, of one loader or of the whole process, and the workers' pages that tell reader wait.
+"""The sums of stall, of one loader or of the whole process, and the workers' pages, which have the reader wait.
 
-Times in ns of ``CLOCK_MONOTONIC``; callers hold the clock's lock.
+Times are ns of ``CLOCK_MONOTONIC``. Callers hold the clock's lock.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from forebay_proxy.wire.protocol.runfile import process_start_time
 
 __all__ = ["BriefSums", "PageAccount", "SeenPage", "StallBooks"]
 
-_MOST_WORKERS = 512  # that are told one by one: workers that are begun anew each epoch are others each time
+_MOST_WORKERS = 512  # workers that are listed: without persistent workers, each epoch has new ones
 
 
 class BriefSums:
-    """What calls of ``next`` gave, and took where that needs no attribution: ``stall_ns`` of the time from ``start_ns`` to ``end_ns``."""
+    """Sums of calls of ``next`` that need no attribution to a cause: ``stall_ns`` between ``start_ns`` and ``end_ns``."""
 
     __slots__ = ("batch_size", "end_ns", "samples", "stall_ns", "start_ns", "steps")
 
@@ -30,33 +30,33 @@ class BriefSums:
 
 
 class StallBooks:
-    """What is booked; ``totals`` makes values of it."""
+    """The sums of one loader or of the process. ``totals`` returns them as values."""
 
     def __init__(self) -> None:
         self._wall_ns = 0
-        self._open: Set[object] = set()  # the passes that are on
-        self._open_ns = 0  # since when there is one, of what is not counted yet
-        self._counted_ns = 0  # until when time was counted, or there was none
+        self._open: Set[object] = set()  # the running passes
+        self._open_ns = 0  # start of the running time that is not counted yet
+        self._counted_ns = 0  # end of the time that is counted
         self._stall_ns: Dict[str, int] = {}
         self._steps = self._samples = self._bytes = self._skipped = 0
         self._batch_size: Optional[int] = None
         self._workers: OrderedDict[int, WorkerStall] = OrderedDict()
-        self._pages: Dict[Tuple[int, Optional[int]], SeenPage] = {}  # by pid and start: a number may come again
-        self._waited_ns: List[int] = [0] * len(CAUSES)  # of workers that have ended
-        self.number = self.passes = 0  # a loader's: which it is, in the order of their first pass; passes begun
+        self._pages: Dict[Tuple[int, Optional[int]], SeenPage] = {}  # by pid and start time: a pid may be used again
+        self._waited_ns: List[int] = [0] * len(CAUSES)  # sums of workers that have ended
+        self.number = self.passes = 0  # of a loader: its number in the order of first passes; passes begun
 
     @property
     def steps(self) -> int:
         return self._steps
 
     def opened(self, one: object, now_ns: int) -> None:
-        """A pass over a loader is on since ``now_ns``: that may be before another one that was told of already."""
+        """A pass over a loader is running since ``now_ns``, which may be earlier than the start of a pass reported before."""
         since_ns = max(now_ns, self._counted_ns)
         self._open_ns = min(self._open_ns, since_ns) if self._open else since_ns
         self._open.add(one)
 
     def closed(self, one: object, now_ns: int) -> None:
-        """It is over since ``now_ns``, which may be before what was told of already: that stays."""
+        """The pass has ended at ``now_ns``. Time that was already counted stays counted."""
         if one in self._open:
             self._walled(now_ns)
             self._open.remove(one)
@@ -67,29 +67,32 @@ class StallBooks:
             self._open_ns = self._counted_ns = now_ns
 
     def given(self, steps: int, samples: int, batch_size: int) -> None:
-        """Batches were given, the last one of that size."""
+        """Add batches; the last one had ``batch_size`` samples."""
         self._steps += steps
         self._samples += samples
         self._batch_size = batch_size
 
     def stall(self, by_cause: Mapping[str, int]) -> None:
-        """The trainer waited."""
+        """Add time that the trainer waited, by cause."""
         for cause, nanoseconds in by_cause.items():
             self._stall_ns[cause] = self._stall_ns.get(cause, 0) + nanoseconds
 
     def waited_for(self, pid: int, worker: int, nanoseconds: int, shard: str, function: str) -> None:
-        """It did so for a batch of that worker; ``shard``: what that reads, ``function``: what it runs, "" where nobody looked."""
+        """Add time that the trainer waited for a batch of ``worker``.
+
+        ``shard`` is what the worker reads, ``function`` what it runs; "" if not known.
+        """
         known = self._workers.get(pid) or WorkerStall(pid, worker, 0.0)
         self._workers[pid] = WorkerStall(pid, worker, known.stall_s + nanoseconds / 1e9, shard or known.shard, function or known.function)
         if len(self._workers) > _MOST_WORKERS:
             self._workers.popitem(last=False)
 
     def seen(self, page: SeenPage) -> None:
-        """A worker's page, whose reader wait counts."""
+        """Add a worker's page, to count its reader wait."""
         self._pages.setdefault((page.pid, page.start_time), page)
 
     def totals(self, now_ns: int, pending_ns: int) -> StallTotals:
-        """Of all that is booked until now; ``pending_ns``: stall that is not booked yet."""
+        """The sums until now. ``pending_ns``: stall that is not attributed yet."""
         self.retire()
         pages = tuple(self._pages.values())
         waited_ns = {name: self._waited_ns[at] + sum(page.waited_ns[at] for page in pages) for name, at in CAUSE_INDEX.items()}
@@ -108,7 +111,7 @@ class StallBooks:
         )
 
     def retire(self) -> None:
-        """Keep the sums of workers that have ended, and let go of their pages."""
+        """Keep the sums of workers that have ended, and release their pages."""
         for key, page in tuple(self._pages.items()):
             if not page.look():
                 self._waited_ns = [before + page.waited_ns[at] for at, before in enumerate(self._waited_ns)]
@@ -122,14 +125,14 @@ def _seconds(nanoseconds: Mapping[str, int]) -> Dict[str, float]:
 
 
 class PageAccount(NamedTuple):
-    """What a page says of a stall: when the worker could first be seen (ns), and what it did, adjoining, in order."""
+    """A page's record of a stall: when the worker was first sampled (ns), and its spans, in order and without gaps."""
 
     begun_ns: int
     spans: List[BookedSpan]
 
 
 class SeenPage:
-    """The page of process ``pid``; its sums outlive that."""
+    """The page of process ``pid``. Its sums stay after the process has ended."""
 
     def __init__(self, pid: int, page: MeterPage) -> None:
         self.pid = pid
@@ -150,23 +153,23 @@ class SeenPage:
         return self._page.function
 
     def view(self) -> Optional[PageView]:
-        """What it says now; None before its process has begun it."""
+        """The content of the page; None before its process has started it."""
         return self._page.view() if self.found() else None
 
     def found(self) -> bool:
-        """Whether its process has begun it."""
+        """Whether its process has started the page."""
         return self._page.word("begun_ns") != 0
 
     def settled_ns(self) -> int:
-        """Until when the worker's time is booked; 0 where it was not begun."""
+        """Until when the worker's time is booked; 0 if the page was not started."""
         return self._page.word("settled_ns")
 
     def told(self, start_ns: int, end_ns: int) -> PageAccount:
-        """What it says of that time."""
+        """The page's record of that time."""
         return PageAccount(self._page.word("begun_ns"), self._page.spans(start_ns, end_ns))
 
     def look(self) -> bool:
-        """Read its sums; whether its process lives, or else could not be asked before."""
+        """Read the sums, and return whether the process is alive."""
         alive = self.pid == os.getpid() or (self.start_time is not None and process_start_time(self.pid) == self.start_time)
         view = self._page.view()
         self.waited_ns = [view.waited_ns[cause] for cause in CAUSES]

@@ -1,8 +1,8 @@
-"""One iterator of torch's ``DataLoader``, as far as the meter has to know it: which batch is due, which worker makes it, and the call of
-``next`` that is on.
+"""What the meter knows about one iterator of torch's ``DataLoader``: which batch is due, which worker makes it, and the running ``next``
+call.
 
-It looks at what torch keeps under names of its own, the same ones since torch 1.2. Where one is missing nothing fails: the stall is then
-of no worker.
+It reads private attributes of torch, which have had the same names since torch 1.2. If one is missing, nothing fails: the stall is then not
+attributed to a worker.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from forebay_loader.meter.process_page import process_page
 
 __all__ = ["Left", "LoaderCall", "LoaderPass", "TrainerWait", "kept_alone"]
 
-Left = Deque[Tuple[Any, int]]  # passes and calls whose iterators are gone, and since when (ns)
+Left = Deque[Tuple[Any, int]]  # passes and calls whose iterators are gone, and when that was noticed (ns)
 
 
 @dataclass(frozen=True)
 class TrainerWait:
-    """The trainer is inside ``next(loader)`` since ``since_ns`` (of ``CLOCK_MONOTONIC``), for the batch of ``worker``.
+    """The trainer is inside ``next(loader)`` since ``since_ns`` (``CLOCK_MONOTONIC``), and waits for the batch of ``worker``.
 
-    ``worker`` is -1 where this process makes its batches itself, or none is due; ``pid`` is its process, 0 where not known; ``page`` what
-    that worker says of itself, None where it says nothing.
+    ``worker`` is -1 if this process makes its batches itself, or if no batch is due. ``pid`` is the worker's process, 0 if unknown.
+    ``page`` is that worker's page, None if it has none.
     """
 
     since_ns: int
@@ -37,11 +37,11 @@ class TrainerWait:
 
 
 class LoaderPass:
-    """``books`` are those of the process and of the loader.
+    """One pass over an iterator. ``books`` are those of the process and of the loader.
 
-    Of the call of ``next`` that is on, or was last: ``called_ns``; ``start_ns``, from when on its time is still to be booked, or when it
-    answered; ``worker``, who makes the batch that is due (-1: nobody knows, or this process does). ``brief`` is what calls took that need
-    no attribution.
+    These describe the running or last call of ``next``: ``called_ns`` is its start. ``start_ns`` is the start of its time that is not
+    booked yet; after the call, its end. ``worker`` makes the batch that is due (-1: unknown, or this process). ``brief`` sums calls that
+    need no attribution.
     """
 
     def __init__(self, iterator: Any, books: Tuple[StallBooks, ...]) -> None:
@@ -53,21 +53,21 @@ class LoaderPass:
         self.worker = -1
         self.brief = BriefSums()
         self._in_order = bool(getattr(iterator, "_in_order", True))
-        self._asked: Mapping[int, int] = {}  # batches, each with its worker, where any of them may come
+        self._asked: Mapping[int, int] = {}  # batch -> worker, if batches may come in any order
         self._pids: Tuple[int, ...] = tuple(worker.pid for worker in getattr(iterator, "_workers", ()))
         self._shared: Optional[SharedPages] = getattr(getattr(iterator, "_collate_fn", None), "pages", None)
         self._pages: Dict[int, SeenPage] = {}
-        for worker in range(len(self._pids)):  # at once: who asks for the sums may do so when all of them are gone
+        for worker in range(len(self._pids)):  # now: the sums may be asked for after all workers have ended
             self.page_of(worker)
 
     def close(self, now_ns: int) -> None:
-        """No batch is asked for any more."""
+        """The pass has ended: no further batch is requested."""
         self.is_open = False
         for book in self.books:
             book.closed(self, now_ns)
 
     def find_due(self, iterator: Any) -> None:
-        """``next`` is called: whose batch is due?"""
+        """``next`` was called: find the worker whose batch is due."""
         try:
             tasks = iterator._task_info
             task = tasks.get(iterator._rcvd_idx)
@@ -77,11 +77,11 @@ class LoaderPass:
             self.worker = task[0]
             if not self._in_order:
                 self._asked = {number: one[0] for number, one in tasks.items()}
-        except (AttributeError, IndexError, TypeError):  # another torch's
+        except (AttributeError, IndexError, TypeError):  # another version of torch
             self.worker = -1
 
     def given_by(self, iterator: Any) -> int:
-        """The worker whose batch ``next`` has given."""
+        """The worker whose batch ``next`` has returned."""
         if not self._asked:
             return self.worker
         left = getattr(iterator, "_task_info", {})
@@ -91,7 +91,7 @@ class LoaderPass:
         return self._pids[worker] if 0 <= worker < len(self._pids) else 0
 
     def page_of(self, worker: int) -> Optional[SeenPage]:
-        """The page of a worker, or of this process where it has none. Whether that has begun it, it says itself."""
+        """The page of a worker, or of this process if there are no workers. Its process may not have started it yet."""
         found = self._pages.get(worker)
         if found is not None:
             return found
@@ -109,11 +109,13 @@ class LoaderPass:
 
 
 class LoaderCall:
-    """``next`` of a loader that is made around torch's: it may ask that several times, and do more behind it. One for each iteration of it.
+    """One iteration of a loader that wraps torch's. A call of its ``next`` may call torch's several times, and do more work after it.
 
-    Called at ``start_ns`` (0: not now); ``inner_ns`` of its time is torch's loader's, and booked there. ``books`` are those of process and
-    loader. The loader may give samples, so a call adds to sums, without a lock: only the thread that reads adds, and they never fall.
-    What is new in them is booked when somebody asks. Time behind torch's loader is of ``cause()``. ``batched``: as of ``samples_in``.
+    The call began at ``start_ns`` (0: no call is running). ``inner_ns`` of its time was in torch's loader, and is booked there. The rest is
+    a stall of ``cause()``. ``books`` are those of process and loader. ``batched``: as in ``samples_in``.
+
+    The loader may yield single samples, so a call only adds to sums, without a lock: one thread adds, and sums never shrink. The difference
+    since the last booking is booked when somebody asks.
     """
 
     def __init__(self, books: Tuple[StallBooks, ...], cause: Callable[[], str], left: Left, *, batched: bool) -> None:
@@ -126,19 +128,19 @@ class LoaderCall:
         self._booked = CallSums()
 
     def over(self) -> None:
-        """Its iteration is. No lock is taken: the garbage collector may run anywhere, also within it."""
+        """The iteration has ended. Takes no lock: the garbage collector may call this anywhere, even while the lock is held."""
         self.start_ns = 0
         if self.is_open:
             self._left.append((self, time.monotonic_ns()))
 
     def end(self, now_ns: int) -> None:
-        """It is, and was at ``now_ns``."""
+        """Book the rest: the iteration ended at ``now_ns``."""
         self.book()
         for book in self.books:
             book.closed(self, now_ns)
 
     def book(self) -> None:
-        """Book what is new."""
+        """Book what was added to the sums since the last booking."""
         told, self._booked = self._booked, copy(self.sums)
         now = self._booked
         for book in self.books:
@@ -153,15 +155,18 @@ class LoaderCall:
                 book.stall({self._cause(): now.aside_ns - told.aside_ns})
 
     def long_ns(self, now_ns: int, brief_ns: int, inside_ns: int) -> int:
-        """What the call that is on, if any, has taken besides torch's loader, which is inside ``next`` for ``inside_ns``; 0 where brief."""
+        """How long the running call has taken apart from torch's loader, which is inside ``next`` for ``inside_ns``; 0 if that is brief."""
         start_ns = self.start_ns
         rest_ns = now_ns - start_ns - self.inner_ns - inside_ns
         return rest_ns if start_ns and rest_ns >= brief_ns else 0
 
 
 class CallSums:
-    """Of calls so far: what was given, the last batch's size, and the time of those that were ``brief``, of the ``long`` ones, and of those
-    ``aside`` of another thread's wait, which is booked for the process."""
+    """Sums over calls: what was yielded, the size of the last batch, and their time.
+
+    ``brief_ns`` is of short calls, ``long_ns`` of long ones. ``aside_ns`` is of calls while another thread waited: for the process, that
+    time is booked there.
+    """
 
     def __init__(self) -> None:
         self.steps = self.samples = self.batch_size = 0
@@ -169,7 +174,7 @@ class CallSums:
 
 
 def _next_due(tasks: Mapping[int, Any], first: int, status: Any) -> Any:
-    """The first task from there on whose batch is here, or whose worker still makes some."""
+    """The first task from number ``first`` on whose batch has arrived, or whose worker is still active."""
     for number in sorted(tasks):
         task = tasks[number]
         if number >= first and (len(task) > 1 or not 0 <= task[0] < len(status) or status[task[0]]):
@@ -178,16 +183,16 @@ def _next_due(tasks: Mapping[int, Any], first: int, status: Any) -> Any:
 
 
 def kept_alone(loader: Any) -> bool:
-    """Whether ``loader`` keeps an iterator that nobody else holds; a reference that a caller has is somebody's."""
+    """Whether ``loader`` holds the only reference to its iterator. A reference of the caller counts as another."""
     return getattr(loader, "_iterator", None) is not None and sys.getrefcount(loader._iterator) <= _ALONE
 
 
 class _Keeper:
-    """Keeps an object as torch's loaders do, in an attribute."""
+    """Holds an object in an attribute, as torch's loaders do."""
 
     def __init__(self) -> None:
         self._iterator = object()
 
 
 _KEEPER = _Keeper()
-_ALONE = sys.getrefcount(_KEEPER._iterator)  # what this Python counts for the attribute and the question itself
+_ALONE = sys.getrefcount(_KEEPER._iterator)  # references that this Python counts for the attribute and the call

@@ -1,8 +1,8 @@
-"""Times what the training process waits for its loaders, exactly. What each wait went for is told by its worker's page, a moment later.
+"""Times exactly how long the training process waits for its loaders. The worker's page says a moment later what each wait was for.
 
-A step may take a millisecond, so a call of ``next`` that gave its batch at once is added to sums of its iterator, and no more; they are
-booked when somebody asks, and once a second. Totals may be asked for at any time, from any thread, also while ``next`` is waiting:
-what has passed of that is a stall by then.
+A step may take only a millisecond. So a call of ``next`` that returns at once only adds to sums of its iterator, which are booked once a
+second and when somebody asks. Totals may be asked for at any time and from any thread, also while ``next`` is waiting. They include that
+wait so far.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ from forebay_loader.meter.totals import StallTotals
 __all__ = ["CLOCK", "NO_BATCH", "StallClock"]
 
 NO_BATCH = object()
-BRIEF_NS = 500_000  # a stall that short is the handing over of a batch that was there
-# Where no worker is waited for, calls are told together what they went for: the observer does not look more often than that anyhow.
+BRIEF_NS = 500_000  # a shorter stall is only the handing over of a finished batch
+# Without workers, short calls are attributed together: the observer does not sample more often than that.
 BRIEF_ALONE_NS = 40_000_000
-SETTLE_NS = 1_000_000_000  # whoever asks settles too; soon enough for the ring of a page, which lasts for six seconds at least
-_KNOWN = "_forebay_pass"  # of an iterator of torch's: what we know of it
+SETTLE_NS = 1_000_000_000  # each request for totals settles too; often enough, since the ring of a page lasts at least six seconds
+_KNOWN = "_forebay_pass"  # attribute of torch's iterator that holds its LoaderPass
 
 
 class LoaderStand(NamedTuple):
-    """Where the trainer stands with the loader that it asked last, while it asks for no batch: ``passes`` begun and ``steps`` given by
-    loader ``number`` so far; it has the last batch, or (``ended``) has been told that there is no other, for ``for_s``."""
+    """The position of the trainer in the loader that it used last, while it asks for no batch.
+
+    Loader ``number`` has begun ``passes`` passes and yielded ``steps`` batches. The trainer has had its last batch, or (``ended``) has
+    reached the end, for ``for_s`` seconds.
+    """
 
     number: int
     passes: int
@@ -44,40 +47,40 @@ class LoaderStand(NamedTuple):
 
 
 class StallClock:
-    """The clock of one process. Any thread may call."""
+    """The clock of one process. Thread-safe."""
 
     def __init__(self) -> None:
         self.renew()
 
     def renew(self) -> None:
-        """As new: also in a forked child, whose parent's loaders are not its own."""
+        """Reset all, also in a forked child: the loaders belong to its parent."""
         self._lock = threading.Lock()
         self._books = StallBooks()
         self._of_loader: weakref.WeakKeyDictionary[Any, StallBooks] = weakref.WeakKeyDictionary()
-        self._loaders: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # of iterators, weakly
+        self._loaders: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # iterator -> weak reference to its loader
         self._passes: Set[LoaderPass] = set()
         self._calls: Set[LoaderCall] = set()
-        self._left: Left = deque()  # whose iterators are gone, and since when
-        self._now_in: Dict[int, LoaderPass] = {}  # by thread: whose next it is in
-        self._around: Dict[int, LoaderCall] = {}  # by thread: what called that, where a loader of ours did
+        self._left: Left = deque()  # passes and calls whose iterators are gone
+        self._now_in: Dict[int, LoaderPass] = {}  # thread id -> pass whose next it is in
+        self._around: Dict[int, LoaderCall] = {}  # thread id -> call of a loader of ours that made it
         self._queue = StallQueue()
         self._settled_ns = self._loaders_seen = 0
-        self._booked_ns = 0  # of this process's waits, until then: threads may wait side by side
+        self._booked_ns = 0  # the waits of this process are booked until then: several threads may wait at once
         self._ended: Optional[Tuple[StallBooks, int]] = None  # the loader whose pass ended last, and when
-        self.workers: Optional[int] = None  # of the loader that was asked last
+        self.workers: Optional[int] = None  # number of workers of the loader used last
 
     def __repr__(self) -> str:
         return f"<StallClock, {len(self._queue)} stalls to be booked>"
 
     def created(self, loader: Any, iterator: Any) -> None:
-        """``iterator`` is being made for ``loader``; it has no workers yet."""
+        """``iterator`` is being created for ``loader``; it has no workers yet."""
         with self._lock:
             self._loaders[iterator] = weakref.ref(loader)
 
     def begun(self, iterator: Any, start_ns: int) -> None:
-        """``iter(loader)``, called at ``start_ns``, has returned ``iterator``: a new one, or one that begins again."""
+        """``iter(loader)``, called at ``start_ns``, has returned ``iterator``: a new one, or one that starts again."""
         now_ns = time.monotonic_ns()
-        with self._lock:  # at once: another thread's start may not be booked before the time of this one counts
+        with self._lock:  # all under one lock: another thread must not book its start in between
             self._leave_off(iterator)
             one = self._opened(iterator, start_ns)
             since_ns = self._unbooked_since(start_ns, start_ns, now_ns)
@@ -90,7 +93,7 @@ class StallClock:
         self._observe(one)
 
     def enter(self, iterator: Any) -> bool:
-        """``next(iterator)`` is called in this thread; False: within another such call, which is timed already."""
+        """``next(iterator)`` is called in this thread. Returns False inside another such call, which is already timed."""
         thread = threading.get_ident()
         if thread in self._now_in:
             return False
@@ -108,15 +111,15 @@ class StallClock:
         return True
 
     def forget_call(self) -> None:
-        """Whatever was entered in this thread is over, though nobody said so: it was interrupted on the way in or out."""
+        """Drop this thread's running call: it was interrupted while it began or ended."""
         self._now_in.pop(threading.get_ident(), None)
 
     def leave(self, iterator: Any, batch: Any, *, ended: bool = False) -> None:
-        """It has returned ``batch``, or raised (``NO_BATCH``); ``ended``: ``StopIteration``."""
+        """``next`` has returned ``batch``, or raised (``NO_BATCH``). ``ended``: it raised ``StopIteration``."""
         now_ns = time.monotonic_ns()
         thread = threading.get_ident()
         one, around = self._now_in[thread], self._around.get(thread)
-        if around is not None and not around.start_ns:  # a loader of ours that is between two calls
+        if around is not None and not around.start_ns:  # our loader is between two calls
             around = None
         is_step = batch is not NO_BATCH and around is None
         samples = samples_in(batch, batched=one.batched) if is_step else 0
@@ -138,12 +141,14 @@ class StallClock:
                 self._settle(now_ns)
 
     def around(self, loader: Any, cause: Callable[[], str], *, batched: bool) -> LoaderCall:
-        """Of one iteration of a loader of ours that is made around ``loader``, one of torch's. Its own time is of ``cause()``."""
+        """A ``LoaderCall`` for one iteration of a loader of ours around ``loader``, one of torch's. Its own time is
+        a stall of ``cause()``.
+        """
         with self._lock:
             return LoaderCall(self._books_of(loader), cause, self._left, batched=batched)
 
     def call(self, call: LoaderCall) -> None:
-        """It is asked for a batch: in this thread, until ``answered``."""
+        """The loader of ``call`` is asked for a batch in this thread, until ``answered``."""
         if not call.is_open:
             with self._lock:
                 call.is_open = True
@@ -155,16 +160,16 @@ class StallClock:
         call.start_ns = time.monotonic_ns()
 
     def answered(self, call: LoaderCall, batch: Any) -> None:
-        """It has given ``batch``, which is a step; or raised (``NO_BATCH``)."""
+        """It has yielded ``batch``, which is a step, or raised (``NO_BATCH``)."""
         rest_ns, sums = time.monotonic_ns() - call.start_ns - call.inner_ns, call.sums
-        if self._now_in:  # another thread waits
+        if self._now_in:  # another thread is waiting
             call.start_ns = 0
             sums.aside_ns += rest_ns
         elif rest_ns < BRIEF_NS:
             call.start_ns = 0
             sums.brief_ns += rest_ns
         else:
-            with self._lock:  # who asks meanwhile has it once
+            with self._lock:  # so that totals() counts it once
                 call.start_ns = 0
                 sums.long_ns += rest_ns
         call.answered_ns = time.monotonic_ns()
@@ -174,9 +179,9 @@ class StallClock:
             sums.steps += 1
 
     def totals(self, loader: Any = None) -> StallTotals:
-        """Of this process, or of one loader of torch's."""
+        """The totals of this process, or of one loader of torch's."""
         with self._lock:
-            now_ns = time.monotonic_ns()  # here: wall time that went back would be a meter that began anew
+            now_ns = time.monotonic_ns()  # under the lock: wall time must never go back, since that means a restart
             for one in sorted(self._now_in.values(), key=lambda each: each.called_ns):
                 if now_ns > one.start_ns:
                     self._took(one, now_ns, one.worker)
@@ -198,14 +203,14 @@ class StallClock:
             return replace(books.totals(now_ns, pending_ns), pending_cause=self._seems() if pending_ns else "")
 
     def _seems(self) -> str:
-        """What the call of ``next`` that has lasted longest waits for now, as far as its worker says."""
+        """What the longest running call of ``next`` waits for now, as far as its worker says."""
         one = min(tuple(self._now_in.values()), key=lambda each: each.called_ns, default=None)
         page = one.page_of(one.worker) if one is not None else None
         view = page.view() if page is not None else None
         return view.cause if view is not None else ""
 
     def waiting(self) -> Optional[TrainerWait]:
-        """The call of ``next`` that has lasted longest; None while the trainer asks for no batch."""
+        """The longest running call of ``next``; None while the trainer asks for no batch."""
         with self._lock:
             one = min(tuple(self._now_in.values()), key=lambda each: each.called_ns, default=None)
             if one is None:
@@ -214,7 +219,7 @@ class StallClock:
             return TrainerWait(one.called_ns, one.worker, one.pid_of(one.worker), page.view() if page is not None else None)
 
     def stand(self) -> Optional[LoaderStand]:
-        """Where the trainer stands with the loader that it asked last; None while it waits for a batch, and once it has left the loop."""
+        """The trainer's position in the loader that it used last; None while it waits for a batch, and after it has left the loop."""
         with self._lock:
             now_ns = time.monotonic_ns()
             if self._now_in or any(call.start_ns for call in self._calls):
@@ -229,11 +234,11 @@ class StallClock:
             return LoaderStand(books.number, books.passes, books.steps, ended, (now_ns - since_ns) / 1e9)
 
     def thread(self) -> Optional[int]:
-        """The thread that makes batches in this very process now: what its observer looks at."""
+        """The thread of this process that makes batches now: its observer samples that one."""
         return next((thread for thread, one in tuple(self._now_in.items()) if not one.workers), None)
 
     def _opened(self, iterator: Any, now_ns: int) -> LoaderPass:
-        """What is known of it from now on: it is read. Callers hold the lock."""
+        """The record of an iterator that is being read. Callers hold the lock."""
         one: Optional[LoaderPass] = getattr(iterator, _KNOWN, None)
         if one is None or one.books[0] is not self._books:
             known = self._loaders.get(iterator)
@@ -275,7 +280,7 @@ class StallClock:
                     del self._around[thread]
 
     def _leave_off(self, iterator: Any) -> None:
-        """Its pass, if one is on, was left in the middle: it ended with the last batch."""
+        """If a pass of this iterator is running, it was abandoned: it ended with its last batch."""
         one: Optional[LoaderPass] = getattr(iterator, _KNOWN, None)
         if one is not None and one.is_open:
             self._close(one, one.start_ns)
@@ -285,9 +290,9 @@ class StallClock:
         one.close(now_ns)
 
     def _took(self, one: LoaderPass, now_ns: int, worker: int, *, ended: bool = False) -> None:
-        """Its call has lasted from ``start_ns`` until now."""
+        """Its call has run from ``start_ns`` until now."""
         since_ns = self._unbooked_since(one.called_ns, one.start_ns, now_ns)
-        if since_ns > one.start_ns:  # for the process, another thread's wait has that time
+        if since_ns > one.start_ns:  # for the process, this time belongs to another thread's wait
             is_all = since_ns == now_ns
             self._queue.add(Stall(one, one.start_ns, since_ns, since_ns - one.start_ns, worker, one.books[1:], ended and is_all))
             if is_all:
@@ -304,15 +309,17 @@ class StallClock:
             self._queue.add(Stall(one, since_ns, now_ns, stall_ns, worker, one.books, ended))
 
     def _unbooked_since(self, called_ns: int, start_ns: int, now_ns: int) -> int:
-        """From when on the time from ``start_ns`` to now is this process's to book, for a wait that began at ``called_ns``: it is booked to
-        the thread that has waited longest, once; ``now_ns`` where that is another one."""
+        """The start of the time up to now that this process must still book, for a wait that began at ``called_ns``.
+
+        If several threads wait, the time is booked once, for the thread that waits longest. Returns ``now_ns`` if that is another thread.
+        """
         if any(other.called_ns < called_ns for other in tuple(self._now_in.values())):
             return now_ns
         since_ns, self._booked_ns = min(max(start_ns, self._booked_ns), now_ns), max(self._booked_ns, now_ns)
         return since_ns
 
     def _fold(self, one: LoaderPass) -> None:
-        """Book its sums."""
+        """Book the sums of its brief calls."""
         brief, one.brief = one.brief, BriefSums()
         for book in one.books:
             if brief.steps:
@@ -333,7 +340,7 @@ class StallClock:
 
 
 def _gone(one: LoaderPass, left: Left, pid: int) -> None:
-    """An iterator that was left in the middle. No lock is taken: the garbage collector may run anywhere, also within it."""
+    """An iterator was abandoned. Takes no lock: the garbage collector may call this anywhere, even while the lock is held."""
     if pid == os.getpid():
         left.append((one, time.monotonic_ns()))
 

@@ -1,8 +1,8 @@
-"""What the time of a stall went for, told by the page of the worker whose batch was due.
+"""Attributes the time of a stall to causes, by the page of the worker whose batch was due.
 
-A page tells of a moment up to a step of the observer later, so a stall stands in a queue until its worker's time is settled to its end.
-What it went for is pure arithmetic then. A worker that makes later batches while the due one is on its way is what the trainer waits for: a
-faster way would not bring the next one sooner. So only the time in which the worker stands idle counts as "transfer".
+A page is up to one sample late. So a stall waits in a queue until its worker's time is booked to the end of the stall. The rest is
+arithmetic. If the worker makes later batches while the due one is on its way, the trainer waits for that work: a faster transfer would not
+bring the next batch sooner. So only time in which the worker is idle counts as "transfer".
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from forebay_loader.meter.clock.loader_pass import LoaderPass
 
 __all__ = ["Stall", "StallQueue", "attributed", "stretched"]
 
-PATIENCE_NS = 30_000_000_000  # after that a stall is booked though its worker's page tells nothing: it hangs, or holds the lock
-LOOK_NS = 1_000_000_000  # after that it is asked whether the worker lives at all
+PATIENCE_NS = 30_000_000_000  # then a stall is booked even if its worker's page says nothing: the worker hangs, or holds the lock
+LOOK_NS = 1_000_000_000  # then check whether the worker is alive
 _MOST = 1024
 _REST = "other"
 
 
 class Stall(NamedTuple):
-    """A wait for a batch of ``worker``: all of the time from ``start_ns`` to ``end_ns``, or ``stall_ns`` of it in several short waits.
+    """A wait for a batch of ``worker``: all time from ``start_ns`` to ``end_ns``, or ``stall_ns`` of it in several short waits.
 
-    ``books``: whose it is; a process's has the time once, however many threads wait in it.
+    ``books``: the sums to add it to. The sums of the process get the time once, however many threads wait.
     """
 
     one: LoaderPass
@@ -34,11 +34,11 @@ class Stall(NamedTuple):
     stall_ns: int
     worker: int
     books: Tuple[StallBooks, ...]
-    ended: bool = False  # there was no batch: the pass has ended
+    ended: bool = False  # no batch came: the pass has ended
 
 
 class StallQueue:
-    """Stalls that are to be booked. Callers hold the clock's lock."""
+    """Stalls that are not attributed yet. Callers hold the clock's lock."""
 
     def __init__(self) -> None:
         self._waiting: Deque[Stall] = deque()
@@ -50,11 +50,11 @@ class StallQueue:
         self._waiting.append(stall)
 
     def stall_ns(self, books: StallBooks) -> int:
-        """What is not booked yet, of these books'."""
+        """The time of these books that is not attributed yet."""
         return sum(stall.stall_ns for stall in self._waiting if books in stall.books)
 
     def settle(self, now_ns: int) -> None:
-        """Book what the pages tell by now, the oldest first."""
+        """Book the stalls that the pages can explain by now, the oldest first."""
         left: Deque[Stall] = deque()
         told: Dict[Optional[SeenPage], List[Stall]] = {}
         while self._waiting:
@@ -70,7 +70,7 @@ class StallQueue:
 
 
 def _is_told(stall: Stall, now_ns: int) -> bool:
-    """Whether its worker's page tells all of it, or will tell no more."""
+    """Whether its worker's page explains all of it, or will say no more."""
     page = stall.one.page_of(stall.worker)
     if page is None or page.settled_ns() >= stall.end_ns:
         return True
@@ -78,7 +78,7 @@ def _is_told(stall: Stall, now_ns: int) -> bool:
 
 
 def _book(page: Optional[SeenPage], stalls: List[Stall]) -> None:
-    """What that page tells of them, which is asked once."""
+    """Attribute ``stalls`` of one page, which is read once."""
     told = None if page is None else page.told(min(stall.start_ns for stall in stalls), max(stall.end_ns for stall in stalls))
     shard, function = ("", "") if page is None else (page.shard, page.function)
     for stall in stalls:
@@ -92,11 +92,11 @@ def _book(page: Optional[SeenPage], stalls: List[Stall]) -> None:
 
 
 def attributed(start_ns: int, end_ns: int, told: Optional[PageAccount], *, ended: bool = False) -> Dict[str, int]:
-    """The causes of the time from ``start_ns`` to ``end_ns``, in ns; together they are all of it.
+    """Divide the time from ``start_ns`` to ``end_ns`` among causes, in ns. The sum is exactly that time.
 
-    Before the worker could be seen: "start". What no span covers: as the covered part, and "other" where nothing is covered. ``told``
-    None: there was no page. ``ended``: no batch came, since the pass ended then: what follows the last span is the end of its workers,
-    which counts as their start does.
+    Time before the worker was first sampled is "start". Time without spans is divided as the rest, or is "other" if there are no spans.
+    ``told`` is None if there was no page. ``ended``: no batch came, since the pass ended. Time after the last span then goes to the end of
+    the workers, which counts as "start".
     """
     if end_ns <= start_ns:
         return {}
@@ -110,7 +110,7 @@ def attributed(start_ns: int, end_ns: int, told: Optional[PageAccount], *, ended
     working_ns = min(max(told.begun_ns, start_ns), end_ns)
     _add(found, "start", working_ns - start_ns)
     covered: Dict[str, int] = {}
-    for at in range(max(bisect(told.spans, (working_ns + 1,)) - 1, 0), len(told.spans)):  # from the one on in which it lies
+    for at in range(max(bisect(told.spans, (working_ns + 1,)) - 1, 0), len(told.spans)):  # from the span that contains working_ns
         begins, ends, cause = told.spans[at]
         if begins >= end_ns:
             break
@@ -123,7 +123,7 @@ def attributed(start_ns: int, end_ns: int, told: Optional[PageAccount], *, ended
 
 
 def stretched(covered: Dict[str, int], whole: int) -> Dict[str, int]:
-    """The known causes of ``covered``, so that their sum is ``whole``."""
+    """Scale the known causes of ``covered`` so that their sum is ``whole``."""
     known = {cause: nanoseconds for cause, nanoseconds in covered.items() if cause != _REST}
     total = sum(known.values())
     if not total:

@@ -1,1 +1,1 @@
-"""What is said of the stalls: to the sidecar, in the log, in a progress bar, and when no batch comes."""
+"""Reports of stalls: to the sidecar, in the log, in a progress bar, and when no batch comes."""

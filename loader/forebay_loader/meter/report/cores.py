@@ -1,4 +1,4 @@
-"""How much of the processor this node, or this container, has left: measured between two looks."""
+"""How many cores of this node, or of this container, were idle between two measurements."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ _TICKS = "SC_CLK_TCK"
 
 @dataclass(frozen=True)
 class CoreUse:
-    """``count`` cores that this process may use (a part of one where a container is bounded so), ``idle`` for that part of an interval."""
+    """``count`` cores that this process may use (may be a fraction in a container); they were idle for the fraction ``idle`` of an
+    interval.
+    """
 
     count: float
     idle: float
 
 
 class CoreLooks:
-    """What came between this look and the one before. ``read`` gives the text of a file, or raises ``OSError``."""
+    """Measures the use since the previous measurement. ``read`` returns the text of a file, or raises ``OSError``."""
 
     def __init__(self, read: Optional[Callable[[str], str]] = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._read = read or _read
@@ -30,7 +32,7 @@ class CoreLooks:
         self._before: Optional[Tuple[float, float]] = None
 
     def look(self) -> Optional[CoreUse]:
-        """None at the first look, and where the system does not tell."""
+        """The use since the last call; None at the first call, and if the system does not tell."""
         try:
             count, busy_s = self._bounded() or self._of_cores(allowed())
         except (OSError, ValueError, IndexError):
@@ -43,22 +45,22 @@ class CoreLooks:
         return CoreUse(count, min(1.0, max(0.0, 1.0 - used)))
 
     def _bounded(self) -> Optional[Tuple[float, float]]:
-        """Of a container that may not use all cores: (how many, seconds that it used)."""
+        """(cores, seconds used) of a container with a CPU limit; None without one."""
         try:
             quota, period = self._read(f"{_CGROUP}/cpu.max").split()
             used = dict(line.split() for line in self._read(f"{_CGROUP}/cpu.stat").splitlines())
         except (OSError, ValueError):
-            return None  # no control group of version 2
+            return None  # no cgroup v2
         return None if quota == "max" else (int(quota) / int(period), int(used["usage_usec"]) / 1e6)
 
     def _of_cores(self, cores: Iterable[int]) -> Tuple[float, float]:
-        """(how many of these cores there are, seconds that they were busy, whoever used them)."""
+        """(number of ``cores``, seconds that they were busy for any process)."""
         names = {f"cpu{number}" for number in cores}
         rows = [line.split() for line in self._read("/proc/stat").splitlines()]
         times = [[int(each) for each in row[1:9]] for row in rows if row and row[0] in names]
         if not times:
             raise ValueError("no core of ours is listed")
-        busy = sum(sum(each) - each[3] - each[4] for each in times)  # without idle, and without idle while a disk was waited for
+        busy = sum(sum(each) - each[3] - each[4] for each in times)  # without idle and iowait
         return float(len(times)), busy / os.sysconf(_TICKS)
 
 

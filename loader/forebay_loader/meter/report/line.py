@@ -1,10 +1,9 @@
-"""The log line: how a node's training waited, and why, in one line that a tired person can read. Pure.
+"""The log line: how long and why a node's training waited. No I/O.
 
-``stall 3.1 % (decode 2.9) | Data (t): 0.021 Batch (t): 0.670, 382.0/s | slowest rank 3 worker 1 shard 00017.tar | …``. Of the ranks, the
-one that waited most speaks: they wait for each other. Data (t) and Batch (t) are OpenCLIP's words for a step's time inside ``next(loader)``
-and for all of a step, in seconds.
+``stall 3.1 % (decode 2.9) | Data (t): 0.021 Batch (t): 0.670, 382.0/s | slowest rank 3 worker 1 shard 00017.tar | …``
 
-At its end stands what to do, where that was measured (``wire.protocol.verdict``).
+Ranks wait for each other, so the line shows the rank that waited most. Data (t) and Batch (t) are OpenCLIP's names: the seconds of a step
+inside ``next(loader)``, and of the whole step. The line ends with advice, if there is any (``wire.protocol.verdict``).
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from forebay_proxy.wire.protocol.verdict import FINE, OF_ORIGIN, Levels, shown_c
 
 __all__ = ["advice", "log_line", "step_times"]
 
-NAMED = 0.005  # of the time: a cause with less is not named, and nobody is the slowest
+NAMED = 0.005  # share of the time: a cause with less is not named, and no slowest worker is shown
 _MOST_SHARD = 60  # characters
 
 
 def log_line(view: NodeView, cores: Optional[CoreUse] = None) -> str:
-    """``view`` in words; "" where no rank was metered in it. Each rank was metered for more than 0 s."""
+    """The line for ``view``; "" if no rank was measured in it. Each rank was measured for more than 0 s."""
     rank = view.slowest
     if rank is None:
         return ""
@@ -41,7 +40,7 @@ def log_line(view: NodeView, cores: Optional[CoreUse] = None) -> str:
 def step_times(body: MeterBody) -> str:
     """``Data (t): 0.021 Batch (t): 0.670``, means of the interval."""
     steps = max(1, body.steps)
-    data_s = min(sum(body.stall_s.values()), body.wall_s)  # what was waiting when the interval began is told in it
+    data_s = min(sum(body.stall_s.values()), body.wall_s)  # a wait that began before the interval is counted in it
     return f"Data (t): {data_s / steps:.3f} Batch (t): {body.wall_s / steps:.3f}"
 
 
@@ -52,7 +51,7 @@ def _causes(body: MeterBody) -> str:
 
 
 def _samples(view: NodeView) -> str:
-    """Of all ranks together, a second."""
+    """Samples a second, of all ranks together."""
     samples = sum(body.samples / body.wall_s for body in view.ranks.values())
     return f", {samples:#.4g}/s" if samples else ""
 
@@ -88,14 +87,14 @@ def _told(name: str, text: str) -> list[str]:
 
 
 def advice(view: NodeView, cores: Optional[CoreUse]) -> str:
-    """What to do for the slowest rank of ``view``; "" where there is nothing. ``cores``: of the same interval, None where not known.
+    """What to do for the slowest rank of ``view``; "" if nothing. ``cores``: their use in the same interval, None if not known.
 
-    Why bytes of an origin are waited for, and which other disk there is, the sidecar knows.
+    Only the sidecar knows why an origin is slow and which other disk there is, so its advice is taken for these causes.
     """
     body = view.ranks.get(view.slowest or "")
     if body is None:
         return ""
-    alike = sum(stall_share(each) >= stall_share(body) / 2 for each in view.ranks.values())  # each of them could have its part of the cores
+    alike = sum(stall_share(each) >= stall_share(body) / 2 for each in view.ranks.values())  # these ranks would share the idle cores
     said = verdict(
         Levels(
             stall_s=body.stall_s,

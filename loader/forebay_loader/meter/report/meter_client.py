@@ -1,4 +1,4 @@
-"""Tells the sidecar a process's totals, and asks it for those of the whole node. Fire and forget: never an error, never a stall."""
+"""Sends a process's totals to the sidecar, and reads those of the whole node. It never raises and never delays training."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from forebay_proxy.wire.protocol.meter import MeterBody, encode_meter
 
 __all__ = ["MeterClient"]
 
-STEP_S = 2.0  # nobody waits for the thread that asks, and it has a second line only 30 s later
-PAUSE_S = 60.0  # after a refusal: an older sidecar does not know the path, and will not know it in ten seconds
-MAX_PAGE_BYTES = 4 << 20  # the most processes that a sidecar remembers, with long names
+STEP_S = 2.0  # nobody waits for this thread, and its next line is due 30 s later
+PAUSE_S = 60.0  # after a refusal: an older sidecar does not know the path
+MAX_PAGE_BYTES = 4 << 20  # enough for all processes that a sidecar remembers
 
 
 class MeterClient:
-    """Speaks for one process, named ``job/rank/main/opener``. Of one thread only."""
+    """The client of one process, named ``job/rank/main/opener``. Not thread-safe."""
 
     def __init__(self) -> None:
         self._connection = DeferredConnection()
         self._quiet_until_s = float("-inf")
 
     def tell(self, name: str, totals: MeterBody) -> bool:
-        """Send ``totals``; whether the sidecar took them."""
+        """Send ``totals``. Returns whether the sidecar accepted them."""
         if time.monotonic() < self._quiet_until_s:
             return False
         status = self._send("POST", name, encode_meter(totals), {"Content-Type": "application/json"})
@@ -43,12 +43,12 @@ class MeterClient:
         return status == 204
 
     def end(self, name: str) -> None:
-        """Say that the process ends: it waits for nothing any more, whatever its last minute was like."""
+        """Tell the sidecar that the process ends: it waits for nothing any more."""
         if time.monotonic() >= self._quiet_until_s:
             self._send("DELETE", name, b"", {})
 
     def _send(self, method: str, name: str, content: bytes, headers: Dict[str, str]) -> Optional[int]:
-        """The answer's status; None where no sidecar is there, or none answers."""
+        """Return the status of the answer; None if there is no sidecar or no answer."""
         try:
             endpoint = find_endpoint()
             if endpoint is None:
@@ -63,7 +63,7 @@ class MeterClient:
         return answer and answer.status
 
     def node(self, job: str) -> Optional[NodeSums]:
-        """What the ranks of ``job`` on this node have told, and of their sidecar; None where it does not say."""
+        """The totals of all ranks of ``job`` on this node and of their sidecar; None if there is no answer."""
         endpoint = find_endpoint()
         if endpoint is None:
             return None
@@ -75,7 +75,7 @@ class MeterClient:
             return None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._connection.close()
 
     def _fail(self) -> None:

@@ -1,7 +1,7 @@
-"""One thread of a training process, awake once a second: it tells the sidecar, writes the log line, and watches whether batches come.
+"""A thread of the training process that runs once a second: it reports to the sidecar, writes the log line, and runs the watchdog.
 
-It is begun with the first batch that is asked for, and ends with the process. A fork's child has none: a worker needs none, and a rank
-begins its own.
+It starts with the first batch that is requested, and ends with the process. A forked child has none: a worker needs none, and a rank starts
+its own.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ __all__ = ["LINE_S", "LOG", "THREAD", "WATCHDOG_S", "MeterThread", "MeterTicks",
 LOG = logging.getLogger("forebay.meter")
 TICK_S = 1.0
 END_S = 0.5
-TELL_S = 10.0  # sums lose nothing in between; Prometheus scrapes every 15 to 60 s
+TELL_S = 10.0  # sums lose nothing between two reports; Prometheus scrapes every 15 to 60 s
 
 
 class MeterTicks:
-    """What the thread does. ``totals`` and ``waiting`` are asked at each tick; ``line_s`` and ``watchdog_s`` are 0 for never."""
+    """The work of the thread. ``totals`` and ``waiting`` are called at each tick. 0 for ``line_s`` or ``watchdog_s`` means never."""
 
     def __init__(
         self, totals: Callable[[], MeterBody], waiting: Callable[[], Optional[TrainerWait]], *, line_s: float, watchdog_s: float
     ) -> None:
         self._totals, self._waiting = totals, waiting
-        self._line_s, self._tell_s = line_s, min(TELL_S, line_s or TELL_S)  # what rank 0 says of others is no older than its line
+        self._line_s, self._tell_s = line_s, min(TELL_S, line_s or TELL_S)  # rank 0's line must have recent sums of other ranks
         self._watchdog = Watchdog(watchdog_s) if watchdog_s else None
         self._client, self._cores, self._cores_to_tell = MeterClient(), CoreLooks(), CoreLooks()
-        self.idle_cores: Optional[float] = None  # of the last ten seconds
+        self.idle_cores: Optional[float] = None  # in the last ten seconds
         self._told: Optional[MeterBody] = None
-        self._warned: Tuple[Optional[int], Optional[int]] = None, None  # of the loader and its step, that others have ended before it
+        self._warned: Tuple[Optional[int], Optional[int]] = None, None  # loader and step of the last warning
         self._tell_at_s = time.monotonic()
         self._line_at_s = time.monotonic() + line_s
-        self._before = NodeSums({}), time.monotonic()  # of the line before: sums, and when
+        self._before = NodeSums({}), time.monotonic()  # sums and time of the previous line
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """Until ``end``; then the last totals are told."""
+        """Run until ``end``, then send the last totals."""
         self._cores.look()
         self._cores_to_tell.look()
         self._safely(self._begin_line)
@@ -70,11 +70,11 @@ class MeterTicks:
     def _safely(self, act: Callable[[], None]) -> None:
         try:
             act()
-        except Exception as error:  # a meter may be wrong, and may not end a training
+        except Exception as error:  # an error in the meter must not end the training
             notice_once("meter", f"the meter failed ({type(error).__name__}: {error}); training is not touched by it")
 
     def look(self) -> None:
-        """At what is due now."""
+        """Do what is due now."""
         now_s, waiting = time.monotonic(), self._waiting()
         if self._watchdog is not None:
             said = self._watchdog.look(waiting, rank_of(os.environ))
@@ -90,7 +90,9 @@ class MeterTicks:
                 self._write_line(now_s)
 
     def tell(self, *, waits: bool = False) -> None:
-        """Tell the sidecar what is new; a trainer that waits for a batch is told of all the same, or it would seem to have ended."""
+        """Send the totals to the sidecar if they have changed, or if the trainer waits for a batch: otherwise it
+        would seem to have ended.
+        """
         totals = self._totals()
         if totals != self._told or waits:
             cores = self._cores_to_tell.look()
@@ -100,7 +102,7 @@ class MeterTicks:
             self._told = totals
 
     def _warn_of_ranks(self) -> None:
-        """Once for each step in which this rank seems to wait for one that has no more batches, as the sidecar finds."""
+        """Warn if the sidecar says that this rank waits for one without further batches. Once for each step."""
         told = self._told
         if self._watchdog is None or told is None or (told.step_s or 0.0) < TELL_S or self._warned == (told.loader, told.loader_steps):
             return
@@ -111,11 +113,11 @@ class MeterTicks:
             say(logging.WARNING, text)
 
     def end(self) -> None:
-        """``run`` returns soon."""
+        """Make ``run`` return soon."""
         self._ended.set()
 
     def _begin_line(self) -> None:
-        """What the sidecar did before this process was there is none of its first line's."""
+        """The first line must not include what the sidecar did before this process started."""
         if self._line_s and rank_of(os.environ) == 0:
             self._before = self._client.node(ensure_job()) or NodeSums({}), time.monotonic()
 
@@ -125,19 +127,19 @@ class MeterTicks:
         line = log_line(node.since(before, now_s - before_s), cores)
         if node.sidecar is not None or before.sidecar is None:
             self._before = node, now_s
-        else:  # the next line is about this time too, of all ranks
+        else:  # the next line includes this interval, of all ranks
             self._before = replace(before, skipped=node.skipped), before_s
         if line:
             say(logging.INFO, line)
 
     def _sums(self) -> NodeSums:
-        """Of all ranks of the node, this one's as of now; of this one alone where no sidecar answers."""
+        """The sums of all ranks of the node, with this one's up to date. Only this rank's if no sidecar answers."""
         found, own = self._client.node(ensure_job()), {_name(): self._totals()}
         return NodeSums(own) if found is None else replace(found, ranks={**found.ranks, **own})
 
 
 def say(level: int, text: str) -> None:
-    """Log ``text``. A program that has set up no logging at all sees it on stderr: Python itself would drop what is no warning."""
+    """Log ``text``. If the program has set up no logging, write it to stderr: Python would drop messages below warning."""
     if LOG.hasHandlers():
         LOG.log(level, "forebay: %s", text)
     elif LOG.isEnabledFor(level) or LOG.level == logging.NOTSET:
@@ -145,7 +147,7 @@ def say(level: int, text: str) -> None:
 
 
 class MeterThread:
-    """Begins the thread once a process. ``make`` is asked for what it does; None: nothing."""
+    """Starts the thread once in each process. ``make`` returns its work, or None for no thread."""
 
     def __init__(self, make: Callable[[], Optional[MeterTicks]]) -> None:
         self._make = make
@@ -154,7 +156,7 @@ class MeterThread:
         self._pid = 0
 
     def begin(self) -> None:
-        """Unless it runs already in this process. Asked at each step."""
+        """Start the thread, unless it runs in this process. Called at each step."""
         if self._pid:
             return
         self._pid = os.getpid()
@@ -164,35 +166,35 @@ class MeterThread:
         self._thread = threading.Thread(target=ticks.run, name="forebay-meter-ticks", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError as error:  # no thread can be started any more
+        except RuntimeError as error:  # no more threads can be started
             self._thread = None
             notice_once("meter-thread", f"neither the log line nor the watchdog runs: {error}")
         else:
             atexit.register(self.end)
 
     def forked(self) -> None:
-        """In a child, which begins its own, and knows nothing of its parent's."""
+        """In a forked child: it starts a thread of its own, and knows nothing of its parent's."""
         self._pid = 0
 
     @property
     def idle_cores(self) -> Optional[float]:
-        """How many of the cores that this process may use were idle in the last ten seconds; None: not measured."""
+        """How many cores that this process may use were idle in the last ten seconds; None if not measured."""
         return None if self._ticks is None else self._ticks.idle_cores
 
     def stop(self) -> None:
-        """What would be told from here on is not true any more. Not waited for."""
+        """Stop without waiting: later reports would be wrong."""
         if self._ticks is not None and self._pid == os.getpid():
             self._ticks.end()
 
     def end(self) -> None:
-        """Let it tell the last totals; it is waited for as long as a live sidecar needs for that."""
+        """Let the thread send the last totals. Waits as long as a live sidecar needs for that."""
         if self._ticks is not None and self._thread is not None and self._pid == os.getpid():
             self._ticks.end()
             self._thread.join(END_S)
 
 
 def _made() -> Optional[MeterTicks]:
-    if in_worker():  # its trainer's thread speaks for it
+    if in_worker():  # the trainer's thread reports for its workers
         return None
     window = Window(SLOWEST_S)
     return MeterTicks(lambda: own_totals(CLOCK, window), CLOCK.waiting, line_s=line_s(), watchdog_s=watchdog_s())
@@ -206,17 +208,17 @@ def _name() -> str:
     return str(ReaderName(ensure_job(), str(rank_of(os.environ)), "main", f"{os.getpid()}.0"))
 
 
-LINE_S = 30.0  # a screen holds the last twenty minutes
-WATCHDOG_S = 60.0  # longer than a cold shard takes, and long before a NCCL watchdog ends the job
+LINE_S = 30.0  # a screen of lines shows the last twenty minutes
+WATCHDOG_S = 60.0  # longer than a shard that is not cached takes, and long before NCCL's watchdog ends the job
 
 
 def line_s(environ: Optional[Mapping[str, str]] = None) -> float:
-    """How many seconds lie between two log lines; 0: there is none."""
+    """Seconds between two log lines; 0 for none."""
     return _seconds("FOREBAY_METER_LINE_S", LINE_S, environ)
 
 
 def watchdog_s(environ: Optional[Mapping[str, str]] = None) -> float:
-    """After how many seconds without a batch the watchdog speaks; 0: never."""
+    """Seconds without a batch after which the watchdog reports; 0 for never."""
     return _seconds("FOREBAY_WATCHDOG_S", WATCHDOG_S, environ)
 
 

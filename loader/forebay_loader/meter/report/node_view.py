@@ -1,7 +1,7 @@
-"""What the log line says is of: the ranks of this node and their sidecar, over one interval. Pure.
+"""The input of the log line: the ranks of this node and their sidecar, over one interval. No I/O.
 
-``GET /v1/meter/{job}`` gives sums; the line is about what came since the one before. A rank or a sidecar that is new, or was started anew,
-counts from its own beginning.
+``GET /v1/meter/{job}`` returns sums; the line shows the difference to the previous ones. A new or restarted rank or sidecar counts from its
+own start.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from forebay_proxy.wire.protocol.meter import CAUSES, MeterBody
 
 __all__ = ["NodeSums", "NodeView", "SidecarSums", "read_node"]
 
-UNEVEN = 1.05  # times the mean: ranks with equal steps are within a percent
+UNEVEN = 1.05  # times the mean; ranks with equal steps differ by less than a percent
 _SUMS = ("sent_bytes", "hit_bytes", "origin_bytes", "origin_retries")
-FEW_STEPS = 2  # that an interval may have more or less at its ends
+FEW_STEPS = 2  # the steps that an interval may gain or lose at its ends
 
 
 @dataclass(frozen=True)
 class SidecarSums:
-    """Of the sidecar: sums for this job (origin's: for all jobs), and what lies ahead of the job's readers now (None: no plan).
+    """Sums of the sidecar for this job (``origin_*``: for all jobs), and how far it is ahead of the job's readers (None: no plan).
 
-    ``says``: its verdict's cause, what to do, and what to type.
+    ``says``: the cause in its verdict, what to do, and the setting to use.
     """
 
     instance: str = ""
@@ -35,7 +35,7 @@ class SidecarSums:
     says: Tuple[str, str, str] = ("", "", "")
 
     def since(self, earlier: Optional[SidecarSums]) -> SidecarSums:
-        """What has come on top of ``earlier``, if that is of the same sidecar."""
+        """The difference to ``earlier``, if that is of the same sidecar."""
         if earlier is None or earlier.instance != self.instance:
             return self
         return replace(self, **{name: getattr(self, name) - getattr(earlier, name) for name in _SUMS})
@@ -43,10 +43,10 @@ class SidecarSums:
 
 @dataclass(frozen=True)
 class NodeSums:
-    """The totals of the processes of this node, by their names (``job/rank/main/opener``), and of the sidecar; None: none answers.
+    """The totals of the processes of this node, by name (``job/rank/main/opener``), and of the sidecar; None if none answers.
 
-    ``skipped``: of processes that were heard of before, too. ``unequal``: of processes that seem to wait
-    for ranks without batches, the sidecar's sentence.
+    ``skipped`` includes processes of earlier sums. ``unequal``: the sidecar's sentence about processes that seem to wait for ranks without
+    further batches.
     """
 
     ranks: Mapping[str, MeterBody]
@@ -55,12 +55,14 @@ class NodeSums:
     unequal: Mapping[str, str] = field(default_factory=dict)
 
     def after(self, earlier: NodeSums) -> NodeSums:
-        """With what was skipped by processes that only ``earlier`` knows: one that is silent has skipped it all the same."""
+        """Add the skips of processes that only ``earlier`` has: a process that no longer reports has skipped them nevertheless."""
         known = {**{name: body.skipped for name, body in earlier.ranks.items()}, **earlier.skipped}
         return replace(self, skipped={**known, **{name: max(known.get(name, 0), body.skipped) for name, body in self.ranks.items()}})
 
     def since(self, earlier: NodeSums, seconds: float) -> NodeView:
-        """What came in ``seconds``. Processes of one rank, as after a restart, are one; one that told nothing new is left out."""
+        """The difference to ``earlier`` over ``seconds``. Processes of one rank, as after a restart, count as one. Ranks without news are
+        left out.
+        """
         found: dict[str, MeterBody] = {}
         for name, body in self.ranks.items():
             grown = body.since(earlier.ranks.get(name))
@@ -73,9 +75,9 @@ class NodeSums:
 
 @dataclass(frozen=True)
 class NodeView:
-    """What came in ``seconds``: of each rank, by its number, and of the sidecar. ``skipped``: ever, of all ranks heard of.
+    """What was added in ``seconds``, by rank and by the sidecar. ``skipped`` is the total of all ranks so far.
 
-    ``unequal``: which rank has ended and which one waits for it, "" where none does.
+    ``unequal``: which rank has ended and which one waits for it; "" if none does.
     """
 
     ranks: Mapping[str, MeterBody] = field(default_factory=dict)
@@ -86,14 +88,14 @@ class NodeView:
 
     @property
     def slowest(self) -> Optional[str]:
-        """The rank that waited for the largest part of its time; None without any."""
+        """The rank that waited for the largest share of its time; None without ranks."""
         return max(self.ranks, key=lambda rank: stall_share(self.ranks[rank]), default=None)
 
     @property
     def uneven(self) -> str:
-        """By how much ranks part: the most samples, or steps, a second over the mean, and whose that is; "" where they do not.
+        """By how much the fastest rank exceeds the mean of samples or steps a second, and which rank it is; "" if ranks are even.
 
-        Ranks are heard at different moments, so it is what each did in a second of its own time; a difference of a few steps is none.
+        Ranks report at different moments, so rates are of each rank's own time, and a difference of a few steps is ignored.
         """
         said = []
         for figure, least in (("samples", max([body.batch_size or 0 for body in self.ranks.values()], default=0)), ("steps", 1)):
@@ -108,12 +110,14 @@ class NodeView:
 
 
 def stall_share(body: MeterBody) -> float:
-    """The part of its time that a rank waited, 0 to 1."""
+    """The share of its time that a rank waited, 0 to 1."""
     return min(1.0, sum(body.stall_s.values()) / body.wall_s) if body.wall_s > 0 else 0.0
 
 
 def read_node(page: Any) -> NodeSums:
-    """The answer to ``GET /v1/meter/{job}``. Raises ``ValueError``, ``TypeError``, ``KeyError``, ``AttributeError`` for anything else."""
+    """Parse the answer to ``GET /v1/meter/{job}``. Raises ``ValueError``, ``TypeError``, ``KeyError`` or ``AttributeError`` for anything
+    else.
+    """
     told = page["sidecar"]
     shards, ahead = told["lead_shards"], told["lead_bytes"]
     said = page.get("verdict") or {}  # an older sidecar has none

@@ -1,4 +1,4 @@
-"""This process's totals, as the sidecar is told them, and as a progress bar shows them."""
+"""This process's totals, as the sidecar gets them and as a progress bar shows them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from forebay_proxy.wire.protocol.meter import CAUSES, DERIVED, MeterBody
 __all__ = ["SLOWEST_S", "Postfix", "Window", "own_totals"]
 
 SLOWEST_S = 30.0  # a worker that was slow an hour ago is not the slowest now
-POSTFIX_S = 0.5  # a person reads no quicker, and a bar may ask at every step
+POSTFIX_S = 0.5  # a bar may ask at every step, but nobody reads faster than this
 RECENT_S = 10.0
 
 
 class Window:
-    """What came in about the last ``seconds``: since one of two earlier values, of which the older is let go."""
+    """The difference over about the last ``seconds``, by two earlier values."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._clock = seconds, clock
@@ -27,8 +27,8 @@ class Window:
         self._newer_at_s = clock()
 
     def recent(self, totals: StallTotals) -> StallTotals:
-        """Between one and two times ``seconds``; from the beginning on where that is less."""
-        if totals.wall_s < self._older.wall_s:  # a fork's child: it begins anew
+        """The difference over one to two times ``seconds``, or since the start if that is shorter."""
+        if totals.wall_s < self._older.wall_s:  # a forked child starts again
             self._older = self._newer = StallTotals()
         found = totals.since(self._older)
         if self._clock() - self._newer_at_s >= self._seconds:
@@ -37,7 +37,7 @@ class Window:
 
 
 def own_totals(clock: StallClock, window: Window) -> MeterBody:
-    """What ``clock`` says of this process, as one message; ``window`` is kept from one message to the next."""
+    """The totals of ``clock`` as one message. ``window`` is kept between messages."""
     totals = clock.totals()
     recent, stand = window.recent(totals), clock.stand()
     slowest = recent.slowest
@@ -66,14 +66,14 @@ def own_totals(clock: StallClock, window: Window) -> MeterBody:
 
 
 def _derived() -> Dict[str, Dict[str, int]]:
-    """What derived caches counted, of each kind that counted anything."""
+    """The counters of derived caches, for each kind that counted anything."""
     counted = counters()
     found = {kind: {name: counted[f"{kind}_{name}"] for name in names} for kind, names in DERIVED.items()}
     return {kind: counts for kind, counts in found.items() if any(counts.values())}
 
 
 class Postfix:
-    """``fb.postfix()``: of the last ten seconds or so."""
+    """``fb.postfix()``: the last ten seconds or so."""
 
     def __init__(self, totals: Callable[[], StallTotals], clock: Callable[[], float] = time.monotonic) -> None:
         self._totals, self._clock = totals, clock

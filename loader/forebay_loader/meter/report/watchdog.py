@@ -1,8 +1,8 @@
-"""Says that no batch comes, and what the worker does whose batch is due. Never ends anything: that is the person's to decide.
+"""The watchdog: reports that no batch comes, and what the worker does whose batch is due. It never ends anything: that is up to the user.
 
-A trainer that does not ask for a batch (it validates, or writes a checkpoint) waits for none. What a worker does is told by its page,
-which a thread of that worker writes. Where the page stands still too, the whole process does, or one call keeps its interpreter: then the
-kernel says what it knows.
+A trainer that validates or writes a checkpoint asks for no batch, so nothing is reported. The worker's page says what the worker does; a
+thread of the worker writes it. If the page does not change, the whole process hangs, or one call holds the interpreter's lock. Then the
+watchdog reports the kernel's state of the process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from forebay_proxy.wire.protocol.runfile import process_start_time
 
 __all__ = ["Watchdog", "silent_because"]
 
-SILENT_S = 5.0  # an observer that has not written for so long does not run: it writes five times a second
+SILENT_S = 5.0  # an observer that has not written for so long does not run: it writes up to five times a second
 _SELDOM = 10  # times ``after_s``: the longest time between two lines
 _MOST_FRAMES = 8
 _WORDS = {
@@ -32,7 +32,7 @@ _WORDS = {
     "start": "is being started",
     "other": "does what nobody can tell",
 }
-# By the letter that the kernel gives a process's state.
+# By the kernel's letter for a process's state.
 _STATES = {
     "R": "it computes in one call that keeps the interpreter for itself: there is no newer Python stack",
     "S": "it waits in one call that keeps the interpreter for itself: there is no newer Python stack",
@@ -45,9 +45,9 @@ _STATES = {
 
 
 def silent_because(pid: int, start_time: Optional[int]) -> str:
-    """Why process ``pid``, begun at ``start_time`` (in the kernel's ticks), writes nothing any more, in words. Never raises.
+    """Why process ``pid``, started at ``start_time`` (in the kernel's ticks), no longer writes its page. Never raises.
 
-    ``start_time`` None: one that has written nothing yet; "" where that may still be its start.
+    ``start_time`` is None if it has written nothing yet. Returns "" if it may still be starting.
     """
     begun = process_start_time(pid)
     if begun is None or start_time not in (None, begun):
@@ -63,7 +63,7 @@ def silent_because(pid: int, start_time: Optional[int]) -> str:
 
 
 class Watchdog:
-    """One for each training process. ``look`` is asked every second or so. Not for two threads."""
+    """One for each training process. ``look`` is called about every second. Not thread-safe."""
 
     def __init__(
         self,
@@ -75,11 +75,11 @@ class Watchdog:
         self._after_s, self._silent_s = after_s, silent_s
         self._clock_ns = clock_ns
         self._silent = silent
-        self._since_ns: Optional[int] = None  # of the wait that was told
+        self._since_ns: Optional[int] = None  # of the wait that was reported
         self._again_s = after_s
 
     def look(self, waiting: Optional[TrainerWait], rank: int) -> str:
-        """What to say now of the wait, or of its end; "" for nothing. ``waiting`` is None while the trainer waits for no batch."""
+        """What to log now about the wait or its end; "" for nothing. ``waiting`` is None while the trainer waits for no batch."""
         now_ns = self._clock_ns()
         if self._since_ns is not None and (waiting is None or waiting.since_ns != self._since_ns):
             waited_s, self._since_ns = (now_ns - self._since_ns) / 1e9, None
@@ -118,6 +118,6 @@ def _ago(moment_ns: int, now_ns: int) -> str:
 
 
 def stack_in_a_line(stack: str) -> str:
-    """The innermost frames of a page's stack (``path:line function`` each), the innermost first: ``function (file:line) < …``."""
+    """The innermost frames of a page's stack (``path:line function`` each), innermost first: ``function (file:line) < …``."""
     frames = [line.rpartition(" ") for line in reversed(stack.splitlines())]
     return " < ".join(f"{name} ({place.rpartition('/')[2]})" for place, _, name in frames[:_MOST_FRAMES])

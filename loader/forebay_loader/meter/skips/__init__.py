@@ -1,1 +1,1 @@
-"""What handlers pass over: counted, listed, bounded."""
+"""Skips: what handlers pass over is counted, listed and limited."""

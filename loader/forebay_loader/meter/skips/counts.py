@@ -1,8 +1,8 @@
-"""What handlers passed over, counted, and how much of it is borne. Pure.
+"""Counts and limits of skips. No I/O.
 
-A *skip* is one shard, one file or one sample that is left out because a handler said so: a whole shard that cannot be opened, the rest of
-one whose tar is broken, a file in it, a sample that a later stage refuses. Nobody knows how many samples a shard held that was not read,
-so shards are counted apart from samples.
+A *skip* is a shard, a file or a sample that is left out because a handler said so: a shard that cannot be opened, the rest of a broken tar,
+one file in it, or a sample that a later stage refuses. Nobody knows how many samples an unread shard held, so shards are counted apart from
+samples.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any, Iterable, Iterator, NamedTuple, Optional, Union
 
 __all__ = ["FIRST", "IN_A_ROW", "Skip", "SkipCounts", "SkipLimits", "Tally"]
 
-# With a share as the limit so many never end a run. At half of the allowed rate the chance that more come before the share itself allows
-# as many is 1.4 % (Poisson, 5 expected, 11 met); with one instead of ten it would be a fourth, and a single broken file could end a run.
+# With a share as the limit, so many skips never end a run. At half the allowed rate, the chance of more before the share itself allows
+# as many is 1.4 % (Poisson, 5 expected, 11 met). With 1 instead of 10 it would be 25 %, and a single broken file could end a run.
 FIRST = 10
-# Where a limit was asked for. A thousand samples on end that one stage refuses are a stage that cannot work, or a shard of rubbish.
+# If a limit was asked for. A stage that refuses a thousand samples in a row cannot work, or the shard is unusable.
 IN_A_ROW = 1000
 
 
 class Skip(NamedTuple):
-    """One skip. ``stage`` is "open", "read", "decode" or "map", ``what`` is "shard", "file" or "sample".
+    """One skip. ``stage`` is "open", "read", "decode" or "map"; ``what`` is "shard", "file" or "sample".
 
-    ``shard`` and ``message`` hold no secret; ``shard`` and ``key`` are "" where they are not known. ``function`` is the stage's own name,
-    such as "to_tuple"; ``then``: "continue", "replaced", or "stop" where the handler ended the reading.
+    ``shard`` and ``message`` hold no secret. ``shard`` and ``key`` are "" if not known. ``function`` is the stage's own name, such as
+    "to_tuple". ``then`` is "continue", "replaced", or "stop" if the handler ended the reading.
     """
 
     stage: str
@@ -43,8 +43,11 @@ class Skip(NamedTuple):
 
 
 class SkipCounts(NamedTuple):
-    """``samples`` read and ``shards`` begun so far, and of what was passed over: shards (``open``, ``read``), ``file``s of samples, and
-    samples (``decode``, ``map``). ``touched``: shards of which anything was. ``stopped``: how often a handler ended the reading."""
+    """Counts so far: ``samples`` read and ``shards`` begun, and what was skipped.
+
+    Skipped are shards (``open``, ``read``), files of samples (``file``), and samples (``decode``, ``map``). ``touched``: shards with any
+    skip. ``stopped``: how often a handler ended the reading.
+    """
 
     samples: int = 0
     shards: int = 0
@@ -71,7 +74,7 @@ class SkipCounts(NamedTuple):
     def __str__(self) -> str:
         said = f"{self.of_samples:,} of {self.samples:,} samples skipped{_by(self, 'file', 'decode', 'map')}"
         if self.of_shards:
-            of = f" of {self.shards:,}" if self.shards else ""  # where nobody counts them
+            of = f" of {self.shards:,}" if self.shards else ""  # "" if shards are not counted
             said += f", {self.of_shards:,}{of} shards skipped{_by(self, 'open', 'read')}"
         if self.touched:
             said += f"; in {self.touched:,} shard{'s' if self.touched > 1 else ''}"
@@ -79,14 +82,14 @@ class SkipCounts(NamedTuple):
 
 
 class SkipLimits(NamedTuple):
-    """``most``: a number of skips, or a share of the samples, and of the shards; None for any. ``in_a_row``: by one stage, None for any."""
+    """``most``: a number of skips, or a share of samples and of shards. ``in_a_row``: skips in a row in one stage. None for no limit."""
 
     most: Union[int, float, None] = None
     in_a_row: Optional[int] = None
 
     @classmethod
     def of(cls, most: Union[int, float, None], in_a_row: Optional[int]) -> SkipLimits:
-        """``max_skipped`` and ``max_consecutive_skips`` as given. Raises ``TypeError``, ``ValueError``."""
+        """Check ``max_skipped`` and ``max_consecutive_skips``. Raises ``TypeError`` or ``ValueError``."""
         if most is not None and (isinstance(most, bool) or not isinstance(most, (int, float))):
             raise TypeError(f"max_skipped takes a number of skips, or a share such as 0.001; got {most!r}")
         if most is not None and (most < 0 or (isinstance(most, float) and not 0 < most < 1)):
@@ -98,24 +101,24 @@ class SkipLimits(NamedTuple):
         return cls(most, IN_A_ROW if in_a_row is None and most is not None else in_a_row)
 
     def passed(self, counts: SkipCounts, *, over: bool = False) -> str:
-        """Which limit ``counts`` are beyond, in words; "" where none. ``over``: the epoch has ended, and its share is exact."""
+        """Which limit ``counts`` exceed, as a text; "" if none. ``over``: the epoch has ended, so its share is exact."""
         most = self.most
         if most is None:
             return ""
         if isinstance(most, int):
             return f"{counts.all:,} skips, and max_skipped={most}" if counts.all > most else ""
         for skipped, begun, things in ((counts.of_samples, counts.samples, "samples"), (counts.of_shards, counts.shards, "shards")):
-            if not begun:  # a stage behind a loader, say: nobody counts what comes to it
+            if not begun:  # for example a stage after a loader: nobody counts its samples
                 continue
             borne = most * begun
-            if not over or begun * most < 1:  # too few to say that one is more than the share
+            if not over or begun * most < 1:  # too few to judge a share
                 borne = max(borne, FIRST)
             if skipped > borne:
                 return f"{skipped:,} of {begun:,} {things} skipped, {skipped / begun:.2%}, and max_skipped={most} is {most:.2%}"
         return ""
 
     def passed_in_a_row(self, skips: int) -> str:
-        """The same for ``skips`` on end in one stage."""
+        """The same for ``skips`` in a row in one stage."""
         if self.in_a_row is None or skips <= self.in_a_row:
             return ""
         return f"{skips:,} skips in a row in one stage, and max_consecutive_skips={self.in_a_row}"
@@ -127,13 +130,13 @@ def _by(counts: SkipCounts, *kinds: str) -> str:
 
 
 class Tally:
-    """How many items have passed through ``counting``."""
+    """Counts the items that have passed through ``counting``."""
 
     def __init__(self) -> None:
-        self._left = repeat(True, sys.maxsize)  # one is taken for each item; how many are left is known
+        self._left = repeat(True, sys.maxsize)  # each item takes one; length_hint says how many are left
 
     def counting(self, items: Iterable[Any]) -> Iterator[Any]:
-        """``items``, all of them, at a third of what a generator costs."""
+        """Yield all ``items``, at a third of the cost of a generator."""
         return compress(items, self._left)
 
     def now(self) -> int:

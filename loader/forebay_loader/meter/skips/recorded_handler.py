@@ -1,7 +1,7 @@
-"""A user's handler, asked as before, whose answers are counted and listed: what it passes over no longer hides.
+"""Wraps a user's handler: its answers are obeyed as before, and in addition counted and listed.
 
-It gets the very exception, and what it says is done. webdataset tells it nothing else, so where the sample came from is read from the
-variables of the stage that caught the exception: no stage has to be rewritten, and a sample that is healthy costs nothing.
+The handler gets the original exception. webdataset passes no further context to handlers. So the place of the sample is read from the local
+variables of the stage that caught the exception. No stage has to be rewritten, and a healthy sample costs nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Handler", "NumberedSkips", "Place", "RecordedHandler", "asked", "not
 
 Handler = Callable[[Exception], bool]
 
-# webdataset's functions that ask handlers: stage, what is passed over, and what it is where the handler says False.
+# webdataset's functions that ask handlers: stage, what a skip leaves out, and what the answer False means.
 _KNOWN = {
     "url_opener": ("open", "shard", "stop"),
     "cached_url_opener": ("open", "shard", "stop"),
@@ -32,13 +32,13 @@ _KNOWN = {
     "group_by_keys": ("read", "file", "stop"),
     "_decode": ("decode", "sample", "stop"),
 }
-_ASKED = threading.local()  # .depth: of recorded handlers that are being asked; .stray: what notes answers given outside of them
-os.register_at_fork(after_in_child=lambda: vars(_ASKED).clear())  # a handler that forks is asked by its parent
+_ASKED = threading.local()  # .depth: number of wrapped handlers being asked; .stray: records answers of others
+os.register_at_fork(after_in_child=lambda: vars(_ASKED).clear())  # a fork inside a handler: only the parent is asking
 _VARIABLES = ("sample", "filesample", "url", "fname", "f")
 
 
 class Place(NamedTuple):
-    """What an exception is about. ``no``: what False means, "stop" or "shard", the rest of it."""
+    """What an exception is about. ``no``: what the answer False means: "stop", or "shard" for the rest of the shard."""
 
     stage: str
     what: str
@@ -49,7 +49,7 @@ class Place(NamedTuple):
 
 
 class RecordedHandler:
-    """``handler`` in one stage of ``skips``. ``progress`` says how much that stage has given so far."""
+    """``handler`` in one stage of ``skips``. ``progress()`` returns how many items that stage has yielded so far."""
 
     def __init__(self, handler: Handler, skips: SkipPass, progress: Optional[Callable[[], int]] = None) -> None:
         self._handler = handler
@@ -64,7 +64,7 @@ class RecordedHandler:
         return self.at(error, None)
 
     def at(self, error: Exception, place: Optional[Place]) -> bool:
-        """Ask the handler, and note what it lets go. Raises what it raises, and ``TooManySkips``, which no handler is asked about."""
+        """Ask the handler, and record a skip. Raises what the handler raises, and ``TooManySkips``, which is not passed to a handler."""
         frame = sys._getframe(2) if place is None else None
         try:
             if isinstance(error, TooManySkips):
@@ -77,10 +77,10 @@ class RecordedHandler:
             self.note(error, place or _place_of(frame), goes_on=goes_on)
             return goes_on
         finally:
-            del error, frame  # a traceback leads to this frame: a cycle that would hold all frames below it
+            del error, frame  # the traceback refers to this frame: a reference cycle would keep all frames alive
 
     def note(self, error: BaseException, place: Place, *, goes_on: bool = True, then: str = "") -> None:
-        """Something is passed over because of ``error``. Raises ``TooManySkips``."""
+        """Record that something is skipped because of ``error``. Raises ``TooManySkips``."""
         now = self._progress()
         self._row, self._row_at = (self._row + 1 if now == self._row_at else 1), now
         what = place.what if goes_on or place.no != "shard" else "shard"
@@ -91,11 +91,11 @@ class RecordedHandler:
             del error
 
     def told(self, error: Exception, place: Place) -> None:
-        """List what nobody passes over, and the reader's list should name."""
+        """List a fault that is not a skip."""
         self._skips.list(_skip(error, place, place.what, "told"))
 
     def counting(self, given: Iterable[Any]) -> Iterator[Any]:
-        """What the stage gives: skips that follow each other without any of it are in a row."""
+        """Yield the output of the stage. Skips without an output between them are in a row."""
         tally = Tally()
         self._progress = tally.now
         return tally.counting(given)
@@ -108,12 +108,12 @@ def _skip(error: BaseException, place: Place, what: str, then: str) -> Skip:
 
 
 def recorded(handler: Handler, skips: SkipPass) -> RecordedHandler:
-    """``handler``, recorded; itself where it is already."""
+    """``handler``, wrapped unless it already is."""
     return handler if isinstance(handler, RecordedHandler) else RecordedHandler(handler, skips)
 
 
 def asked(handler: Handler, error: Exception, place: Place) -> bool:
-    """What ``handler`` says of ``error``; one that is recorded is told the place as well."""
+    """The answer of ``handler`` to ``error``. A wrapped one also gets the place."""
     try:
         return handler.at(error, place) if isinstance(handler, RecordedHandler) else handler(error)
     finally:
@@ -121,13 +121,13 @@ def asked(handler: Handler, error: Exception, place: Place) -> bool:
 
 
 def passes_over(handler: Any) -> bool:
-    """Whether ``handler`` may let something go: webdataset's ``reraise_exception``, of either of its modules, never does."""
+    """Whether ``handler`` may skip anything. webdataset's two ``reraise_exception`` never do."""
     stock = getattr(handler, "__name__", "") == "reraise_exception" and str(getattr(handler, "__module__", "")).startswith("webdataset.")
     return handler is not None and not stock
 
 
 def note_stray(error: Exception, goes_on: bool, frame: Any) -> None:
-    """A handler of webdataset's has been asked: noted, unless it was asked for a handler that is recorded. ``frame`` asked it."""
+    """Record the answer of one of webdataset's handlers that ``frame`` has asked, unless a wrapped handler asked it."""
     try:
         if getattr(_ASKED, "depth", 0) == 0 and not isinstance(error, TooManySkips):
             if getattr(_ASKED, "stray", (0,))[0] != os.getpid():
@@ -138,7 +138,7 @@ def note_stray(error: Exception, goes_on: bool, frame: Any) -> None:
 
 
 def _place_of(frame: Any) -> Place:
-    """Where the function stands that asks its handler. A user's own may have anything under the names that are looked at: never raises."""
+    """The place in the function that asks its handler. Never raises, though a user's stage may use the same variable names for anything."""
     try:
         return _told_by(frame)
     except Exception:
@@ -165,32 +165,38 @@ def _variables(frame: Any) -> Dict[str, Any]:
     found = frame.f_locals
     kept = {name: found[name] for name in _VARIABLES if name in found}
     if type(found) is dict:
-        found.clear()  # before Python 3.13 the frame keeps this copy, and with it a sample, its exception and all that leads to
+        found.clear()  # before Python 3.13 the frame keeps this dict, and so the sample and the exception
     return kept
 
 
 def _text(value: Any) -> str:
-    """Its text; empty where it is nothing, or has none."""
+    """The text of ``value``; "" if there is none."""
     try:
         return str(value) if value else ""
-    except Exception:  # a user's own; an array, say, is neither true nor false
+    except Exception:  # a user's object: an array, for example, has no truth value
         return ""
 
 
 def _message(error: BaseException) -> str:
-    """What the error says, less the streams and URLs that webdataset adds to its arguments; of one that says nothing, what caused it:
-    webdataset's ``DecodingError`` has no text."""
+    """The message of an error, without streams and URLs that webdataset adds to its arguments.
+
+    If it has no text, as webdataset's ``DecodingError``, the message of its cause.
+    """
     try:
         first = error.args[0] if len(error.args) > 1 and type(error).__str__ is BaseException.__str__ else error
         said = shown_message(str(first))
         why = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         return said or (f"{type(why).__name__}: {_message(why)}" if why is not None else "")
-    except Exception:  # a user's own may fail here too
+    except Exception:  # a user's exception may fail here too
         return ""
 
 
 class NumberedSkips:
-    """Counted by each process for itself, from its first sample on, within the limits of the environment. Pickles, and begins anew."""
+    """Skips of samples that are requested by number. Each process counts its own, from its first sample on, with the limits of the
+    environment.
+
+    An unpickled copy starts at 0.
+    """
 
     def __init__(self) -> None:
         self._pid = 0
@@ -204,14 +210,14 @@ class NumberedSkips:
         NumberedSkips.__init__(self)
 
     def asked(self) -> None:
-        """For one sample more."""
+        """Count one more sample."""
         if self._pid != os.getpid():
             self._pid, skips = os.getpid(), lone_pass()
             self._asked, self._handler = skips.counting(repeat(None)), RecordedHandler(_raised, skips)
         next(self._asked)
 
     def replaced(self, error: Exception, place: Place) -> None:
-        """Another stands in for the sample that was asked for. Raises ``TooManySkips``."""
+        """Another sample replaces the one that was asked for. Raises ``TooManySkips``."""
         if self._handler is not None:
             self._handler.note(error, place, then="replaced")
 

@@ -1,7 +1,6 @@
-"""One iteration of a data set in this process: what it has read, what handlers passed over, whether that is still borne, and its one line.
-Each worker counts for itself.
+"""The skips of one iteration of a data set in this process: counts, limits, and one log line. Each worker counts for itself.
 
-Stages ask for it by ``current()`` while their pipeline is put together; what runs later keeps what it got then.
+Stages get it by ``current()`` while their pipeline is built, and keep it.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from forebay_loader.meter.skips.skips_file import SKIPS_FILE
 
 __all__ = ["SkipPass", "SkipScope", "current", "dataset_pass", "lone_pass", "making"]
 
-MOST_NAMES = 1 << 14  # of shards, to count those of which something was skipped
-_MAKING = threading.local()  # .skips: of the pipeline that is being put together in this thread
-# A loader forks its workers while the pipeline behind it is put together: theirs are pipelines of their own.
+MOST_NAMES = 1 << 14  # names of shards with skips, to count them
+_MAKING = threading.local()  # .skips: of the pipeline that this thread is building
+# A loader forks its workers while the pipeline after it is being built: their pipelines are others.
 os.register_at_fork(after_in_child=lambda: vars(_MAKING).clear())
 
 
 class SkipScope(NamedTuple):
-    """Who reads, as lines and messages say it. ``epoch`` None: nobody knows; ``size``: of the world; ``behind`` a loader or not."""
+    """Who reads, for log lines and messages. ``epoch`` is None if unknown; ``size`` is the number of ranks; ``behind``: after a loader."""
 
     epoch: Optional[int]
     rank: int
@@ -45,7 +44,7 @@ class SkipScope(NamedTuple):
 
     @classmethod
     def alone(cls) -> SkipScope:
-        """This process, where nothing ties it to the other workers of its rank."""
+        """This process, if it is not known which workers belong together."""
         worker = here_worker()
         return cls(None, rank_of(os.environ), 1, worker.id, worker.workers)
 
@@ -57,8 +56,11 @@ class SkipScope(NamedTuple):
 
 
 class SkipPass:
-    """Not for two threads. Its stages say whether they read shards at all (``reads``), have samples and shards counted
-    (``counts_samples``, ``counts_shards``), and read again what was read before (``repeats``)."""
+    """The skips of one iteration. Not thread-safe.
+
+    Stages set whether they read shards (``reads``) and whether samples and shards are counted (``counts_samples``, ``counts_shards``).
+    ``repeats()`` is True while a resume reads samples again.
+    """
 
     def __init__(self, limits: SkipLimits, scope: SkipScope) -> None:
         self._limits = limits
@@ -70,7 +72,7 @@ class SkipPass:
         self._exit: Optional[util.Finalize] = None
         self._is_over = False
         self._pid = os.getpid()
-        self._refused = ""  # what was raised: no stage may hide it
+        self._refused = ""  # the message that was raised: no stage may hide it
         self.reads = self.counts_samples = self.counts_shards = False
         self.repeats: Callable[[], bool] = bool
 
@@ -79,36 +81,36 @@ class SkipPass:
 
     @property
     def behind(self) -> bool:
-        """Whether it is of what a loader has given."""
+        """Whether its samples come from a loader."""
         return self._scope.behind
 
     def counting(self, samples: Iterable[Any]) -> Iterator[Any]:
-        """``samples``, counted as read."""
+        """Yield ``samples``, and count them as read."""
         self.counts_samples = True
         return self._read.counting(samples)
 
     def samples(self) -> int:
-        """How many have been read by this process."""
+        """How many samples this process has read."""
         return self._read.now()
 
     def passed_over(self) -> int:
-        """How much handlers have passed over in this process."""
+        """How much handlers have skipped in this process."""
         return self._counts.all
 
     def refused(self) -> int:
-        """How many samples stages behind the reading have refused in this process, and handlers passed over."""
+        """How many samples handlers have skipped in this process because stages after the reader refused them."""
         return self._counts.decode + self._counts.map
 
     def opening(self, shards: Iterable[Any]) -> Iterator[Any]:
-        """``shards`` as an opener gives them, counted."""
+        """Yield the open ``shards``, and count them."""
         self.counts_shards = True
         return self._begun.counting(shards)
 
     def add(self, skip: Skip, in_a_row: int, cause: Optional[BaseException] = None) -> None:
-        """Count and list ``skip``, the ``in_a_row``-th on end in its stage. Raises ``TooManySkips`` beyond the limits."""
+        """Count and list ``skip``, which is number ``in_a_row`` in a row in its stage. Raises ``TooManySkips`` above the limits."""
         self._last.append(skip)
         self._count(skip)
-        if not self.repeats():  # it was counted and listed by the run that this one goes on from
+        if not self.repeats():  # otherwise the run before the resume has counted and listed it
             COUNTS.add(f"skipped_{skip.stage}")
             SKIPS_FILE.append({**self._who(), **skip._asdict()})
         reason = self._limits.passed(self._own()) or self._limits.passed_in_a_row(in_a_row)
@@ -117,17 +119,18 @@ class SkipPass:
             raise TooManySkips(self._refused) from cause
 
     def list(self, told: Skip) -> None:
-        """List ``told``, which counts for no limit."""
+        """List ``told``, which does not count for any limit."""
         if not self.repeats():
             SKIPS_FILE.append({**self._who(), **told._asdict()})
 
     def end_with_process(self) -> None:
-        """End, left early, with this process at the latest: a worker that is told to go may be looked at by another thread, which keeps
-        its iteration from being closed."""
+        """End this pass, as left early, when the process ends. Needed since the meter's thread may keep a worker's iterator from being
+        closed.
+        """
         self._exit = util.Finalize(self, _leave, (weakref.ref(self),), exitpriority=10)
 
     def until_end(self, samples: Iterable[Any]) -> Iterator[Any]:
-        """``samples``, and then the line of this pass."""
+        """Yield ``samples``, then write the log line."""
         over = False
         self.end_with_process()
         try:
@@ -138,9 +141,9 @@ class SkipPass:
         self.judge()
 
     def end(self, *, over: bool) -> None:
-        """The iteration has ended, ``over`` or left early: its line is logged."""
+        """The iteration has ended (``over``) or was left early: write the log line."""
         if sys.is_finalizing() or self._is_over or self._pid != os.getpid():
-            return  # logging may be gone; or this is a fork's copy of a pass that its parent reads
+            return  # logging may be gone, or this is a forked copy of the parent's pass
         self._is_over = True
         if self._exit is not None:
             self._exit.cancel()
@@ -152,8 +155,11 @@ class SkipPass:
         log.log(level, "forebay: %s%s: %s%s%s", self._scope, early, counts, stopped, listed)
 
     def judge(self) -> None:
-        """Behind ``end``, where all has been read. Raises ``TooManySkips`` where the share is beyond the limit and this process read all
-        of it; and where that was raised before, and a stage has swallowed it."""
+        """Check the limits after ``end``, if everything was read. Raises ``TooManySkips`` if this process read all of it and the share is
+        too high.
+
+        Raises it again if it was raised before and a stage has swallowed it.
+        """
         reason = self._limits.passed(self._own(), over=self._scope.workers == 1)
         if self._refused or reason:
             raise TooManySkips(self._refused or self._told(reason))
@@ -186,7 +192,7 @@ def _leave(skips: "weakref.ref[SkipPass]") -> None:
 
 @contextmanager
 def making(skips: SkipPass) -> Iterator[None]:
-    """The stages that are put together meanwhile, in this thread, are of this pass."""
+    """Stages that this thread builds inside the ``with`` block belong to this pass."""
     outer = current()
     _MAKING.skips = skips
     try:
@@ -196,7 +202,7 @@ def making(skips: SkipPass) -> Iterator[None]:
 
 
 def current() -> Optional[SkipPass]:
-    """The pass whose pipeline is being put together in this thread."""
+    """The pass whose pipeline this thread is building."""
     found: Optional[SkipPass] = getattr(_MAKING, "skips", None)
     return found
 
@@ -205,16 +211,18 @@ SHARE, IN_A_ROW = "FOREBAY_MAX_SKIPPED", "FOREBAY_MAX_CONSECUTIVE_SKIPS"
 
 
 def dataset_pass(most: Union[int, float, None], in_a_row: Optional[int], epoch: int, world: World) -> SkipPass:
-    """An iteration of ``epoch`` of an ``fb.WebDataset`` begins in this process; a limit that is None is asked of the environment. Raises
-    ``ValueError`` for one there that is none."""
+    """A pass for an iteration of ``epoch`` of an ``fb.WebDataset`` in this process. A limit of None is read from the environment.
+
+    Raises ``ValueError`` if the environment has an invalid one.
+    """
     worker = here_worker()
     return SkipPass(_limits(most, in_a_row), SkipScope(epoch, world.rank, world.size, worker.id, worker.workers))
 
 
 def lone_pass(*, behind: bool = False) -> SkipPass:
-    """A pass of a pipeline that is not ours: it counts in this process alone, within the limits of the environment.
+    """A pass of a pipeline that is not ours. It counts in this process alone, with the limits of the environment.
 
-    ``behind``: of what a ``DataLoader`` gives.
+    ``behind``: its samples come from a ``DataLoader``.
     """
     return SkipPass(_limits(), SkipScope.alone()._replace(behind=behind))
 

@@ -1,9 +1,8 @@
-"""The file of skips: JSON lines of all processes of a run. ``FOREBAY_SKIPS_FILE`` names it; else it lies beside the run file.
+"""The file of skips: JSON lines of all processes of a run. ``FOREBAY_SKIPS_FILE`` names it; by default it is beside the run file.
 
-A line is one ``write`` to a file that is only appended to, and shorter than a page, so that lines of several processes do not mix and a
-process that is killed leaves none that is half. Nothing is kept open, and no thread is needed. The file is bounded: the first skips say
-best what began to go wrong, so what comes once it is full is only counted. The file itself says so in its last line. Who begins one removes
-old ones.
+A line is one ``write`` in append mode, shorter than a page. So lines of several processes do not mix, and a killed process leaves no half
+line. There is no open file and no thread. The size is limited: the first skips show best what went wrong. Later ones are only counted, and
+the last line says so. The process that creates a file removes old ones.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ MOST_BYTES = 16 << 20  # some 50,000 skips
 LINE_BYTES = 2048  # at most; below PIPE_BUF and below a page
 PREFIX, SUFFIX = "forebay-skips-", ".jsonl"
 KEPT_FILES, KEPT_BYTES, KEPT_S = 32, 64 << 20, 24 * 3600.0
-_CUTS = (300, 100, 30)  # characters of a text in a line, tried in this order: those of one script take one byte each, of others six
+_CUTS = (300, 100, 30)  # characters kept of a text, tried in this order: a character takes one to six bytes
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -37,16 +36,16 @@ class SkipsFile:
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
-        self._full_pid = 0  # the process that said so in the file
+        self._full_pid = 0  # the process that has written that the file is full
 
     @property
     def path(self) -> str:
-        """Where it is, or would be."""
+        """Where the file is, or would be."""
         named = os.environ.get(VARIABLE)
         return named or os.path.join(private_directory() or runtime_directory({}), f"{PREFIX}{ensure_job()}{SUFFIX}")
 
     def append(self, said: Mapping[str, Any]) -> bool:
-        """Write one line; whether it was written. What is not is counted, and the first time said aloud. Never raises ``OSError``."""
+        """Write one line. Returns whether it was written; if not, it is counted, and the first time logged. Never raises ``OSError``."""
         try:
             written = self._write(said)
         except OSError as error:
@@ -59,7 +58,7 @@ class SkipsFile:
     def _write(self, said: Mapping[str, Any]) -> bool:
         path, named = self.path, bool(os.environ.get(VARIABLE))
         if not named:
-            with suppress(FileExistsError):  # another worker's first skip comes in the same moment
+            with suppress(FileExistsError):  # another worker has its first skip at the same moment
                 os.mkdir(os.path.dirname(path), mode=0o700)
             if not os.path.exists(path):
                 sweep(os.path.dirname(path), keep=path)
@@ -88,7 +87,7 @@ class SkipsFile:
 
 
 def line_of(said: Mapping[str, Any]) -> bytes:
-    """One line of JSON, at most ``LINE_BYTES``: longer texts lose their middle."""
+    """One line of JSON, at most ``LINE_BYTES``: long texts lose their middle."""
     line: Optional[bytes] = None
     for most in _CUTS:
         line = json.dumps({name: _cut(value, most) for name, value in said.items()}, separators=(", ", ": ")).encode() + b"\n"
@@ -98,7 +97,7 @@ def line_of(said: Mapping[str, Any]) -> bytes:
 
 
 def _cut(value: Any, most: int) -> Any:
-    """A shard is told from others by its end, an error by its beginning."""
+    """Cut the middle: shards differ at their end, and errors at their beginning."""
     if not isinstance(value, str) or len(value) <= most:
         return value
     half = most // 2
@@ -106,7 +105,7 @@ def _cut(value: Any, most: int) -> Any:
 
 
 def sweep(directory: str, *, keep: str = "") -> None:
-    """Remove files that no run has written to for a day, the oldest first, until the rest is within the bound; ``keep`` stays.
+    """Remove files that no run has written to for a day, the oldest first, until the rest is within the limits. ``keep`` stays.
 
     Never raises ``OSError``.
     """

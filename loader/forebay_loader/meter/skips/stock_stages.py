@@ -1,9 +1,8 @@
-"""Handlers in pipelines of webdataset's own making, recorded there too: what ``fb.enable()`` and the takeover put in its classes' place.
+"""Records skips also in pipelines of webdataset's own classes. ``fb.enable()`` and the takeover install this.
 
-A stage is asked when its pipeline is put together, so what it is given is looked at once a pass and nothing of it changes. ``take``
-replaces two methods and the two openers in their classes: names imported before, pickles and subclasses all lead there. ``take_early``
-also replaces functions by name, which only who comes before anybody has imported them may do: a pickled function must be the one that
-its module has.
+A stage's handler is wrapped when its pipeline is built, once a pass; the stage itself does not change. ``take`` replaces two methods and
+the two openers in their classes. So it also works for names imported before, pickles and subclasses. ``take_early`` also replaces functions
+by name. That is only possible before anybody has imported them, since a pickled function must be the one in its module.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from forebay_loader.meter.skips.skip_pass import SkipPass, current, lone_pass, m
 
 __all__ = ["give_back", "handler_of", "has_handler", "put_in_place", "recorded_stage", "take", "take_early"]
 
-_OPENS = ("url_opener", "cached_url_opener", "tar_file_expander")  # what they give is no sample yet
+_OPENS = ("url_opener", "cached_url_opener", "tar_file_expander")  # their outputs are not samples yet
 _GIVES_SAMPLES = ("tarfile_samples", "cached_tarfile_samples", "group_by_keys")
 _HANDLERS = ("ignore_and_continue", "warn_and_continue", "ignore_and_stop", "warn_and_stop")
 _MODULES = ("webdataset.filters", "webdataset.pipeline", "webdataset.cache")
 _OURS = "_forebay_skips"
-_REPLACED: List[Tuple[Any, str, Any, Any]] = []  # class, name, webdataset's own, ours; none: not enabled
+_REPLACED: List[Tuple[Any, str, Any, Any]] = []  # class, name, webdataset's own, ours; empty: not enabled
 
 
 def put_in_place() -> None:
-    """Replace what is imported; what is not yet is left to ``take``."""
+    """Replace what is imported already. ``take`` does the rest later."""
     for name in _MODULES:
         if name in sys.modules:
             take(sys.modules[name])
 
 
 def give_back() -> None:
-    """Let webdataset have its own again."""
+    """Restore webdataset's own methods."""
     while _REPLACED:
         kind, name, stock, ours = _REPLACED.pop()
         if kind.__dict__.get(name) is ours:
@@ -62,7 +61,7 @@ def take(module: Any) -> None:
 
 
 def take_early(module: Any) -> None:
-    """Replace the functions of one module of webdataset that has just been imported, for the stages that users wrote."""
+    """Replace the functions of one module of webdataset that has just been imported, for stages that users wrote."""
     if module.__name__ == "webdataset.handlers":
         _replace(module, _HANDLERS, _told)
     elif module.__name__ == "webdataset.tariterators":
@@ -79,7 +78,7 @@ def _replace(module: Any, names: "Tuple[str, ...]", replaced: Callable[..., Any]
 
 
 def _is_held(stock: Any, name: str, by: Any) -> bool:
-    """Whether another module of webdataset's has the function already: what that pickles must stay what ``by`` has."""
+    """Whether another module of webdataset has imported the function: then its pickles must stay valid."""
     others = [module for key, module in list(sys.modules.items()) if key.startswith("webdataset") and module is not by]
     return any(vars(module).get(name) is stock for module in others if module is not None)
 
@@ -92,9 +91,9 @@ def _stage(stock: Callable[..., Any]) -> Callable[..., Any]:
         skips = current()
         name = getattr(self.f, "__name__", "")
         if skips is not None and not skips.counts_samples and skips.reads and name not in (*_OPENS, *_GIVES_SAMPLES):
-            data = skips.counting(data)  # of a reader that a user wrote
+            data = skips.counting(data)  # the output of a user's own reader
         if skips is not None and skips.behind and not skips.counts_samples and has_handler(self):
-            data = skips.counting(data)  # that a loader gave
+            data = skips.counting(data)  # the output of a loader
         made = recorded_stage(self, data, skips or lone_pass())
         made = stock(self, data) if made is None else made
         return made if skips is None else _read(made, name, skips)
@@ -105,7 +104,7 @@ def _stage(stock: Callable[..., Any]) -> Callable[..., Any]:
 def _pass(stock: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(stock)
     def iterator1(self: Any) -> Any:
-        if not _REPLACED or current() is not None:  # the latter: fb.WebDataset's own
+        if not _REPLACED or current() is not None:  # in the second case fb.WebDataset records itself
             return stock(self)
         skips = lone_pass(behind=_is_loader(self))
         with making(skips):
@@ -118,7 +117,7 @@ def _pass(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_loader(pipeline: Any) -> bool:
-    """Whether its stages take what a ``DataLoader`` gives: a ``WebLoader``, or a pipeline that begins with one."""
+    """Whether its stages get the output of a ``DataLoader``: a ``WebLoader``, or a pipeline that starts with one."""
     first = next(iter(getattr(pipeline, "pipeline", ())), None)
     return first is not None and ((hasattr(first, "dataset") and hasattr(first, "num_workers")) or _is_loader(first))
 
@@ -139,7 +138,7 @@ def _opener(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reading(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that opens or reads shards, called by a stage that a user wrote."""
+    """Wrap a function that opens or reads shards, for calls by a user's own stage."""
 
     @functools.wraps(stock)
     def reading(data: Any, *args: Any, **how: Any) -> Any:
@@ -157,13 +156,13 @@ def _reading(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _read(made: Any, name: str, skips: SkipPass) -> Any:
-    """What stage ``name`` gives, counted where these are the first samples."""
+    """The output of stage ``name``, counted if these are the first samples."""
     skips.reads = skips.reads or name in _OPENS or name in _GIVES_SAMPLES
     return skips.counting(made) if name in _GIVES_SAMPLES and not skips.counts_samples else made
 
 
 def _told(stock: Callable[[Exception], bool]) -> Callable[[Exception], bool]:
-    """A handler of webdataset's that a stage of a user's own asks by itself."""
+    """Wrap a handler of webdataset's, for calls by a user's own stage."""
 
     @functools.wraps(stock)
     def handler(exn: Exception) -> bool:
@@ -177,9 +176,9 @@ def _told(stock: Callable[[Exception], bool]) -> Callable[[Exception], bool]:
 
 
 def recorded_stage(stage: Any, data: Any, skips: SkipPass) -> Optional[Iterator[Any]]:
-    """What ``stage`` makes of ``data``, its handler recorded; None where it has none that passes anything over.
+    """The output of ``stage`` for ``data``, with its handler wrapped; None if it has no handler that may skip anything.
 
-    ``stage`` is a ``FilterFunction`` of webdataset's: a function of ``data`` with the arguments it was given.
+    ``stage`` is a ``FilterFunction`` of webdataset: a function of ``data`` with its other arguments.
     """
     found = _asked(stage)
     if found is None:
@@ -192,19 +191,19 @@ def recorded_stage(stage: Any, data: Any, skips: SkipPass) -> Optional[Iterator[
 
 
 def handler_of(stage: Any) -> Optional[Handler]:
-    """The handler that ``stage``, webdataset's or Forebay's, was given; None where it has none that passes anything over."""
+    """The handler of ``stage``, webdataset's or Forebay's; None if it has none that may skip anything."""
     found = _asked(stage)
     given = getattr(stage, "handler", None) if found is None else found[0]
     return given if passes_over(given) else None
 
 
 def has_handler(stage: Any) -> bool:
-    """Whether ``stage`` has one that passes something over, and is not recorded yet."""
+    """Whether ``stage`` has a handler that may skip something and is not wrapped yet."""
     return _asked(stage) is not None
 
 
 def _asked(stage: Any) -> Optional[Tuple[Handler, int]]:
-    """That handler, and its place among the arguments where it was not given by name."""
+    """That handler, and its position among the arguments if it was not given by name."""
     function, args, named = getattr(stage, "f", None), getattr(stage, "args", None), getattr(stage, "kw", None)
     if not callable(function) or not isinstance(args, tuple) or not isinstance(named, dict):
         return None
@@ -217,7 +216,7 @@ def _asked(stage: Any) -> Optional[Tuple[Handler, int]]:
 
 @lru_cache(maxsize=256)
 def _handler_place(function: Callable[..., Any]) -> Tuple[bool, int]:
-    """Whether ``function`` takes a handler; its place among the arguments after ``data``, -1 where it is taken by name alone."""
+    """Whether ``function`` takes a handler, and its position after ``data``; -1 if it is keyword-only."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

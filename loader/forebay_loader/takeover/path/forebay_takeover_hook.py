@@ -1,8 +1,8 @@
-"""Hooks ``import webdataset``: replaces the openers of its modules, each as soon as it has run, before other code can import them by name.
+"""Import hook for webdataset: replaces the openers of its modules right after each has run, before other code can import them by name.
 
-Runs at the start of every Python process, whatever it is for: so it imports nothing that is not there yet, knows Python 3.9 to 3.14, and
-does nothing until webdataset is imported. The packages it needs then are found for these two names alone; the rest of the environment
-that Forebay is installed in stays out of the way.
+This module runs at the start of every Python process, also of those that have nothing to do with training. So it imports only modules that
+are already loaded, supports Python 3.9 to 3.14, and does nothing until webdataset is imported. Then the hook makes two packages of Forebay
+importable, and nothing else of the environment where Forebay is installed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = False  # as typing has it, which would have to be imported for that
+TYPE_CHECKING = False  # as typing.TYPE_CHECKING, without importing typing
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
@@ -24,17 +24,15 @@ PATCHED = (
     "webdataset.gopen", "webdataset.tariterators", "webdataset.cache", "webdataset.shardlists", "webdataset.autodecode",
     "webdataset.handlers", "webdataset.filters", "webdataset.pipeline",
 )  # fmt: skip
-FSSPEC = "fsspec.registry"  # where `forebay::` is made known, in environments that Forebay is not installed in
+FSSPEC = "fsspec.registry"  # gets the protocol `forebay::`, also in environments without Forebay
 OURS = ("forebay_loader", "forebay_proxy")
 _LOADER = os.path.dirname(os.path.dirname(HERE))  # the folder of forebay_loader
-_PASSED = {HERE}  # folders whose sitecustomize has run: one that imports the next by itself must not lead round in a circle
-_COMPLAINED: list[str] = []  # a process says once that the takeover failed
+_PASSED = {HERE}  # folders whose sitecustomize has run, so that none runs twice if one of them imports the next itself
+_COMPLAINED: list[str] = []  # not empty: this process has reported that the takeover failed
 
 
 class Hook:
-    """A finder, first on ``sys.meta_path``: wraps the loaders of ``PATCHED``, and finds Forebay's own packages where no other finder
-    does.
-    """
+    """A finder, first on ``sys.meta_path``: wraps the loaders of ``PATCHED``, and finds Forebay's own packages if no other finder does."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
         if name in PATCHED or name == FSSPEC:
@@ -45,10 +43,10 @@ class Hook:
         return None
 
     def invalidate_caches(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: there is no cache."""
 
     def _elsewhere(self, name: str, path: Any, target: Any) -> Optional[ModuleSpec]:
-        """What the other finders say, in their order."""
+        """Ask the other finders, in their order."""
         for finder in sys.meta_path:
             find: Any = None if finder is self else getattr(finder, "find_spec", None)
             found: Optional[ModuleSpec] = find(name, path, target) if find is not None else None
@@ -58,7 +56,7 @@ class Hook:
 
 
 class _Followed:
-    """A module's own loader; once the module has run, its openers are replaced. Then the loader is its own again."""
+    """A module's own loader, wrapped: replaces the module's openers after it has run. Then the module has its own loader again."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -80,10 +78,10 @@ class _Followed:
 
 
 def install() -> None:
-    """Hook in, once a process; not where ``FOREBAY_TAKEOVER=0`` says so or Python is too old."""
+    """Install the hook, once a process. Does nothing if ``FOREBAY_TAKEOVER=0`` is set or Python is too old."""
     if sys.version_info < (3, 9) or os.environ.get("FOREBAY_TAKEOVER", "") == "0" or any(type(finder) is Hook for finder in sys.meta_path):
         return
-    hook: Any = Hook()  # a finder by what it can do: the abstract class would have to be imported
+    hook: Any = Hook()  # duck-typed: importing the abstract class would cost time
     sys.meta_path.insert(0, hook)
     for name in (*PATCHED, FSSPEC):
         if name in sys.modules:  # another .pth, before ours, has imported it
@@ -91,7 +89,7 @@ def install() -> None:
 
 
 def replace_openers(module: ModuleType) -> None:
-    """Replace the openers in ``module``; whatever goes wrong, webdataset is as it came, and training goes on."""
+    """Replace the openers in ``module``. If anything goes wrong, webdataset stays as it was and training goes on."""
     try:
         if not _sidecar_is_named():
             return
@@ -107,9 +105,9 @@ def replace_openers(module: ModuleType) -> None:
 
 
 def next_sitecustomize(path: Sequence[str]) -> Optional[ModuleSpec]:
-    """The spec of the first other ``sitecustomize`` on ``path`` that has not run yet; None where there is none."""
+    """Return the spec of the first other ``sitecustomize`` on ``path`` that has not run yet; None if there is none."""
     rest = [entry for entry in path if os.path.abspath(entry or ".") not in _PASSED]
-    # By way of sys.meta_path: to import it from importlib.machinery would cost as much as all the rest of this.
+    # PathFinder comes from sys.meta_path: importing it from importlib.machinery would cost as much as all the rest of this module.
     finders: Any = (finder for finder in sys.meta_path if getattr(finder, "__name__", "") == "PathFinder")
     found: Optional[ModuleSpec] = next((finder.find_spec("sitecustomize", rest) for finder in finders), None)
     if found is None or found.loader is None or not found.origin:
@@ -119,7 +117,7 @@ def next_sitecustomize(path: Sequence[str]) -> Optional[ModuleSpec]:
 
 
 def run_instead(spec: ModuleSpec) -> None:
-    """Run the module of ``spec`` as ``sitecustomize``, in the place of the one that calls."""
+    """Run the module of ``spec`` as ``sitecustomize``, instead of the caller."""
     module = type(sys)("sitecustomize")
     module.__spec__, module.__loader__, module.__file__, module.__package__ = spec, spec.loader, spec.origin, ""
     sys.modules["sitecustomize"] = module
@@ -137,7 +135,7 @@ def _followed(spec: Optional[ModuleSpec]) -> Optional[ModuleSpec]:
 def _own_package(name: str) -> Optional[ModuleSpec]:
     from importlib.machinery import ModuleSpec, SourceFileLoader  # noqa: PLC0415  # not at the start of every process
 
-    # Installed, both lie side by side; in a checkout each has a source root.
+    # Installed, both packages are in one folder; in a checkout each has its own source root.
     beside = os.path.dirname(_LOADER)
     roots = [_LOADER] if name == "forebay_loader" else [os.path.join(beside, name), os.path.join(os.path.dirname(beside), "proxy", name)]
     for root in roots:
@@ -166,7 +164,7 @@ def _complain(error: Exception) -> None:
         from forebay_loader.base.takeover_report import REPORT  # noqa: PLC0415
 
         REPORT.direct(f"the takeover failed: {type(error).__name__}")
-    except Exception:  # what failed may be the import of Forebay itself: then the line below is all there is
+    except Exception:  # importing Forebay may be what failed: then only the line below reports it
         _COMPLAINED.append("not counted")
     text = f"webdataset could not be taken over ({type(error).__name__}: {error}); this process reads its shards as without Forebay"
     sys.stderr.write(f"forebay: {text}\n")

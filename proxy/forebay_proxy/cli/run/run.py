@@ -1,4 +1,4 @@
-"""``forebay run -- CMD``: a sidecar for this node, and the command, unchanged, beside it."""
+"""``forebay run -- CMD``: finds or starts this node's sidecar, and runs the command unchanged beside it."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from forebay_proxy.node.runfile import RunDirectory
 
 __all__ = ["Watch", "run"]
 
-_MOST_STARTS, _WITHIN_S = 5, 600.0  # one that dies at once dies of something that another start does not mend
+_MOST_STARTS, _WITHIN_S = 5, 600.0  # if it dies that often, another start does not help
 _SHELL = "/bin/sh"
-_PATIENCE_S = 0.2  # of each look while one starts
-_OTHERS_S = 3.0  # whoever started a sidecar notices its end within a second, and a start takes another
-_SELDOM_S = 20.0  # between two looks whether one that was given up is back
+_PATIENCE_S = 0.2  # wait in each look() while a sidecar starts
+_OTHERS_S = 3.0  # the run that started a sidecar notices its end within a second, and starting takes another second
+_SELDOM_S = 20.0  # between two checks whether a lost sidecar is back
 
 
 @click.command(cls=SettingsApart, context_settings={"allow_interspersed_args": False})
@@ -69,7 +69,7 @@ def run(
     if refused := refusal(command):
         notice(refused)
         return ExitCode.CANNOT_BEGIN
-    settings = load_settings(flags, config)  # first: a value that cannot be read is a mistake of the command line, as an unknown flag is
+    settings = load_settings(flags, config)  # first: a value that cannot be parsed is an error of the command line, like an unknown flag
     with contextlib.ExitStack() as held:
         try:
             job = fresh_job(os.environ, socket.gethostname(), os.getpid())
@@ -78,7 +78,7 @@ def run(
             hold = held.enter_context(joined.hold or joined.sidecar.hold(job))
             _compare(joined, settings, required=required)
         except (ForebayError, OSError) as error:
-            held.close()  # now: the command may run for days without it
+            held.close()  # release it now: the command may run for days
             if required:
                 notice(f"{error_line(error)}; not run, because of --required")
                 return ExitCode.CANNOT_BEGIN
@@ -86,7 +86,7 @@ def run(
             return _run(command, os.environ, None)[0]
 
         def again(cache_dir: str) -> Joined:
-            """Started again on its directory; or whichever another run of this node has started meanwhile."""
+            """Start the sidecar again on its directory, or join one that another run on this node has started in the meantime."""
             same = {**flags, "port": urlsplit(joined.url).port, "cache_dir": cache_dir}
             return join(os.environ, seams.program, config=config, flags=same, job=job)
 
@@ -94,7 +94,7 @@ def run(
 
 
 def _compare(joined: Joined, settings: Settings, *, required: bool) -> None:
-    """Say which of our settings have no effect on a sidecar that runs already. Raises ``ConfigError`` instead if ``required`` is set."""
+    """Report which of our settings have no effect, because the sidecar already runs. With ``required``, raise ``ConfigError`` instead."""
     found = without_effect(joined, settings) if joined.how != "started" else None
     if found:
         told = f"the sidecar at {joined.url} runs with other settings, and they count: {'; '.join(found)}"
@@ -115,7 +115,7 @@ def _beside(
         if not taking:
             notice("webdataset is not taken over: forebay_loader is not installed beside forebay, or no PYTHONPATH can name its folder")
     reports: Path | None = None
-    with contextlib.suppress(ForebayError, OSError):  # a sidecar that was named needs no run directory
+    with contextlib.suppress(ForebayError, OSError):  # no run directory is needed for a sidecar that the user named
         reports = RunDirectory.of(os.environ).path if taking else None
     _say_beginning(joined, before or {}, quiet=quiet, taken=bool(taking))
     directory = (before or {}).get("cache_dir")
@@ -128,9 +128,10 @@ def _beside(
 
 
 class Watch:
-    """Keeps the sidecar from idling. Starts one that was lost again, on the same directory and address, which the command goes on asking.
+    """Keeps the sidecar from ending while idle. If it is lost, starts it again on the same directory and address, which the command still
+    uses.
 
-    A sidecar that was named (``--url``, FOREBAY_URL) is its owner's to start; of it the loss is only said, once.
+    A sidecar that the user named (``--url``, FOREBAY_URL) is not started again. Its loss is only reported, once.
     """
 
     def __init__(self, joined: Joined, hold: KeepAlive, again: Callable[[], Joined] | None) -> None:
@@ -159,12 +160,12 @@ class Watch:
         assert self._again is not None
         if self._lost_s is None:
             self._lost_s = now
-            # The process is reaped, or its run file would go on naming a process that is there.
+            # poll() reaps the process. Otherwise its run file would still name an existing process.
             code = None if self._joined.process is None else self._joined.process.poll()
             how = "" if code is None else f" (killed by signal {-code})" if code < 0 else f" (exit code {code})"
             notice(f"the sidecar at {self._joined.url} is gone{how}; it is started again")
         if self._joined.how == "joined" and now - self._lost_s < _OTHERS_S:
-            return  # whoever started it knows its settings
+            return  # the run that started it knows its settings, and starts it first
         self._starts_s = [at for at in self._starts_s if now - at < _WITHIN_S]
         if self._starting is None and len(self._starts_s) >= _MOST_STARTS:
             self.gone(f"it was started {_MOST_STARTS} times in {_WITHIN_S / 60:g} min; the command goes on, reading its shards directly")
@@ -174,7 +175,7 @@ class Watch:
             self._starting = _in_a_thread(self._again)
         wait([self._starting], _PATIENCE_S)
         if not self._starting.done():
-            return  # the next look asks again: a start may take long on a busy disk, and signals must not wait for it
+            return  # the next look() checks again: a start may take long on a busy disk, and signals must not wait for it
         try:
             found = self._starting.result()
         except (ForebayError, OSError) as error:
@@ -192,7 +193,7 @@ class Watch:
         self._lost_s = None
 
     def ended(self) -> None:
-        """The command's end, and nobody tells what it read: also where the loss was said days ago, above a million lines."""
+        """Report at the end of the command that nobody knows what it read. The first report may be a million lines above."""
         if self._said:
             notice(f"the sidecar at {self._joined.url} was lost on the way: what was read afterwards came directly, uncounted")
         else:
@@ -205,18 +206,18 @@ class Watch:
             notice("; ".join(filter(None, (f"the sidecar at {self._joined.url} is gone", what_now))) + log)
 
     def close(self) -> None:
-        """Let go of the sidecar."""
+        """Close the connection that keeps the sidecar alive."""
         self._hold.close()
 
 
 def _in_a_thread(start: Callable[[], Joined]) -> Future[Joined]:
-    """What ``start`` gives, or raises. The thread is a daemon: the command's end waits for no start."""
+    """Return a future of ``start()``. The thread is a daemon, so the end of the command does not wait for it."""
     given: Future[Joined] = Future()
 
     def run() -> None:
         try:
             given.set_result(start())
-        except BaseException as error:  # whoever asks for the result gets it
+        except BaseException as error:  # result() raises it
             given.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
@@ -224,7 +225,7 @@ def _in_a_thread(start: Callable[[], Joined]) -> Future[Joined]:
 
 
 def _run(command: tuple[str, ...], environ: Mapping[str, str], watch: Watch | None) -> tuple[int, bool]:
-    """Its exit code, and whether it was there to be run."""
+    """Return the command's exit code, and whether the command could be started."""
     try:
         return run_command(command, environ, tick=watch.look if watch else lambda: None), True
     except FileNotFoundError:
@@ -232,7 +233,7 @@ def _run(command: tuple[str, ...], environ: Mapping[str, str], watch: Watch | No
         notice(f"{command[0]}: command not found{f'; without the quotes: forebay run -- {command[0]}' if quoted else ''}")
         return ExitCode.NOT_FOUND, False
     except OSError as error:
-        if error.errno == errno.ENOEXEC and command[0] != _SHELL:  # a script without a first line "#!": whoever types it gets a shell
+        if error.errno == errno.ENOEXEC and command[0] != _SHELL:  # a script without "#!": run it by a shell, as a shell would
             return _run((_SHELL, *command), environ, watch)
         notice(f"{command[0]}: cannot be run: {error.strerror}")
         return ExitCode.NOT_EXECUTABLE, False
@@ -246,12 +247,12 @@ def _status(joined: Joined) -> dict[str, Any] | None:
 
 
 def _say_beginning(joined: Joined, status: Mapping[str, Any], *, quiet: bool, taken: bool) -> None:
-    for text in () if taken else traps(os.environ):  # they are traps of the way by GOPEN_REWRITE
+    for text in () if taken else traps(os.environ):  # they only concern GOPEN_REWRITE, without the takeover
         notice(text)
     if quiet:
         return
     notice({"named": "using", "joined": "joined", "started": "started"}[joined.how] + f" the sidecar at {joined.url}")
-    # What it decided by itself (directory, size) is said by whoever starts it; its own stderr is a log nobody reads.
+    # The run that starts it prints what it chose (directory, size); nobody reads the sidecar's own log.
     for text in (*status.get("chosen", ()), *status.get("notices", ())) if joined.how == "started" else ():
         notice(text)
 

@@ -19,9 +19,9 @@ from forebay_proxy.core.exit_codes import ExitCode
 __all__ = ["HOOK", "PTH_NAME", "open_to_others", "path_variables", "pth_text", "takeover", "takeover_folder"]
 
 PTH_NAME = "forebay-takeover.pth"
-HOOK = "forebay_takeover_hook"  # the module in the loader's folder that does it
-_ASK_S = 30.0  # a Python on a slow network disk starts within that
-# -E wipes PYTHONPATH as such launchers do: what is found then came by way of the .pth.
+HOOK = "forebay_takeover_hook"  # the module in the loader's folder that installs the hook
+_ASK_S = 30.0  # enough for a Python on a slow network disk
+# -E ignores PYTHONPATH, as such launchers do: a hook that is found then came from the .pth.
 _ASK = f"import json, sys, sysconfig; print(json.dumps([sysconfig.get_path('purelib'), sys.version.split()[0], {HOOK!r} in sys.modules]))"
 
 python_option = click.option(
@@ -30,7 +30,7 @@ python_option = click.option(
 
 
 def _ask(python: str) -> tuple[Path, str, bool]:
-    """Where its ``.pth`` belongs, its version, and whether it is hooked. Raises ``ConfigError`` when it does not answer."""
+    """Return the path of its ``.pth``, its version, and whether the hook is installed. Raises ``ConfigError`` if it does not answer."""
     environ = {**os.environ, "FOREBAY_TAKEOVER": ""}
     try:
         done = subprocess.run([python, "-E", "-c", _ASK], capture_output=True, text=True, timeout=_ASK_S, env=environ, check=True)  # noqa: S603
@@ -71,7 +71,7 @@ def install(python: str) -> int:
     if folder is None:
         raise ConfigError("forebay_loader is not installed beside forebay_proxy", next_step="install forebay again")
     pth, version, _ = _ask(python)
-    if tuple(int(number) for number in version.split(".")[:2]) < (3, 9):  # it could not even read the hook, and would say so at each start
+    if tuple(int(number) for number in version.split(".")[:2]) < (3, 9):  # it could not parse the hook, and would complain at each start
         raise ConfigError(f"{python} is Python {version}", next_step="take one of 3.9 or newer, or 'forebay env'")
     if (place := open_to_others(folder)) is not None:
         notice(f"anybody on this machine may write to {place}, and what lies there runs in every process of {python} from now on")
@@ -98,8 +98,8 @@ def remove(python: str) -> int:
 
 
 def takeover_folder() -> Path | None:
-    """The folder for ``PYTHONPATH``; None where the loader is not installed beside us (it always is, unless somebody removed it)."""
-    found = importlib.util.find_spec("forebay_loader")  # only found, not imported: the sidecar does not know the loader
+    """The folder for ``PYTHONPATH``; None if the loader is not installed beside this package, as it normally is."""
+    found = importlib.util.find_spec("forebay_loader")  # found without importing it: the sidecar does not depend on the loader
     if found is None or found.origin is None:
         return None
     folder = Path(found.origin).resolve().parent / "takeover" / "path"
@@ -107,7 +107,7 @@ def takeover_folder() -> Path | None:
 
 
 def open_to_others(folder: Path) -> Path | None:
-    """What on the way to the hook in ``folder`` anybody on this machine may replace; None where there is nothing."""
+    """The first part of the path to the hook in ``folder`` that any user of this machine may replace; None if there is none."""
     for place in (folder / f"{HOOK}.py", folder, *folder.parents):
         mode = place.stat().st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
@@ -116,19 +116,21 @@ def open_to_others(folder: Path) -> Path | None:
 
 
 def path_variables(folder: Path | None, environ: Mapping[str, str]) -> dict[str, str]:
-    """``PYTHONPATH`` with ``folder`` in front, once. Empty where there is none, or where no ``PYTHONPATH`` can name it."""
+    """``PYTHONPATH`` with ``folder`` in front, once. Empty if there is no folder, or if its name cannot be part of ``PYTHONPATH``."""
     if folder is None or os.pathsep in str(folder):
         return {}
     present = environ.get("PYTHONPATH", "")
-    # An empty one is the working directory.
+    # An empty entry would be the working directory.
     others = [entry for entry in present.split(os.pathsep) if entry != str(folder)] if present else []
     return {"PYTHONPATH": os.pathsep.join([str(folder), *others])}
 
 
 def pth_text(folder: Path) -> str:
-    """The one line of the ``.pth``. A folder that has gone is passed over: a ``.pth`` that fails complains at every start."""
+    """The one line of the ``.pth``. It does nothing if the folder is gone: a ``.pth`` that fails prints an error at
+    every start of Python.
+    """
     found = f"os.path.isfile(os.path.join(p, {HOOK + '.py'!r}))"
-    # Appended, imported and taken away again: nothing of that folder stays on the path.
+    # The folder is on the path only during the import.
     load = f"(sys.path.append(p), __import__({HOOK!r}).install(), sys.path.remove(p))"
-    # In ASCII: `site` reads a .pth in the encoding of whatever locale a process has.
+    # In ASCII: `site` reads a .pth in the encoding of the process's locale.
     return f"import os, sys; p = {str(folder)!a}; {found} and {load}\n"

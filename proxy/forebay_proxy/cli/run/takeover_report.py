@@ -1,8 +1,8 @@
-"""What the processes of a ``forebay run`` said of themselves: how many read through the sidecar, how many past it, and why.
+"""Reads the reports of the processes of a ``forebay run``: how many read through the sidecar, how many without it, and why.
 
-Each appends lines to one private file in the run directory (``forebay_loader.base.takeover_report`` writes them). The
-command may write anything there, so the file is read with a bound, and only counts and short words are believed. The end of the run
-removes the file, or a later run does.
+Each process appends lines to one private file in the run directory; ``forebay_loader.base.takeover_report`` writes them. The command may
+write anything there. So the file is read up to a limit, and only counts and short texts are used. The end of the run removes the file; if
+the run was killed, a later run does.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["VARIABLE", "TakeoverReport"]
 
 VARIABLE = "FOREBAY_TAKEOVER_REPORT"
 _PREFIX, _SUFFIX = "forebay-run-", ".takeover"
-_MAX_BYTES = 4 << 20  # some 40,000 lines; of a job with more processes than that a part is counted
+_MAX_BYTES = 4 << 20  # some 40,000 lines; beyond that, processes are not counted
 _MAX_REASONS = 4  # the most frequent; a summary is one line
 _MAX_REASON_CHARACTERS = 120
 
 
 class TakeoverReport:
-    """One run's file, from ``__enter__`` to ``__exit__``. Where it cannot be made nothing is counted, and training goes on."""
+    """The report file of one run, from ``__enter__`` to ``__exit__``. If it cannot be created, nothing is counted and training goes on."""
 
     def __init__(self, directory: Path | None) -> None:
         self.path = directory and directory / f"{_PREFIX}{_process(os.getpid())}-{secrets.token_hex(4)}{_SUFFIX}"
@@ -46,11 +46,11 @@ class TakeoverReport:
                 self.path.unlink()
 
     def variables(self) -> dict[str, str]:
-        """What tells the command's processes where to write."""
+        """The environment variable that tells the command's processes where to write."""
         return {VARIABLE: str(self.path)} if self.path is not None else {}
 
     def line(self, *, read: bool = False) -> str:
-        """One line for a person; "" where nothing could be counted. ``read``: whether the command read anything through the sidecar."""
+        """The summary in one line; "" if nothing could be counted. ``read``: the command has read something through the sidecar."""
         if self.path is None:
             return ""
         taken, direct, reasons = self._counted(self.path)
@@ -70,7 +70,7 @@ class TakeoverReport:
         return f"{text}: {'; '.join(often)}{more}"
 
     def _counted(self, path: Path) -> tuple[int, int, Counter[str]]:
-        """(processes that read through the sidecar, processes that only went direct, reason -> processes)."""
+        """Return (processes that read through the sidecar, processes that only read without it, reason -> number of processes)."""
         taken, direct, reasons, content = set[str](), set[str](), Counter[str](), b""
         with contextlib.suppress(OSError), open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
             content = file.read(_MAX_BYTES)
@@ -90,13 +90,13 @@ def _processes(count: int) -> str:
 
 
 def _process(pid: int) -> str:
-    """A process by a name that no later one has: its number and when it started; empty where there is none of that number."""
+    """A name for a process that no later process has: its number and start time. Empty if there is no such process."""
     start = process_start_time(pid)
     return "" if start is None else f"{pid}.{start}"
 
 
 def _sweep(directory: Path) -> None:
-    """Remove what runs left behind that were killed, also where something else has their number now."""
+    """Remove the files of runs that were killed, even if another process now has their number."""
     for path in directory.glob(f"{_PREFIX}*{_SUFFIX}"):
         process = path.name[len(_PREFIX) :].partition("-")[0]
         pid = process.partition(".")[0]

@@ -58,8 +58,8 @@ class Levels:
     ``refused``: what who asked last was told, and how many seconds ago. ``shared``: the shared tier's trouble. ``span``: what is judged.
     ``pattern``: of all shards that are read, as it can be typed ("": not known). ``function``: of the program, which takes most of its
     cause's time ("": not known).
-    ``serve``: setting to the flags that start the sidecar as it was started, as a shell reads them, and ``stop``, what ends it (empty: not
-    known, or a container's); ``cache_bytes``: of its cache, at most; ``other_disk``: a directory on another local disk ("": there is none; None: not
+    ``serve``: flag to what a shell is given, which starts the sidecar as it was started, and ``stop``, what ends it (empty: not known, or a
+    container's). ``cache_bytes``: of its cache, at most. ``other_disk``: a directory on another local disk ("": there is none; None: not
     known).
     """
 

@@ -172,7 +172,8 @@ everything = st.builds(
     st.floats(0, 1), st.booleans(), st.none() | st.integers(0, 10**15), st.booleans(), st.sampled_from(["", "rank 1"]),
     st.none() | st.tuples(st.text(), st.floats(0, 60)),
     silent=st.sampled_from(["", "a rank is silent"]),
-    serve=st.sampled_from([{}, AS_STARTED["serve"]]), stop=st.sampled_from(["", "forebay stop"]), other_disk=st.sampled_from([None, "", "/b"]),
+    serve=st.sampled_from([{}, AS_STARTED["serve"]]), stop=st.sampled_from(["", "forebay stop"]),
+    other_disk=st.sampled_from([None, "", "/b"]),
     cache_bytes=st.none() | st.integers(0, 10**15), function=st.text(max_size=9),
 )  # fmt: skip
 
