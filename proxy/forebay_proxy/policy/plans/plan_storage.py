@@ -37,9 +37,7 @@ class ReverseIndex:
     """
 
     def __init__(self) -> None:
-        self._mentions: dict[
-            str, int | array[int]
-        ] = {}  # an array if there are several: a resampled shard is mentioned a thousand times
+        self._mentions: dict[str, int | array[int]] = {}  # an array if there are several: a resampled shard is mentioned a thousand times
 
     def __len__(self) -> int:
         return len(self._mentions)

@@ -1,7 +1,7 @@
-"""The status page, and what it reads beside ``/v1/status``: the last minutes, the map of shards, and the stream of events.
+"""The status page, and the data that it reads beyond ``/v1/status``: recent history, the map of shards, and the event stream.
 
-The page is useful without JavaScript: its verdict and main tables are written here, into the page's own text, and the script takes over
-from there. Names come from outside, so every one is escaped.
+The page works without JavaScript: its verdict and main tables are written into its HTML here, and the script replaces them. All names come
+from outside, so every one is escaped.
 """
 
 from __future__ import annotations

@@ -26,9 +26,7 @@ _PUNCH_BYTES = 8 * 2**20  # freed per call: the journal is held no longer than f
 FOLIO_BYTES = 2**21
 _PROBE_BYTES = 256 * 1024  # a multiple of every block size in use; blocks of 64 KiB exist
 _RESERVE_NAME = "reserve"
-_RESERVE_BYTES = (
-    2**20 + 2**16
-)  # the log grows to 1 MiB before SQLite starts it again; plus the file that its readers share
+_RESERVE_BYTES = 2**20 + 2**16  # the log grows to 1 MiB before SQLite starts it again; plus the file that its readers share
 
 
 @dataclass(frozen=True, slots=True)
