@@ -1,5 +1,4 @@
-"""ShardCache: finds, fetches, stores and serves shards. Requests use ``open``, prefetch uses ``SegmentFetches.ensure``; nothing else
-fetches.
+"""ShardCache: finds, fetches, stores and serves shards. Requests enter by ``open``, prefetch by ``SegmentFetches.ensure``.
 
 ``open`` finds the version: a stored and fresh one, or by an *opening*, the first ranged GET, shared by all readers that ask. Its body is
 the first segment. Then ``open`` checks that the credential may read, and returns a ``ShardReader``. The reader asks for segments. A missing
@@ -101,8 +100,9 @@ class ShardCache:
     async def find(
         self, shard: Shard, reader: ReaderName | None, want: RangeRequest | None, *, head: bool = False
     ) -> tuple[Entry, bool, float]:
-        """Find the version to read. Returns (its entry, whether this call began the opening, seconds that ``reader`` waited for the
-        origin).
+        """Find the version to read.
+
+        Returns its entry, whether this call began the opening, and the seconds that ``reader`` waited for the origin.
 
         Raises ``ShardError``.
         """
@@ -174,8 +174,9 @@ class ShardCache:
                 reading.ask_again()
 
     def breadth(self, entry: Entry, bypassing: bool) -> int:
-        """How many ranges of one reader may be fetched at once, 1 to 16: as the origin's rate allows, and at most an equal part of the
-        grantable segments.
+        """How many ranges of one reader may be fetched at once, 1 to 16.
+
+        That is as many as the origin's rate is worth, and at most an equal part of the grantable segments.
         """
         if bypassing:
             return 1

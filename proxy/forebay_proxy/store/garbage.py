@@ -1,5 +1,4 @@
-"""Garbage that a start found: files and ranges without an index row. They count as used until the sidecar has removed them in the
-background.
+"""Removes, in the background, files and ranges that a start found without an index row. They count as used until then.
 
 Files without a row are unlinked. In files that stay, ranges without a claim are punched before the file is first opened for anything else:
 no write may go into a range that is about to be punched. If a removal fails (a client holds the file, or the disk fails), the next pass

@@ -216,7 +216,7 @@ class Fetcher:
             first: The first byte.
             end: The end (exclusive); None: to the end of the origin's body.
             need: The urgency for the origin's limiter.
-            wanted: Whether a reader waits for the bytes.
+            wanted: Returns whether a reader waits for the bytes.
             answer: A running answer that has the first bytes.
             retry_budget: The budget to use; None: a new one.
             alone: The bytes go to one reader, at its pace; they keep no slot of the origin.

@@ -122,8 +122,7 @@ class SegmentFetches:
         return True
 
     def opened(self, entry: Entry, index: int, needed: Urgency) -> tuple[Fetch, Sink] | None:
-        """The fetch and the sink for an opening's first body, to be passed to ``run``. The body has segment ``index`` (``WHOLE``: all
-        segments).
+        """The fetch and the sink for an opening's first body, for ``run``. The body has segment ``index`` (``WHOLE``: all of them).
 
         None if the body comes only whole, and there is no room for all of it. Raises ``CacheFull`` if a segment ahead of need gets no room.
         """
@@ -259,10 +258,9 @@ class SegmentFetches:
                 yield piece
 
     def is_sparse(self, entry: Entry, position: int, end: int) -> bool:
-        """Whether to pass ``position`` to ``end`` (exclusive, in one segment) through, rather than fetch the segment; if so, the bytes are
-        counted.
+        """Whether to pass ``position`` to ``end`` (exclusive, in one segment) through, rather than fetch the segment.
 
-        Never for a version without an identity: nothing would tell that two parts belong to one version.
+        If so, the bytes are counted. Never for a version without an identity: nothing would tell that two parts belong to one version.
         """
         index = entry.segments.layout.index_of(position)
         can = entry.ranged and bool(entry.version.identity)

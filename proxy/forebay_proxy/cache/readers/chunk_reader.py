@@ -232,9 +232,9 @@ class RepeatCheck:
             self._uncompared[index] = fetch
 
     def add(self, index: int, position: int, data: bytes | memoryview) -> None:
-        """Sum up ``data`` of segment ``index``, which is passed through from ``position`` on; at its end the sum is compared.
+        """Add ``data`` of segment ``index`` from ``position``, which is passed through. At the segment's end the sum is compared.
 
-        What is passed through nobody else has whole.
+        Only this reader sees all bytes of a segment that is passed through.
         """
         if index not in self._uncompared:
             return
@@ -250,7 +250,7 @@ class RepeatCheck:
             self._digest_check.segment_stored(self._entry, index, hasher.intdigest())
 
     async def finish(self) -> None:
-        """Wait until what was not summed up here has landed, and so been compared; or until it will not land."""
+        """Wait until the segments not summed here are stored, and so compared, or until they will not be stored."""
         for index, fetch in self._uncompared.items():
             if fetch is not None:
                 await self._digest_check.compared(self._entry, index, fetch)

@@ -36,8 +36,9 @@ class Versions:
     def __init__(
         self, *, room: SpaceManager, faults: ShardFaults, clock: Callable[[], float], hmac_key: bytes, revalidate: str | float
     ) -> None:
-        """``hmac_key`` is the key of the credentials' HMACs; no credential itself is stored. ``revalidate``: "job", "never", or seconds for
-        which a comparison holds.
+        """Start without versions; no credential itself is stored.
+
+        ``hmac_key`` is the key of the credentials' HMACs. ``revalidate``: "job", "never", or the seconds for which a comparison holds.
         """
         self.current: dict[str, Entry] = {}  # the latest that the origin has named
         self._variants: dict[str, list[Entry]] = {}  # other versions that it gives to other credentials; none is stale
@@ -65,8 +66,9 @@ class Versions:
         return entry if entry is not None and entry.access.may_read(mac, self._clock()) else None
 
     def meant(self, name: str, mac: str, elsewhere: Container[Entry] = ()) -> Entry | None:
-        """The entry that ``name`` means to this credential: one that it may read, else the latest, for which the origin must be asked. None
-        if unknown.
+        """The entry that ``name`` means to this credential: one that it may read, else the latest; None if unknown.
+
+        For the latest, the origin must be asked first.
 
         ``elsewhere``: entries that the origin gives to other credentials only.
         """

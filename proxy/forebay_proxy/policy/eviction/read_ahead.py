@@ -1,8 +1,8 @@
 """Counts the segments that were fetched ahead and not read yet, and the reader for which each came. Pure; used on the event loop alone.
 
-There are two bounds. All these segments together fill at most half of the cache. And if a reader has two or more of them, no needed segment
-leaves for a further one, and the reader gets no more than its part of that half. So a reader that stands still for hours cannot keep others
-from reading ahead, and a needed segment leaves only for one that is read soon.
+There are two bounds. All these segments together fill at most half of the cache; only a reader that has fewer than two of them may exceed
+that. And if a reader has two or more, no needed segment leaves for a further one. So a reader that stands still for hours cannot keep
+others from reading ahead, and a needed segment leaves only for one that is read soon.
 
 These simple bounds cost about 3 % more bytes in an epoch of eight readers than keeping a record of each displacement until the epoch
 ends (1063 against 1032 MiB, ``python benchmarks/plans.py bytes --quick --case "8 readers, windows"``).

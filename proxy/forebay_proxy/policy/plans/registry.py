@@ -1,5 +1,4 @@
-"""All readers' plans: what each reader opens next, when a shard is needed again, and so what to fetch first. Pure; the clock is an
-argument.
+"""All readers' plans: what each reader opens next, and when a shard is needed again. Pure; the clock is an argument.
 
 A reader's plan is a list of shards and a position. Opening the shard at the position, or a later one, moves the position there; shards in
 between count as *skipped*. Opening a shard before the position is a *repeat*; opening one that is not in the plan is *unplanned*. Neither

@@ -1,5 +1,4 @@
-"""Decides what to fetch next, ahead of need. Pure: no clock, no task, no byte. The prefetcher and ``forebay plan --replay`` use the same
-class.
+"""Decides what to fetch next, ahead of need. Pure; the prefetcher and ``forebay plan --replay`` use the same class.
 
 Every reader has a *cursor*: the first segment of its plan that is neither stored nor being fetched. Each request is for a cursor's segment:
 
@@ -36,10 +35,9 @@ AT_ONCE = 8  # small requests running per origin: 80 shards per second at 100 ms
 
 
 class PendingShards:
-    """Shards that are being opened or compared ahead of need, and those that cannot be: no cursor waits for one. Used on the event loop
-    alone.
+    """Shards that are being opened or compared ahead of need, and those that cannot be. Used on the event loop alone.
 
-    Stored shards that their job must compare with the origin first have a queue of their own, in the order of need, with ``AT_ONCE``
+    No cursor waits for one of them. Stored shards that their job must compare with the origin first have a queue of their own, in the order of need, with ``AT_ONCE``
     running per origin. A comparison waits neither for room nor for bytes.
     """
 
@@ -362,8 +360,7 @@ class PrefetchScheduler:
         return need_at
 
     def _due(self, lane: OriginCursor) -> float:
-        """When it is needed at the rate that the job's readers share, so that the reader with the least lead is first; infinity for an
-        empty lane.
+        """When it is needed at the rate that the job's readers share; infinity for an empty lane. The reader with the least lead is first.
 
         A reader's own rate depends on how well it was served. A well-served reader reads fast, so its needs look near and it is served
         again, while a reader that waits looks slow (measured: a lead of 20 segments against none). So a reader's own rate counts only if it

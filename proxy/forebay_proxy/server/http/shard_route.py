@@ -156,8 +156,9 @@ async def _stream(
 
 
 async def _copy(first: Piece, pieces: AsyncIterator[Piece], body_writer: BodyWriter, told: ShardRecord, reading: ShardReader) -> None:
-    """Send all pieces. A chunk counts as sent, and as a hit, once all of it is sent: bytes read from the store for a client that left are
-    no hits.
+    """Send all pieces. A chunk counts as sent, and as a hit, once all of it is sent.
+
+    So bytes that were read from the store for a client that left are no hits.
     """
     piece: Piece | None = first
     while piece is not None:

@@ -232,7 +232,7 @@ def unlink(key: str, directory: int, abilities: Abilities, fd: int | None = None
 @contextmanager
 def _unleased(key: str, directory: int, expected: int | None) -> Iterator[int]:
     """The file, on a new descriptor and exclusively locked. Raises Leased."""
-    fd = _open(key, directory, names=1 if expected is None else _ANY)  # a file that we hold open is ours, whoever linked to it
+    fd = _open(key, directory, names=1 if expected is None else _ANY)  # a file that we hold open is ours, even with a second name
     try:
         if expected is not None and not os.path.samestat(os.fstat(fd), os.fstat(expected)):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
