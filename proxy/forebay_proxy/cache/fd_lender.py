@@ -4,9 +4,9 @@ A descriptor is a lease on a whole shard. The reader's lease ends when it says s
 ends when the last mapping is gone, which may be much later (views in a shuffle buffer). The shard's bytes may not leave before that. When
 the last reader has left, the shard *lingers*: once a second the lender tries an exclusive lock, until it gets it.
 
-The version is found as for any reader, and a client with a descriptor counts as a reader until its lease ends. But no later check can
-stop its reading. So a shard is lent only if all segments are stored and verified, its digest is compared if its origin names one, and the
-index on the disk claims all of it (so that nothing of it is fetched again after a kill).
+The version is found as for any reader, and a client with a descriptor counts as a reader until its lease ends. But no later check can stop
+its reading. So a shard is lent only if all segments are stored and verified, and its digest is compared if its origin names one. The index
+on the disk must also claim all of it, so that nothing of it is fetched again after a kill.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The fetches of segments: finds the fetch that brings a segment, and starts one if there is none.
 
-Four callers ask for bytes: a reader that needs a segment now (it gets the bytes in any case, through memory if need be), a reader that will
-need it next, the prefetcher, and an opening, whose first body has arrived already. A fetch ahead of need is refused if it gets no room.
+Four callers ask for bytes. A reader that needs a segment now gets it in any case, through memory if need be. The others are a reader that
+will need it next, the prefetcher, and an opening, whose first body has arrived already. Without room, a fetch ahead of need is refused.
 
 Nothing here waits. A fetch runs as a task: room for its segment is made, then the bytes are requested, and its sink writes them.
 """

@@ -23,7 +23,7 @@ __all__ = ["CredentialAccess", "Entry", "VersionFile", "VersionTrust", "VersionU
 
 # Jobs per version: clients may invent names of jobs. A forgotten one costs one small request to the origin if it comes back.
 MOST_JOBS = 64
-PROOF_S = 600.0  # promised in docs/protocol.md: how long another credential is admitted after the origin accepted it
+PROOF_S = 600.0  # promised in docs/security.md: how long another credential is admitted after the origin accepted it
 # Credentials per version: clients may invent them (a public origin accepts all). A forgotten one costs one small request when it comes
 # back.
 MOST_CREDENTIALS = 256

@@ -17,7 +17,7 @@ from forebay_proxy.core.expiry import Expiring
 
 __all__ = ["ShardFaults"]
 
-REMEMBERED_S = 5.0  # promised in docs/protocol.md: 401, 403 and 404 are not asked again for 5 s per (URL, credential)
+REMEMBERED_S = 5.0  # 401, 403 and 404 are not asked again for so long, per (URL, credential)
 # Longer than a loader tries to resume, so no stream is joined from two fetches. After hours, a fault says nothing about the next fetch.
 SPOILT_S = 3600.0
 # Each try costs the whole shard, and a wrong digest at the origin stays wrong: retrying readers must not fetch it all day.

@@ -68,9 +68,7 @@ class Versions:
     def meant(self, name: str, mac: str, elsewhere: Container[Entry] = ()) -> Entry | None:
         """The entry that ``name`` means to this credential: one that it may read, else the latest; None if unknown.
 
-        For the latest, the origin must be asked first.
-
-        ``elsewhere``: entries that the origin gives to other credentials only.
+        The origin must be asked before the latest is used. ``elsewhere``: entries that the origin gives to other credentials only.
         """
         latest = self.current.get(name)
         if latest is None:

@@ -113,8 +113,8 @@ class EvictionCandidates(Generic[H]):
     def before(self, limit: NextUse | None) -> Iterator[Victim[tuple[H, tuple[int, ...]]]]:
         """The victims, the first to leave first; with a ``limit`` only those that are used later than it.
 
-        If a shard is being read for the last time in this epoch, the segments that all its readers have passed rank like any other shard
-        that was read in this epoch. Otherwise each reader would keep a whole shard's room from segments that are still needed.
+        A shard may be read for the last time in this epoch. Then the segments that all its readers have passed rank like shards that were
+        read in this epoch. Otherwise each reader would keep a whole shard's room from segments that are still needed.
         """
         order, now = self.in_order(), self._clock()
         inside: list[H] = []

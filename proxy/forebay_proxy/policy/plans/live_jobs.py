@@ -1,7 +1,7 @@
 """Which jobs are still running: what a job has read is worth keeping only while the job may read it again. Pure; the clock is an argument.
 
-A job is *live* while a connection is open on which it has asked for something, and for a minute after its last request. (A trainer that
-writes a checkpoint for half an hour keeps its workers' connections, or the hold of ``forebay run``.) If a job was held, it is over when its
+A job is *live* while a connection is open on which it has asked for something, and for a minute after its last request. A trainer that
+writes a checkpoint for half an hour keeps its workers' connections, or the hold of ``forebay run``. If a job was held, it is over when its
 last hold and its last connection have closed. Requests without a reader belong to one anonymous job. Its idle connections are closed, so
 for that job little more than the minute counts.
 

@@ -18,7 +18,7 @@ __all__ = [
 
 MOST_READERS = 4096  # eight ranks of 32 workers with two openers each are 512
 MOST_SHARDS = 1 << 21  # entries; the largest public set has 585,270 shards. 0.4 GB, plus URLs that differ from the name
-MOST_NAME_BYTES = 512 << 20  # the most that one plan may bring (wire/plan.py), far more than two million ordinary names
+MOST_NAME_BYTES = 512 << 20  # the most that one plan may bring (wire/protocol/plan.py), far more than two million ordinary names
 _STEP = "withdraw plans that are not needed (DELETE), or announce a shorter future"
 
 

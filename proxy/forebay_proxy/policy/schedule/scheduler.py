@@ -8,7 +8,7 @@ Every reader has a *cursor*: the first segment of its plan that is neither store
 3. No reader gets more than its window, counted from its position to its cursor (``window``).
 4. A lane for which there was no room waits until there may be some; then the nearest is tried first (``LaneQueues``).
 
-A cursor passes its segment when the request is returned, and comes back if the request is ``refused``, or the segment is ``missing`` later
+A cursor passes its segment when the request is returned. It comes back if the request is ``refused``, or the segment is ``missing`` later
 (evicted, failed, another version). Changes of plans are applied before the next decision (``_catch_up``), once per reader.
 """
 
@@ -37,8 +37,8 @@ AT_ONCE = 8  # small requests running per origin: 80 shards per second at 100 ms
 class PendingShards:
     """Shards that are being opened or compared ahead of need, and those that cannot be. Used on the event loop alone.
 
-    No cursor waits for one of them. Stored shards that their job must compare with the origin first have a queue of their own, in the order of need, with ``AT_ONCE``
-    running per origin. A comparison waits neither for room nor for bytes.
+    No cursor waits for one of them. Stored shards that their job must compare with the origin first have a queue of their own, in the order
+    of need, with ``AT_ONCE`` running per origin. A comparison waits neither for room nor for bytes.
     """
 
     def __init__(self, plans: PlanRegistry, forgone: Callable[[str], None]) -> None:
