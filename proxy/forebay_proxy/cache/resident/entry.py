@@ -1,8 +1,8 @@
 """One version of a shard in this process: its stored segments, readers, fetches and credentials, and how far its bytes are trusted.
 
 An ``Entry`` has the version's segments, its file on the disk (``VersionFile``), its present use (``VersionUse``), its checks
-(``VersionTrust``), and the credentials that may read it (``CredentialAccess``): those that the origin has answered with it, recently if
-they are not the first. Not thread-safe.
+(``VersionTrust``), and the credentials that may read it (``CredentialAccess``). A credential may read if the origin has answered it with
+this version, or has recently confirmed that it may. Not thread-safe.
 """
 
 from __future__ import annotations
