@@ -1,1 +1,1 @@
-"""Opens shards for readers, from disk and from origins alike; ``ShardCache`` is the door."""
+"""Opens shards for readers, from the disk or from their origins; ``ShardCache`` is the entry point."""

@@ -1,11 +1,12 @@
-"""A reader's other way into a shard: a complete shard is lent whole, as a descriptor of its file.
+"""Lends complete shards to readers as file descriptors, which read without the cache.
 
-A descriptor is a lease on a whole shard: its reader's until it says that it is done, or its connection ends, and the kernel's (``flock``)
-until the last map of it is gone, which may be much later (views in a shuffle buffer). Our books hold what the kernel holds: a shard whose
-last reader has left *lingers* until an exclusive lock on it can be had, asked once a second. The version is found as for any reader, and a
-client with a descriptor is a reader like any other until its lease ends; but it reads without the cache. So only a shard that no later
-check can refute is lent: all segments here, verified, compared with the origin's digest where it names one, and claimed on the disk (after
-a kill nothing of it is fetched anew).
+A descriptor is a lease on a whole shard. The reader's lease ends when it says so, or its connection ends. The kernel's lock (``flock``)
+ends when the last mapping is gone, which may be much later (views in a shuffle buffer). The shard's bytes may not leave before that. When
+the last reader has left, the shard *lingers*: once a second the lender tries an exclusive lock, until it gets it.
+
+The version is found as for any reader, and a client with a descriptor counts as a reader until its lease ends. But no later check can stop
+its reading. So a shard is lent only if all segments are stored and verified, and its digest is compared if its origin names one. The index
+on the disk must also claim all of it, so that nothing of it is fetched again after a kill.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["FdLease", "FdLender", "UseHttp"]
 
-LOOKED_AT = 1024  # lingering shards asked about in one turn of the loop: some milliseconds
+LOOKED_AT = 1024  # lingering shards tried per call: some milliseconds
 
 
 class UseHttp(CacheError):
-    """Not by descriptor, now or at all. ``reason``: incomplete, encoded, digest, half, disk."""
+    """The shard cannot be lent, now or at all. ``reason``: incomplete, encoded, digest, half, disk."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -43,7 +44,7 @@ class UseHttp(CacheError):
 
 
 class LendingHost(Protocol):
-    """What is the same for every reader, by HTTP or by descriptor."""
+    """The parts of ``ShardCache`` that the lender uses, as HTTP readers do."""
 
     async def find(
         self, shard: Shard, reader: ReaderName | None, want: RangeRequest | None, *, head: bool = False
@@ -56,19 +57,20 @@ class LendingHost(Protocol):
 
 @dataclass(slots=True, eq=False)
 class FdLease:
-    """A shard that is out. ``descriptor`` is the caller's, to be passed on and closed; ``FdLender.end`` ends the lease in our books."""
+    """A lent shard. The caller passes ``descriptor`` on and closes it; ``FdLender.end`` ends the lease."""
 
     reading: ShardReader
     descriptor: int
-    held: tuple[int, int]  # bytes and segments, as they were counted: what leaves meanwhile, because it is wrong, is counted to the end
-    in_parts: bool = False  # samples of it are read, and nobody hears how much that is
-    asked_at: float = 0.0  # on the door's clock
-    answered_s: float = 0.0  # from then on
+    held: tuple[int, int]  # bytes and segments as counted at the start: wrong segments that leave meanwhile still count
+    in_parts: bool = False  # parts of it are read, and the sidecar never learns how much
+    asked_at: float = 0.0  # on the fd server's clock
+    answered_s: float = 0.0  # seconds from then to the answer
 
 
 class FdLender:
-    """Lends shards, and keeps the books of what is out. ``bytes`` and ``segments`` are those of the shards out now or lingering, each
-    counted once. Not thread-safe: the event loop's only.
+    """Lends shards, and counts what is lent. ``bytes`` and ``segments`` are those of shards lent now or lingering, each counted once.
+
+    Not thread-safe: used on the event loop alone.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class FdLender:
         self.count = 0  # leases of readers
         self.bytes = 0
         self.segments = 0
-        self._lingering: dict[Entry, tuple[int, int]] = {}  # what was counted of them; one of ``whole_leases`` is theirs
+        self._lingering: dict[Entry, tuple[int, int]] = {}  # what was counted for each; it keeps one of its ``whole_leases``
         self._host = host
         self._readers = readers
         self._room = room
@@ -92,10 +94,10 @@ class FdLender:
     # Lending
 
     def lend(self, shard: Shard, reader: ReaderName | None) -> FdLease | None:
-        """A shard that is complete here, with a descriptor of it; None: something must be waited for first (``lend_when_ready``).
+        """Lend a complete shard, with a descriptor of it; None if something must be awaited first (``lend_when_ready``).
 
-        The caller tells the ``FdLease`` when it was passed on and when it ended. Raises ``ShardError``, and ``UseHttp`` where
-        ``ShardCache.open`` is the way.
+        The caller reports when the ``FdLease`` was passed on and when it ended. Raises ``ShardError``, and ``UseHttp`` if the shard must be
+        read with ``ShardCache.open``.
         """
         job = reader.job if reader else ""
         with nullcontext() if job else self._resolver.versions.bursts.inside(shard.group):
@@ -106,7 +108,7 @@ class FdLender:
         return self._lend(entry, shard, reader)
 
     async def lend_when_ready(self, shard: Shard, reader: ReaderName | None) -> FdLease:
-        """As ``lend``, after everything it needs: waits for the origin, and until what another boot stored is verified."""
+        """As ``lend``, but waits for the origin, and for the verification of segments that were stored under another boot."""
         self._fit(self._resolver.versions.current.get(shard.name))
         entry, _, _ = await self._host.find(shard, reader, None)
         with self._readers.inside(self._host.reading(entry, shard, reader, opened_here=False)):
@@ -120,7 +122,7 @@ class FdLender:
         return self._lend(entry, shard, reader)
 
     def _lend(self, entry: Entry, shard: Shard, reader: ReaderName | None) -> FdLease:
-        """An ``entry`` that is ready, open for reading only, with the kernel's lease on it. Raises ``UseHttp``."""
+        """Lend an ``entry`` that is ready: open it read-only, with a lock. Raises ``UseHttp``."""
         self._fit(entry)
         if not self._is_ready(entry) or entry.stored.file is None:
             raise UseHttp("disk", "its file was closed while it was made ready")
@@ -128,14 +130,14 @@ class FdLender:
             descriptor = entry.stored.file.lend(entry.version.length or 0)
         except CacheError as error:
             raise _use_http(error) from error
-        entry.segments.unread.clear()  # from now on its reader may have read any of it, and so counts as having read all
+        entry.segments.unread.clear()  # its reader may read any of it, so all of it counts as read
         reading = self._host.reading(entry, shard, reader, opened_here=False)
         self._readers.enter(reading)
         reading.has_all()
         return FdLease(reading, descriptor, self._lease(entry))
 
     def _fit(self, entry: Entry | None) -> None:
-        """Raises ``UseHttp`` if something known here forbids to lend it; no origin is asked."""
+        """Raises ``UseHttp`` if a known fact forbids to lend it; does not ask the origin."""
         if entry is None or entry.in_use.stale or not entry.segments.complete or not entry.version.length:
             raise UseHttp("incomplete", "the shard is not complete here")
         if entry.version.encoding:
@@ -150,25 +152,25 @@ class FdLender:
         return entry.stored.file is not None and not entry.segments.unverified and not self._store.index_writer.unsettled(entry.key)
 
     async def _readied(self, entry: Entry) -> None:
-        """Return when it is: what another boot stored is verified, all of it claimed on the disk. Raises ``UseHttp``."""
+        """Make it ready: verify segments of another boot, and commit all claims to the disk. Raises ``UseHttp``."""
         try:
             if entry.stored.file is None:
                 await self._segment_reader.stored(entry)
             for index in sorted(entry.segments.unverified):
                 if index + 1 < entry.segments.count:
-                    self._segment_reader.foresee(entry, index + 1)  # the disk has the next one while we wait for this
+                    self._segment_reader.foresee(entry, index + 1)  # read the next one meanwhile
                 if not await self._segment_reader.trusted(entry, index):
                     raise UseHttp("incomplete", f"segment {index} is not what was stored")
             if self._store.index_writer.unsettled(entry.key):
                 await self._store.index_writer.committed()
         except UseHttp:
             raise
-        except CacheError as error:  # HTTP has its ways around what goes wrong with the cache's disk
+        except CacheError as error:  # HTTP can work around a failing cache disk
             raise _use_http(error) from error
 
     @asynccontextmanager
     async def held(self, entry: Entry) -> AsyncIterator[int]:
-        """A descriptor of a complete ``entry`` for a task of ours, for the length of the ``async with``: nobody counts as its reader.
+        """A descriptor of a complete ``entry`` for a task of the sidecar, within the ``async with``. It counts as no reader.
 
         Raises ``UseHttp``.
         """
@@ -189,33 +191,33 @@ class FdLender:
             self._give_back(entry)
             self._room.left(entry)
 
-    # How a lease goes on
+    # The life of a lease
 
     def passed(self, fd_lease: FdLease) -> None:
-        """It has reached a client: only this is an opening. It may be told a little later."""
+        """The descriptor has reached a client: this is the opening. The call may come a little later."""
         reading = fd_lease.reading
         self._host.note_opening(reading.entry, reading.shard, reading.reader, None)
 
     def end(self, fd_lease: FdLease) -> None:
-        """The lease is over; what the kernel still holds lingers in the books. Once; ``release`` comes next, a little later."""
+        """The lease is over; if the kernel still holds a lock, the shard lingers. Call it once; ``release`` follows a little later."""
         self._end(fd_lease.reading.entry, fd_lease.held)
         self._readers.leave(fd_lease.reading)
 
     def release(self, fd_lease: FdLease) -> None:
-        """What it kept may leave, unless a map of it is left. Whoever waits for an answer is answered first."""
+        """Let the shard's bytes leave, unless a mapping is left. Called later than ``end``, after waiting clients are answered."""
         entry = fd_lease.reading.entry
         self._give_back(entry)
         self._room.left(entry)
 
-    # The books
+    # Counting
 
     @property
     def lingering(self) -> int:
-        """Shards that no reader has any more, and a map of one has."""
+        """The number of shards that no reader holds, but a mapping does."""
         return len(self._lingering)
 
     def outlived(self, entry: Entry) -> None:
-        """It could not leave, because a descriptor of it is out that the books do not know: passed in an earlier life of this sidecar."""
+        """The entry could not leave: a descriptor that this process does not know holds it, passed before a restart of the sidecar."""
         known = self._lingering.pop(entry, None)
         if known is not None:  # more of it was put back meanwhile
             self._free(entry, known)
@@ -223,8 +225,9 @@ class FdLender:
             self._lingering[entry] = self._count(entry)
 
     def look_again(self) -> None:
-        """Once a second: what maps that outlived their lease held until now may leave. Some microseconds each, so not too many in one turn
-        of the loop: the others come next.
+        """Call it once a second: release lingering shards whose mappings are gone.
+
+        Each try takes some microseconds, so one call tries ``LOOKED_AT`` of them; the next call continues with the others.
         """
         for entry in list(islice(self._lingering, LOOKED_AT)):
             if self._give_back(entry):
@@ -233,7 +236,7 @@ class FdLender:
                 self._lingering[entry] = self._lingering.pop(entry)
 
     def _lease(self, entry: Entry) -> tuple[int, int]:
-        """Lease all of an ``entry`` that is fit; returns what ``_end`` is to be told."""
+        """Lease all of a suitable ``entry``; returns what ``_end`` needs."""
         self.count += 1
         return self._lingering.pop(entry, None) or self._count(entry)
 
@@ -246,7 +249,7 @@ class FdLender:
         return size, count
 
     def _end(self, entry: Entry, held: tuple[int, int]) -> None:
-        """A reader has left; ``_give_back`` comes next, a little later."""
+        """A reader has left; ``_give_back`` follows a little later."""
         self.count -= 1
         if entry.segments.whole_leases > 1:
             entry.segments.whole_leases -= 1
@@ -254,13 +257,13 @@ class FdLender:
             self._lingering[entry] = held
 
     def _give_back(self, entry: Entry) -> bool:
-        """Give back an ``entry`` that lingers once no process holds a lock on its file; returns whether it did."""
+        """Release a lingering ``entry`` if no process holds a lock on its file; returns whether it did."""
         if entry not in self._lingering or entry.in_use.leaving or entry.stored.writing or entry.stored.lock.locked():
-            return False  # or its file is being worked at, which wants the same lock
+            return False  # or its file is being changed, which needs the same lock
         if entry.stored.file is not None and entry.stored.file.is_held():
             return False
         self._free(entry, self._lingering.pop(entry))
-        if len(self._room.read_ahead):  # the reader leaves the entry too, and then the eviction queue puts the entry in its place
+        if len(self._room.read_ahead):  # the reader leaves the entry too, and then the eviction queue sorts it
             for index in range(entry.segments.count):
                 if index not in entry.segments.leases and index not in entry.segments.unread:
                     self._room.read_ahead.end(entry.key, index)

@@ -1,13 +1,12 @@
-"""ShardCache: the one owner of state. ``open`` and ``SegmentFetches.ensure`` are the only doors; request and prefetch go by one path.
+"""ShardCache: finds, fetches, stores and serves shards. Requests enter by ``open``, prefetch by ``SegmentFetches.ensure``.
 
-A request, down once: ``open`` finds the version (stored and fresh, or by an *opening*: the single-flighted first ranged GET, whose body is
-already the first segment), checks that this credential may read it, and gives a ``ShardReader``. The reading asks for segments; a missing
-one becomes a *fetch*: room is granted by the ledger, the limiter gives it its turn, ``Fetcher`` brings it, a ``Sink`` writes it, and
-``segment_stored`` makes it stored. Where no room can be granted the same fetch lands in memory.
+``open`` finds the version: a stored and fresh one, or by an *opening*, the first ranged GET, shared by all readers that ask. Its body is
+the first segment. Then ``open`` checks that the credential may read, and returns a ``ShardReader``. The reader asks for segments. A missing
+one becomes a *fetch*: the ledger grants room, the limiter grants a slot, ``Fetcher`` gets the bytes, a ``Sink`` writes them, and
+``segment_stored`` marks the segment as stored. Without room, the same fetch goes into memory.
 
-Freshness: a shard name means immutable bytes. A stored version is compared with the origin at its first opening in a job; bytes this
-process fetched itself in that job are not compared again. Readers that name no job compare at the first opening of a burst of theirs, and
-after a minute.
+Freshness: a shard name means immutable bytes. A job compares a stored version with the origin at its first opening, unless this process
+fetched the bytes in the same job. Readers without a job compare at the first opening of a burst, and after a minute.
 
 Everything here runs on one event loop and needs no locks; between two awaits the ledger's invariant holds.
 """
@@ -41,7 +40,7 @@ __all__ = ["ShardCache"]
 
 
 class ShardCache:
-    """Finds, fetches, keeps and serves shards."""
+    """Finds, fetches, stores and serves shards."""
 
     def __init__(
         self,
@@ -75,18 +74,19 @@ class ShardCache:
         running, readers = len(self.fetches), len(self.readers)
         return f"<ShardCache {len(self.room.entries)} shards, {self.room.ledger!r}, {running} fetches, {readers} readers>"
 
-    # The doors
+    # Opening
 
     @asynccontextmanager
     async def open(
         self, shard: Shard, reader: ReaderName | None, want: RangeRequest | None, *, head: bool = False
     ) -> AsyncIterator[ShardReader]:
-        """Open the shard for a reader, for the length of the ``async with``. Waits for the origin where the version must be learned or
-        compared. Raises ``ShardError``.
+        """Open the shard for a reader, within the ``async with``. Waits for the origin if the version must be learned or compared.
+
+        Raises ``ShardError``.
         """
         with nullcontext() if reader and reader.job else self._resolver.versions.bursts.inside(shard.group):
             if isinstance(want, SparseRange) and any(self.plans.mentions(shard.name)):
-                want = ByteRange(want.first, want.last)  # foresight fetches it anyway, whole
+                want = ByteRange(want.first, want.last)  # prefetch fetches it anyway, whole
             entry, opened_here, waited_s = await self.find(shard, reader, want, head=head)
             reading = self.reading(entry, shard, reader, opened_here=opened_here, sparse=isinstance(want, SparseRange))
             reading.waited_s = waited_s
@@ -100,8 +100,11 @@ class ShardCache:
     async def find(
         self, shard: Shard, reader: ReaderName | None, want: RangeRequest | None, *, head: bool = False
     ) -> tuple[Entry, bool, float]:
-        """(the entry of the version to read, whether its opening was begun here, seconds that ``reader`` waited for the origin). Raises
-        ``ShardError``.
+        """Find the version to read.
+
+        Returns its entry, whether this call began the opening, and the seconds that ``reader`` waited for the origin.
+
+        Raises ``ShardError``.
         """
         job = reader.job if reader else ""
         waited_s, opened_here, entry = 0.0, False, self._resolver.ready(shard, job)
@@ -110,18 +113,21 @@ class ShardCache:
                 known = self.parts.segment_fetches.announced(reader)
                 entry, opened_here = await self._resolver.entry(shard, job, want, head=head, reader=known)
             waited_s = wait.seconds
-        entry = self.room.entries.setdefault(entry.key, entry)  # forgotten between its opening's end and here: one entry a key, always
+        entry = self.room.entries.setdefault(entry.key, entry)  # forgotten since its opening ended: always one entry per key
         return entry, opened_here, waited_s
 
     def reading(self, entry: Entry, shard: Shard, reader: ReaderName | None, *, opened_here: bool, sparse: bool = False) -> ShardReader:
-        """A reader of the shard. Its epoch is the plan's before this opening: the opening itself may move the plan to the next one."""
+        """A reader of the shard. Its epoch is the plan's before this opening, because the opening may move the plan to the next one."""
         reading = ShardReader(self, entry, shard, reader, opened_here=opened_here, sparse=sparse)
         plan = self.plans.get(reader) if reader else None
         reading.epoch = plan.epoch if plan else None
         return reading
 
     async def move(self, reading: ShardReader) -> None:
-        """Go on with the version that the origin has now; waits for its opening. Raises ``ShardError``. The old version may leave then."""
+        """Move ``reading`` to the version that the origin has now; waits for its opening.
+
+        The old version may leave then. Raises ``ShardError``.
+        """
         job = reading.reader.job if reading.reader else ""
         entry, opened_here = await self._resolver.entry(reading.shard, job)
         entry = self.room.entries.setdefault(entry.key, entry)
@@ -133,7 +139,7 @@ class ShardCache:
         self.room.left(before)
 
     def spoilt(self, fact: SegmentSpoilt) -> None:
-        """A stored segment is wrong: readers that were given bytes of it are cut off, and the version is opened anew."""
+        """A stored segment is wrong: readers that were given bytes of it are cut off, and the version is opened again."""
         entry = fact.entry
         self._resolver.faults.spoilt(entry.name, by_origin=False)
         entry.trust.remade = self._resolver.faults.count(entry.name)
@@ -142,8 +148,8 @@ class ShardCache:
                 reading.chunk_reader.found_wrong(fact.index)
 
     def note_opening(self, entry: Entry, shard: Shard, reader: ReaderName | None, want: RangeRequest | None) -> None:
-        """Tell the plans that ``reader`` opened the shard; a range that begins behind the first byte only says that the reader is alive."""
-        goes_on = isinstance(want, Suffix) or (want is not None and want.first > 0)  # a broken stream resumed, or a part of a shard
+        """Tell the plans that ``reader`` opened the shard. A range that begins after the first byte only shows that the reader is alive."""
+        goes_on = isinstance(want, Suffix) or (want is not None and want.first > 0)  # a resumed stream, or a part of a shard
         if goes_on and reader is not None:
             self.plans.heard(reader)
         how = "" if goes_on else self.plans.opened(shard, reader)
@@ -153,23 +159,24 @@ class ShardCache:
         self.room.changed()
 
     def forget(self, fact: EntryRetired) -> None:
-        """Nothing of this version is left."""
+        """Forget a version of which nothing is left."""
         entry = fact.entry
         self._resolver.versions.forget(entry)
         if entry.name not in self._resolver.versions.current:
             self.plans.forget(entry.name)
 
-    # What a reading needs
+    # For readers
 
     def ask_inside(self) -> None:
-        """Let readers with a plan ask again for the next segments of the shards they are in, before any shard further ahead is fetched."""
+        """Let readers with a plan request the next segments of their shards again, before any shard further ahead is fetched."""
         for reading in self.readers:
             if self.parts.segment_fetches.announced(reading.reader) is not None:  # the others were refused because nothing at all may leave
                 reading.ask_again()
 
     def breadth(self, entry: Entry, bypassing: bool) -> int:
-        """How many ranges of one reader may be in the air now, 1 to 16: as many as the origin's rate is worth, at most an even part of the
-        grantable segments.
+        """How many ranges of one reader may be fetched at once, 1 to 16.
+
+        That is as many as the origin's rate is worth, and at most an equal part of the grantable segments.
         """
         if bypassing:
             return 1
@@ -181,7 +188,7 @@ class ShardCache:
         return max(1, min(self.parts.limiters.of(entry.origin).connection_rate.ranges, grantable // active))
 
     def length_of(self, name: str) -> int | None:
-        """Length in bytes of the current version of this shard; None while it is not known."""
+        """Length in bytes of the shard's current version; None while it is unknown."""
         entry = self._resolver.versions.current.get(name)
         return None if entry is None else entry.version.length
 

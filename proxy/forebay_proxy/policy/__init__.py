@@ -1,1 +1,1 @@
-"""Decides, and does nothing: plans, eviction, schedule."""
+"""Decides without I/O: plans, eviction, and the schedule of fetches."""

@@ -1,1 +1,1 @@
-"""Which clients are let in, and how requests are answered."""
+"""Admits clients, and answers their requests."""

@@ -1,11 +1,12 @@
-"""The fd door: a unix socket of its own, where a reader asks for a complete shard and gets a descriptor of it.
+"""The fd door: a unix socket on which a client asks for complete shards and receives open file descriptors of them.
 
-A client connects once and asks for one shard after the other. A line about a shard that is open here is answered in the turn of the loop
-in which it came: no stream, no parser, no task and no timer stands between, because this is what an opening costs (a thread would cost more
-than all of it: opening a file we hold open, and locking it, never wait for the disk). A task is begun only where the origin must be asked,
-or the disk. The reader is inside the shard until a line ends its lease, or its connection closes, by whatever end.
+A client connects once and sends one request line after the other. If the shard's file is open already, the sidecar answers within the
+same event-loop callback, without a stream, a parser, a task or a timer. That keeps an opening cheap. A thread would cost more than
+the whole answer, and neither ``open`` nor the lock waits for the disk here. A task starts only if the origin or the disk must be asked.
 
-A shard that cannot be passed, and every failure, is answered with a line that says so: HTTP serves it, or says more.
+The client holds a lease on the shard until it sends a line that ends the lease, or its connection closes for any reason.
+
+If the sidecar cannot pass a descriptor, it answers with a line that says why. The client then reads the shard over HTTP.
 """
 
 from __future__ import annotations
@@ -50,27 +51,27 @@ __all__ = ["FdConnection", "FdServer", "default_socket"]
 
 log = logging.getLogger("forebay")
 
-KNOWN = 4096  # shards whose names are not read anew each time: every rank asks for them, and every epoch
-KNOWN_LINE_BYTES = 4096  # of a longer request nothing is kept: 4,096 of the longest would be a quarter of a gigabyte
+KNOWN = 4096  # parsed request lines kept: every rank asks for the same shards, in every epoch
+KNOWN_LINE_BYTES = 4096  # longer requests are not kept: 4,096 of the longest would take a quarter of a gigabyte
 BOOKS_S = 0.001
-ACCEPTED = 32  # connections a turn of the loop: a job's workers open their first shards in the same instant, and others want to be served
-FULL_S = 1.0  # before the next try when this process has no descriptors left
-LINE_S = 10.0  # a client sends its line in one piece, right after it connected; one that does not has stopped, or drips on purpose
-_READ_BYTES = 4096  # nearly every line is shorter, and a place for the longest would be made anew each time
+ACCEPTED = 32  # connections accepted per callback: all workers of a job connect at once, and other clients must be served meanwhile
+FULL_S = 1.0  # delay before the next accept when this process has no descriptors left
+LINE_S = 10.0  # a client sends its line in one piece after it connects; a slower one has stopped, or sends slowly on purpose
+_READ_BYTES = 4096  # nearly every line is shorter; a buffer for the longest would be allocated at each read
 
 
 class FdConnection:
-    """A connection: lines come, answers go. Not thread-safe: the event loop's only."""
+    """One client connection: request lines come in, answers go out. Not thread-safe: used on the event loop alone."""
 
     def __init__(self, server: FdServer, loop: asyncio.AbstractEventLoop, client: socket.socket, presence: Presence) -> None:
         self.presence = presence
         self._server = server
         self._loop = loop
         self._client = client
-        self._rest = b""  # the start of a line whose end has not come yet
-        self._leases: dict[int, FdLease] = {}  # by the client's number; below zero are those without
+        self._rest = b""  # the start of a line whose end has not arrived
+        self._leases: dict[int, FdLease] = {}  # by the client's lease number; leases without one get negative numbers
         self._unnumbered = 0
-        self._task: asyncio.Task[None] | None = None  # what the last question waits for
+        self._task: asyncio.Task[None] | None = None  # answers the last request
         self._overdue: asyncio.TimerHandle | None = None
         self._left = False
 
@@ -79,16 +80,19 @@ class FdConnection:
 
     @property
     def asking(self) -> bool:
-        """Whether a question is being answered."""
+        """Whether a request is being answered."""
         return self._task is not None and not self._task.done()
 
     def come(self) -> None:
         self._overdue = self._loop.call_later(LINE_S, self.leave)
-        self._loop.add_reader(self._client.fileno(), self._heard)  # a number: of a socket asyncio would make a text first, to throw it away
-        self._heard()  # the first line may be here already
+        self._loop.add_reader(self._client.fileno(), self._heard)  # the number: for a socket object, asyncio would format a string first
+        self._heard()  # the first line may have arrived already
 
     def pass_on(self, fd_lease: FdLease, number: int | None, line: bytes) -> None:
-        """Give ``fd_lease`` away, until its lease ends here. Raises ``ConnectionError`` where nobody takes it; it has ended then."""
+        """Send the descriptor of ``fd_lease`` to the client, which holds the lease until it ends it.
+
+        Raises ``ConnectionError`` if the client cannot take it; the lease has ended then.
+        """
         if number is None:
             self._unnumbered -= 1
             number = self._unnumbered
@@ -98,8 +102,8 @@ class FdConnection:
                     raise ConnectionError(errno.EPIPE, "it has left, or it numbers two leases alike")
                 socket.send_fds(self._client, [line], [fd_lease.descriptor])
             finally:
-                os.close(fd_lease.descriptor)  # ours; the client's has the same lock
-        except OSError as error:  # also ETOOMANYREFS: more are on their way, unread, than we may have open
+                os.close(fd_lease.descriptor)  # our copy; the client's copy has the same lock
+        except OSError as error:  # also ETOOMANYREFS: more descriptors are in transit, unread, than this process may have open
             self._server.cache.end(fd_lease)
             self._server.cache.release(fd_lease)
             raise ConnectionError(errno.EPIPE, str(error.strerror)) from error
@@ -111,14 +115,14 @@ class FdConnection:
                 self._client.send(line)
 
     def leave(self) -> asyncio.Task[None] | None:
-        """End it, with all its leases; returns what is still to be waited for."""
+        """Close the connection and end all its leases. Returns the task that is still to be awaited, if any."""
         if not self._left:
             self._left = True
             self._on_time()
             self._loop.remove_reader(self._client.fileno())
             self._client.close()
             if self._task is not None and not self._task.done():
-                cancel_soon(self._task)  # it waits for the origin, or for the disk
+                cancel_soon(self._task)  # it waits for the origin or the disk
             while self._leases:
                 self._server.took_back(self._leases.popitem()[1])
             self.presence.end()
@@ -150,9 +154,9 @@ class FdConnection:
         number = decode_end(line)
         if number is not None:
             fd_lease = self._leases.pop(number, None)
-            if fd_lease is not None:  # one that failed on its way has ended already
+            if fd_lease is not None:  # None: its answer could not be sent, so it has ended already
                 self._server.took_back(fd_lease)
-        elif self.asking:  # no client of ours does: answers come in order, one question at a time
+        elif self.asking:  # our clients never do this: they ask one question at a time
             self.leave()
         else:
             self._task = self._server.ask(self, line)
@@ -164,7 +168,7 @@ class FdConnection:
 
 
 class FdServer:
-    """Lets our own user in and passes descriptors. ``clients`` tell an idle sidecar when to go."""
+    """Accepts clients of allowed users and passes them descriptors. ``in_use`` and ``last_active`` tell an idle sidecar when to stop."""
 
     def __init__(
         self,
@@ -179,8 +183,10 @@ class FdServer:
         most: int | None = None,
         jobs: LiveJobs | None = None,
     ) -> None:
-        """``most`` connections at a time, and as many leases: a quarter of all descriptors, since HTTP takes up to half, shard files and
-        origins the rest. A lease costs us none, but what a client has not taken yet counts as open in the kernel.
+        """Take at most ``most`` connections, and pass at most as many leases at a time.
+
+        The default is a quarter of the descriptor limit: HTTP takes up to half, shard files and origins need the rest. A lease costs this
+        process no descriptor, but the kernel counts a descriptor that the client has not received yet.
         """
         self.last_active = clock()  # when the last lease or connection ended
         self.connections: set[FdConnection] = set()
@@ -203,7 +209,7 @@ class FdServer:
 
     @property
     def in_use(self) -> bool:
-        """Whether a client is inside a shard, or waits for one; a connection alone is kept only for the next question."""
+        """Whether a client holds a lease or waits for one. An idle connection does not count."""
         return self.leases > 0 or any(connection.asking for connection in self.connections)
 
     @property
@@ -212,7 +218,7 @@ class FdServer:
         return self._listener.path if self._listener else None
 
     def open_beside(self, http_socket: Path | None, *, can_lend: bool) -> None:
-        """Listen beside the HTTP socket, where there is one and a lease holds. Without the door all is served over HTTP."""
+        """Listen next to the HTTP socket, if there is one and the file system supports leases. Otherwise HTTP serves every shard."""
         if http_socket is None:
             return
         if not can_lend:
@@ -229,7 +235,7 @@ class FdServer:
         asyncio.get_running_loop().add_reader(self._listener.socket, self._accept)
 
     async def aclose(self) -> None:
-        """Let nobody in, end all leases of ours. What clients have mapped stays theirs: the kernel holds that. Safe to repeat."""
+        """Stop accepting, and end all leases. Mappings of clients stay valid: the kernel holds them. Safe to repeat."""
         listener, self._listener = self._listener, None
         if listener is not None:
             if self._again is not None:
@@ -241,7 +247,7 @@ class FdServer:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._keep_books()
 
-    # Who comes
+    # Connections
 
     def _accept(self) -> None:
         for _ in range(ACCEPTED):
@@ -251,7 +257,7 @@ class FdServer:
                 client, _ = self._listener.socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no descriptors left (EMFILE): a listener that stays readable would turn the loop for nothing
+            except OSError as error:  # no descriptors left (EMFILE): the listener stays readable, and the loop would spin
                 log.warning("the fd door takes nobody for %g s: %s", FULL_S, error.strerror)
                 asyncio.get_running_loop().remove_reader(self._listener.socket)
                 self._again = asyncio.get_running_loop().call_later(FULL_S, self._reopen)
@@ -276,14 +282,14 @@ class FdServer:
             connection.come()
 
     def gone(self, connection: FdConnection) -> None:
-        """It has closed."""
+        """``connection`` has closed."""
         self.connections.discard(connection)
         self.last_active = self._clock()
 
-    # What they ask
+    # Requests
 
     def ask(self, connection: FdConnection, line: bytes) -> asyncio.Task[None] | None:
-        """Answer ``line``, or begin what its answer waits for, and return that."""
+        """Answer ``line`` at once, or return the task that will."""
         started = self._clock()
         try:
             if self.leases >= self._most:
@@ -303,7 +309,7 @@ class FdServer:
         waiting = self._wait(connection, asked, shard, started)
         try:
             return self._group.create_task(waiting, name="descriptor")
-        except RuntimeError:  # everything is coming down
+        except RuntimeError:  # the task group is shutting down
             waiting.close()
             connection.leave()
             return None
@@ -315,7 +321,7 @@ class FdServer:
             self._refuse(connection, error)
 
     def _pass(self, connection: FdConnection, asked: FdRequest, fd_lease: FdLease, started: float) -> None:
-        """Raises ``ConnectionError`` where nobody takes it. The books are kept when the client has it already."""
+        """Send the descriptor, then account for it. Raises ``ConnectionError`` if the client cannot take it."""
         reading = fd_lease.reading
         connection.pass_on(
             fd_lease,
@@ -330,7 +336,7 @@ class FdServer:
         self._events.emit(_done(fd_lease, fd_lease.answered_s, None))
 
     def took_back(self, fd_lease: FdLease) -> None:
-        """The client has ended that lease. Nothing is held by it any more; whoever ends one asks for the next shard in the same breath."""
+        """The client has ended this lease. Release it at once and account for it later: the client is about to ask for its next shard."""
         self.leases -= 1
         self.last_active = self._clock()
         self.cache.end(fd_lease)
@@ -343,7 +349,10 @@ class FdServer:
         self._events.emit(LeaseEnded(_done(fd_lease, self._clock() - fd_lease.asked_at, served)))
 
     def later(self, call: Callable[[], None]) -> None:
-        """``call`` concerns nobody who waits: plans and sums. Workers begin an epoch together, and each is answered before any of it."""
+        """Run ``call`` within ``BOOKS_S``, after the answers: plans and counters, for which no client waits.
+
+        The workers of a job begin an epoch together; each of them is answered first.
+        """
         if not self._books:
             asyncio.get_running_loop().call_later(BOOKS_S, self._keep_books)
         self._books.append(call)
@@ -353,7 +362,7 @@ class FdServer:
         for call in books:
             try:
                 call()
-            except Exception as error:  # a fault of ours with one of them is not the others'
+            except Exception as error:  # a fault in one call must not lose the others
                 log.error("a fault in Forebay itself: %s\n%s", type(error).__name__, frames_of(error))
 
     def _refuse(self, connection: FdConnection, error: Exception) -> None:
@@ -361,9 +370,9 @@ class FdServer:
             self._say(connection, 503 if error.reason == "refused" else 409, str(error), error.reason)
         elif isinstance(error, (InvalidFdRequest, InvalidShardUrl)):
             self._say(connection, 400, str(error), "refused")
-            if isinstance(error, InvalidFdRequest):  # who knows what the next line would be the rest of
+            if isinstance(error, InvalidFdRequest):  # the next line may be the rest of this one
                 connection.leave()
-        elif isinstance(error, ForebayError):  # the same over HTTP, where all of it is told
+        elif isinstance(error, ForebayError):  # HTTP gives the same error in full
             self._say(connection, error.status, error.title, "refused")
         elif isinstance(error, ConnectionError):
             log.debug("a client left before its descriptor came")
@@ -378,7 +387,7 @@ class FdServer:
 
 
 def default_socket(path: Path) -> tuple[Path | None, tuple[str, ...]]:
-    """``path``, where nobody has named another, if it can be a socket and the door lie beside it; else None, and what is to be said."""
+    """The default socket path, if the kernel takes it and the fd door's path too; else None and the lines to log."""
     if fits(Path(door_path(str(path)))):
         return path, ()
     return None, (f"no unix socket and no fd door, all is served over HTTP: {path} is too long for the kernel; --socket names another",)
@@ -389,7 +398,7 @@ def _shard(pass_headers: frozenset[str], text: str, headers: tuple[tuple[str, st
 
 
 def _done(fd_lease: FdLease, seconds: float, served: Served | None) -> RequestDone:
-    """A hit: with all its bytes, which a stream reads; of one that is read in parts none are known."""
+    """The record of one opening, a hit. Its whole length counts as read, except for a shard read in parts: that amount is unknown."""
     size, reader = fd_lease.reading.position, fd_lease.reading.reader
     read, opened = (0, size) if fd_lease.in_parts else (size, 0)
     job = reader.job if reader else ""

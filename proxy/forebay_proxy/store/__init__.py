@@ -1,1 +1,1 @@
-"""The owned directory on disk: its lock, its recovery, its garbage, its health."""
+"""The cache directory on the disk: its lock, recovery after a kill, removal of garbage, and the health of the disk."""

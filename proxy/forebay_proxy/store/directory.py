@@ -1,14 +1,14 @@
-"""The cache directory: layout, the one owner, and files in it that are not ours.
+"""The cache directory: its layout, its one owner, and the files in it that are not ours.
 
-    <cache dir>/lock            held with flock by the one process that owns the directory; says who that is, as JSON
+    <cache dir>/lock            locked (flock) by the one process that owns the directory; names it, as JSON
                 hmac.key        32 random bytes, the key of the credential HMACs in index rows
                 index/          the index database
-                index-broken/   a damaged index, kept for whoever wants to know
-                shards/<key>    one sparse file a shard version
-                samples/<key>   the sample index of one
+                index-broken/   a damaged index, kept for inspection
+                shards/<key>    one sparse file per shard version
+                samples/<key>   its sample index
 
-Everything is reached from open directory descriptors, follows no symbolic link, and belongs to our uid; names are made here, never taken
-from input. What we did not make is reported, counted against the bound, and left alone. Blocking; not thread-safe.
+Everything is reached through open directory descriptors, follows no symbolic link, and belongs to our uid. The sidecar makes all names
+itself; none comes from outside.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _KEY_BYTES = 32
 
 
 class DirectoryOwned(ConfigError):
-    """Another process holds the cache directory. ``ending``: it drains, and gives it back within seconds."""
+    """Another process owns the cache directory. ``ending``: it is draining and gives the directory up within seconds."""
 
     def __init__(self, path: Path, owner: str, *, ending: bool) -> None:
         super().__init__(f"cache directory {path} is {owner}", next_step="use that sidecar, or name another with --cache-dir")
@@ -50,7 +50,7 @@ class DirectoryOwned(ConfigError):
 
 
 def take_lock(root: int, path: Path) -> int:
-    """The lock file of the directory ``root``, open and locked. Raises ConfigError naming the owner if there is one; OSError."""
+    """The lock file of the directory ``root``, open and locked. Raises DirectoryOwned, which names the owner, or OSError."""
     fd = os.open(LOCK, _OPEN_FILE, 0o600, dir_fd=root)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -68,7 +68,7 @@ def take_lock(root: int, path: Path) -> int:
 
 
 def _read_lock(fd: int) -> tuple[str, bool]:
-    """Who holds the lock, in words, and whether it is about to let go."""
+    """Who holds the lock, in words, and whether that process is about to give it up."""
     try:
         held: dict[str, Any] = json.loads(os.pread(fd, 4096, 0))
         pid, url, ending = int(held["pid"]), str(held["url"]), held.get("ending") is True
@@ -79,7 +79,7 @@ def _read_lock(fd: int) -> tuple[str, bool]:
 
 
 def write_lock(fd: int, who: str, url: str, instance: str, *, ending: bool = False) -> None:
-    """Say who we are, in one write: a second owner-to-be may read at any time. A disk too full for it does not undo the lock."""
+    """Write who we are in one write: another process may read it at any time. A full disk does not undo the lock."""
     told = {
         "pid": os.getpid(),
         "start_time": process_start_time(os.getpid()),
@@ -95,7 +95,7 @@ def write_lock(fd: int, who: str, url: str, instance: str, *, ending: bool = Fal
 
 
 def _is_plain(state: os.stat_result) -> bool:
-    """Whether it may be written to: what has a second name is somebody's, whoever linked it here."""
+    """Whether we may write to the file: a file with a second name belongs to whoever linked it here."""
     return stat.S_ISREG(state.st_mode) and state.st_nlink == 1
 
 
@@ -112,7 +112,7 @@ def hmac_key(root: int) -> bytes:
         key = secrets.token_bytes(_KEY_BYTES)
         os.fchmod(fd, 0o600)
         os.ftruncate(fd, 0)
-        with suppress(OSError):  # on a full disk it lives as long as this process; the next one proves its credentials anew
+        with suppress(OSError):  # on a full disk the key lives as long as this process; credentials are proved again after the next start
             os.pwrite(fd, key, 0)
     finally:
         os.close(fd)
@@ -129,9 +129,9 @@ _KERNEL_SAYS = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """Which boot of the machine this is: what was written under it is still in the page cache, whatever became of the process that wrote.
+    """An identifier of this boot of the machine: bytes written under it are still in the page cache, even if the writer was killed.
 
-    Where the kernel does not say, a word nobody else uses: then nothing is trusted unread.
+    If the kernel does not tell, it is a random word: then every segment is verified before its first use.
     """
     with suppress(OSError, ValueError):
         if found := _KERNEL_SAYS.read_text(encoding="ascii").strip():
@@ -141,7 +141,7 @@ def boot_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at the file system. None: it does not say, or has no such limit."""
+    """One measurement of the file system. None: it does not say, or has no such limit."""
 
     free_bytes: int | None
     size_bytes: int
@@ -151,9 +151,9 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """One shard file as found: its size, the bytes the disk allocates for it, how many names it has, when it last changed (wall clock).
+    """A shard file as found: its size, the bytes allocated for it, the number of its names, and its last change (wall clock).
 
-    ``retouched``: the file's times were set, as programs do that copy times. A write moves both together.
+    ``retouched``: the file's times were set, as copying programs do. A write changes both times together.
     """
 
     size: int
@@ -165,22 +165,22 @@ class StoredFile:
 
 @dataclass(slots=True)
 class Scan:
-    """What lies in the directory: shard files and sample indexes by key, and the names of what is not ours."""
+    """The content of the directory: shard files and sample indexes by key, and names that are not ours."""
 
     files: dict[str, StoredFile] = field(default_factory=dict)
-    samples: dict[str, int] = field(default_factory=dict)  # sample indexes: allocated bytes by key, the oldest first
+    samples: dict[str, int] = field(default_factory=dict)  # allocated bytes by key, the oldest first
     unknown: list[str] = field(default_factory=list)
 
 
 class Directory:
-    """An owned cache directory. ``shards``, ``index`` and ``samples`` are open descriptors of the folders in it."""
+    """An owned cache directory. ``shards``, ``index`` and ``samples`` are open descriptors of its folders."""
 
     def __init__(self, path: Path, *, root: int, lock: int, shards: int, index: int, samples: int, key: bytes, who: str) -> None:
         self.path = path
         self.shards = shards
         self.index = index
         self.samples = samples
-        self.hmac_key = key  # 32 secret bytes that outlive the process: the key of credential HMACs in rows
+        self.hmac_key = key  # 32 secret bytes that outlive the process: the key of the credential HMACs in rows
         self._who = who
         self._root = root
         self._lock = lock
@@ -207,26 +207,26 @@ class Directory:
             return owned
 
     def place(self) -> str:
-        """A word for this very folder of shards, which no copy of the folder has, at any path.
+        """An identifier of this very folder of shards. No copy of the folder has the same, at any path.
 
-        Device and inode, and the inode's generation, because numbers are used again. A device number may change with a remount, and an
-        inode's on some overlays: then every segment is verified before its first use, which costs time and nothing else.
+        It is made of device, inode and the inode's generation, because inode numbers are reused. The device number may change with a
+        remount, and the inode on some overlays. Then every segment is verified before its first use, which only costs time.
         """
         state = os.fstat(self.shards)
         return f"{state.st_dev:x}.{state.st_ino:x}.{_generation(self.shards):x}"
 
     def announce(self, url: str, instance: str) -> None:
-        """Say in the lock file where we serve: a second owner-to-be is told."""
+        """Write into the lock file where this sidecar serves, for a process that wants the directory."""
         write_lock(self._lock, self._who, url, instance)
 
     def leaving(self) -> None:
-        """Say in the lock file that the directory is given up soon: a second owner-to-be waits."""
+        """Write into the lock file that the directory will be given up soon, so that a process that wants it waits."""
         write_lock(self._lock, self._who, "", "", ending=True)
 
     def in_place(self) -> bool:
-        """Whether the path, the lock file and the shards' folder are still those we hold. Raises OSError.
+        """Whether the path, the lock file and the shards' folder are still those that we hold. Raises OSError.
 
-        The index is not asked: only this program sets the database aside, and the index notices its removal.
+        The index folder is not checked: only this program moves the database away, and the index notices its removal.
         """
         try:
             named = ((LOCK, self._lock), (SHARDS, self.shards))
@@ -236,11 +236,11 @@ class Directory:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except PermissionError:
-            return True  # nothing says otherwise; whether it can be written shows by itself
+            return True  # nothing shows that it moved; a directory that cannot be written shows by itself
 
     def look(self) -> Look:
-        """How full the disk is, and whether the directory's path still leads to it. It may hang with the disk. Raises OSError."""
-        found = os.fstatvfs(self.shards)  # through the descriptor: the disk our bytes are on, whatever the path leads to now
+        """Measure how full the disk is, and check ``in_place``. May hang with the disk. Raises OSError."""
+        found = os.fstatvfs(self.shards)  # through the descriptor: the disk that has our bytes, wherever the path leads now
         if found.f_flag & os.ST_RDONLY:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         free = found.f_bavail * found.f_frsize if found.f_blocks else None
@@ -248,7 +248,7 @@ class Directory:
         return Look(free, found.f_blocks * found.f_frsize, files, self.in_place())
 
     def scan(self) -> Scan:
-        """Look at everything once. Raises OSError."""
+        """List the whole directory once. Raises OSError."""
         found = Scan()
         foreign = 0
         for entry in _entries(self._root):
@@ -268,7 +268,7 @@ class Directory:
         return found
 
     def _scan_samples(self, found: Scan) -> int:
-        """Note the sample indexes; allocated bytes of what else lies there."""
+        """Note the sample indexes. Returns the allocated bytes of other files in their folder."""
         foreign, times = 0, dict[str, float]()
         for entry in _entries(self.samples):
             state = entry.stat(follow_symlinks=False)
@@ -281,7 +281,7 @@ class Directory:
         return foreign
 
     def overhead(self) -> int:
-        """Allocated bytes of everything but shard files and sample indexes; folders that are not ours as of the last scan."""
+        """Allocated bytes of everything but shard files and sample indexes. Folders that are not ours count as in the last scan."""
         total = self._foreign_bytes + sum(os.fstat(fd).st_blocks for fd in (self._root, self.shards, self.samples)) * 512
         with suppress(FileNotFoundError):  # the directory was removed
             total += sum(_bytes(entry) for entry in _entries(self._root) if not entry.is_dir(follow_symlinks=False))
@@ -300,7 +300,7 @@ class Directory:
                 raise
             os.rename(INDEX, f"{BROKEN}-{secrets.token_hex(4)}", src_dir_fd=self._root, dst_dir_fd=self._root)
         fresh = _open_folder(self._root, self.path, INDEX)
-        os.dup2(fresh, self.index, inheritable=False)  # the number stays: it is in the database's name
+        os.dup2(fresh, self.index, inheritable=False)  # the descriptor's number stays: the database's path contains it
         os.close(fresh)
 
     def close(self) -> None:
@@ -312,7 +312,7 @@ class Directory:
 
 
 def _generation(fd: int) -> int:
-    """0 where the file system keeps none; there inode numbers are not used again (tmpfs), or nothing better is to be had."""
+    """0 if the file system keeps none. Such file systems do not reuse inode numbers (tmpfs), or offer nothing better."""
     try:
         return int.from_bytes(fcntl.ioctl(fd, _GET_GENERATION, bytes(8)), "little")
     except OSError:
@@ -341,7 +341,7 @@ def _open_folder(root: int, path: Path, name: str) -> int:
 
 
 def _own(fd: int, name: str, next_step: str = "") -> int:
-    """``fd`` if nobody but us may write there; closed and refused otherwise."""
+    """``fd`` if only we may write there; otherwise it is closed, and ConfigError raised."""
     state = os.fstat(fd)
     problem = ""
     if state.st_uid != os.geteuid():
@@ -365,11 +365,11 @@ def _empty(name: str, directory: int) -> None:
 
 
 def _entries(directory: int) -> Iterator[os.DirEntry[str]]:
-    """The entries of an open directory; through a descriptor of its own, because a position is shared among duplicates."""
+    """The entries of an open directory. It opens another descriptor, because duplicates share one position."""
     fd = os.open(".", _OPEN_DIRECTORY, dir_fd=directory)
     try:
         with os.scandir(fd) as entries:
-            yield from entries  # an entry is looked at through ``fd``: not after it is closed
+            yield from entries  # an entry needs ``fd`` for its stat, so it must not be used after the close
     finally:
         os.close(fd)
 
@@ -377,12 +377,12 @@ def _entries(directory: int) -> Iterator[os.DirEntry[str]]:
 def _bytes(entry: os.DirEntry[str]) -> int:
     try:
         return entry.stat(follow_symlinks=False).st_blocks * 512
-    except FileNotFoundError:  # SQLite came between: its side files come and go
+    except FileNotFoundError:  # SQLite's side files come and go
         return 0
 
 
 def _tree_bytes(name: str, directory: int) -> int:
-    """Allocated bytes of a folder and all in it; what cannot be read counts nothing."""
+    """Allocated bytes of a folder and everything in it. Files that cannot be read count nothing."""
     total = 0
     with suppress(FileNotFoundError):
         for _, _, names, fd in os.fwalk(name, dir_fd=directory):

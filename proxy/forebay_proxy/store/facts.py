@@ -1,4 +1,4 @@
-"""What the store reports beside its answers. Pure."""
+"""What the store reports to listeners. Pure."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ __all__ = ["CommitFailed", "FileTidied", "GarbageRemoved", "IndexCommitted", "Sp
 
 @dataclass(frozen=True, slots=True)
 class IndexCommitted(Fact):
-    """A batch of changes of the index is on the disk."""
+    """A batch of index changes is on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitFailed(Fact):
-    """A batch of changes could not be written; it goes with the next one."""
+    """A batch of index changes could not be written; it goes with the next one."""
 
     error: DiskFailed
 
 
 @dataclass(frozen=True, slots=True)
 class GarbageRemoved(Fact):
-    """Files that nothing claims have left; told some of them at a time."""
+    """Files without an index row were removed; reported for several files at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileTidied(Fact):
-    """The ranges of a kept file that nothing claims are gone: it holds ``allocated_bytes`` now."""
+    """The unclaimed ranges of a kept file were freed: it holds ``allocated_bytes`` now."""
 
     key: str
     allocated_bytes: int

@@ -1,8 +1,8 @@
-"""What a start found and nothing claims: counted until it is gone, removed while we serve.
+"""Removes, in the background, files and ranges that a start found without an index row. They count as used until then.
 
-Files without a claim are unlinked; of the files that stay, ranges without a claim are punched, always before the file is first opened for
-anything else: no write may go into a range that is about to be punched. What cannot be removed now (a client still holds the file, the disk
-fails) is tried again at the next pass. The event loop's only; what blocks runs in the write pool.
+Files without a row are unlinked. In files that stay, ranges without a claim are punched before the file is first opened for anything else:
+no write may go into a range that is about to be punched. If a removal fails (a client holds the file, or the disk fails), the next pass
+tries again. Used on the event loop alone; blocking calls run in the write pool.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from forebay_proxy.store.files.thread_pools import Pool
 
 __all__ = ["GarbageSweep"]
 
-TELL_BYTES = 2**26  # how much is freed before the ledger hears of it: it measures the index too, which is no matter of microseconds
+TELL_BYTES = 2**26  # freed bytes per report to the ledger, which then also measures the index
 
 
 class GarbageSweep:
-    """Says ``GarbageRemoved`` as files leave, ``FileTidied`` of a kept file whose unclaimed ranges are gone.
+    """Removes the garbage. Emits ``GarbageRemoved`` as files leave, and ``FileTidied`` for a kept file whose unclaimed ranges are freed.
 
-    ``garbage`` are files to remove, ``unclaimed`` files with ranges to punch; others only look into them.
+    ``garbage`` are files to remove, ``unclaimed`` files with ranges to punch; other modules only read them.
     """
 
     def __init__(self, pool: Pool, directory: int, abilities: Abilities, events: Events) -> None:
@@ -35,10 +35,10 @@ class GarbageSweep:
         self._pool = pool
         self._directory = directory
         self._abilities = abilities
-        self.garbage: dict[str, int] = {}  # with its allocated bytes
-        self.garbage_bytes = 0  # of all of it; unclaimed ranges are in the figure of the file they belong to
+        self.garbage: dict[str, int] = {}  # key -> allocated bytes
+        self.garbage_bytes = 0  # the sum; unclaimed ranges count in their file's figure
         self.unclaimed: dict[str, Sequence[tuple[int, int]]] = {}
-        self._busy = asyncio.Lock()  # one file at a time, and nobody makes or opens that one meanwhile
+        self._busy = asyncio.Lock()  # one file at a time; nobody makes or opens that file meanwhile
         self.running = False
         self._untold_bytes = 0
 
@@ -46,18 +46,18 @@ class GarbageSweep:
         return f"<GarbageSweep {len(self.garbage)} files to remove, {len(self.unclaimed)} to tidy>"
 
     def __len__(self) -> int:
-        """Files that are not as they should be yet."""
+        """How many files are still to be removed or punched."""
         return len(self.garbage) + len(self.unclaimed)
 
     def add(self, garbage: Mapping[str, int], unclaimed: Mapping[str, Sequence[tuple[int, int]]]) -> None:
-        """Files to remove, with their allocated bytes, and ranges to punch."""
+        """Add files to remove, with their allocated bytes, and ranges to punch."""
         for key, size in garbage.items():
             self._hold(key, size)
         if self._abilities.punch:
             self.unclaimed.update(unclaimed)
 
     async def run(self) -> int:
-        """Remove and punch all that can be; how many files are left. A pass that is under way already is not joined."""
+        """Remove and punch as much as possible. Returns how many files are left. Returns at once if a pass is running already."""
         if self.running:
             return len(self)
         self.running = True
@@ -74,23 +74,23 @@ class GarbageSweep:
 
     @asynccontextmanager
     async def apart(self, key: str) -> AsyncIterator[None]:
-        """The file of ``key`` is made or opened for the length of the ``async with``: nobody is at it, and nobody punches it later."""
+        """Within the ``async with``, the caller may make or open the file of ``key``: no pass is at it, and none punches it later."""
         if key not in self.garbage and key not in self.unclaimed:
             yield
             return
         async with self._busy:
             await self._tidy(key)
-            self.unclaimed.pop(key, None)  # could it not be punched now, then never: somebody is about to write there
+            self.unclaimed.pop(key, None)  # if it could not be punched now, it never will be: the caller is about to write there
             yield
 
     def replaced(self, key: str) -> None:
-        """A new file took the place of whatever was there."""
+        """A new file took the place of the garbage."""
         if key in self.garbage:
             self._hold(key, None)
             self._events.emit(GarbageRemoved())
 
     def _hold(self, key: str, size: int | None) -> None:
-        """That file is garbage of so many bytes; None: it is none any more."""
+        """Count the file as garbage of ``size`` bytes; None: it is no longer garbage."""
         self.garbage_bytes += (size or 0) - self.garbage.pop(key, 0)
         if size is not None:
             self.garbage[key] = size
@@ -122,12 +122,12 @@ class GarbageSweep:
 
 
 def _unlink(key: str, directory: int, abilities: Abilities) -> int | None:
-    """The bytes that the file still holds; None: it is gone."""
+    """Unlink the file. Returns the bytes that it still holds; None if it is gone."""
     try:
         file_io.unlink(key, directory, abilities)
     except FileNotFoundError:
         return None
-    except (CacheError, OSError):  # held, or a disk that fails: it is counted, and tried again
+    except (CacheError, OSError):  # held by a client, or a failing disk: it still counts, and is tried again
         with suppress(OSError):
             return os.stat(key, dir_fd=directory, follow_symlinks=False).st_blocks * 512
         return 0
@@ -135,7 +135,7 @@ def _unlink(key: str, directory: int, abilities: Abilities) -> int | None:
 
 
 def _punch(key: str, directory: int, ranges: Sequence[tuple[int, int]], abilities: Abilities) -> int | None:
-    """The bytes the file holds then; None: it could not be done."""
+    """Punch the ranges. Returns the bytes that the file holds then; None if it failed."""
     try:
         file_io.punch(key, directory, None, ranges, abilities)
         return os.stat(key, dir_fd=directory, follow_symlinks=False).st_blocks * 512

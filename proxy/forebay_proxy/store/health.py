@@ -1,11 +1,11 @@
-"""Whether the cache directory may be written, and read, now. A failing disk means bypass, never a failed client. Pure.
+"""Whether the cache directory can be written and read now. With a failing disk, bytes bypass the cache; no client fails. Pure.
 
-After ``MANY`` failures within ``WINDOW_S``, or one that every other operation would meet too (the disk is full, read-only, gone or hung,
-the index cannot be written), the disk is *down*: nothing is stored for ``PAUSE_S``, and bytes come from their origins. Then it is tried
-again. Reads go on meanwhile (a read-only remount still has the bytes), unless the disk hangs.
+The disk is *down* after ``MANY`` failures within ``WINDOW_S``, or after one that every other operation would meet too: the disk is full,
+read-only, gone or hung, or the index cannot be written. Then nothing is stored for ``PAUSE_S``, and bytes come from their origins. After
+that it is tried again. Reads go on meanwhile, unless the disk hangs: after a read-only remount the bytes are still there.
 
-A directory that is not where it was stays down until the next start. Not every error is the disk's fault: a file that somebody deleted or
-cut is fetched again.
+A directory that was moved or removed stays down until the next start. Some errors are not the disk's fault: a file that somebody deleted
+or cut is fetched again.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ log = logging.getLogger("forebay")
 
 State = Literal["normal", "down"]
 
-MANY = 8  # half of the ranges one reader may have in the air: one bad spot of a disk is hit by fewer, a dead disk by all
-WINDOW_S = 10.0  # failures further apart than this are spots, not an outage
-PAUSE_S = 60.0  # a mended disk is used again within a minute
+MANY = 8  # half of the ranges that one reader may have running: one bad spot hits fewer, a dead disk hits all
+WINDOW_S = 10.0  # failures further apart than this are bad spots, not an outage
+PAUSE_S = 60.0  # a repaired disk is used again within a minute
 
 _SPACE = frozenset({"ENOSPC", "EDQUOT"})
-_FILES_OWN = frozenset({"ENOENT", "ENODATA", "ESTALE", "EBADF"})  # of one file: deleted, cut, replaced, or closed by ourselves
-_TOO_LONG = "EFBIG"  # of one file, too, also where it is made: an origin made up its length, and must not switch the cache off
+_FILES_OWN = frozenset({"ENOENT", "ENODATA", "ESTALE", "EBADF"})  # errors of one file: deleted, cut, replaced, or closed by ourselves
+_TOO_LONG = "EFBIG"  # an error of one file, even when it is made: an origin invented its length, which must not switch the cache off
 _EVERYTHING = _SPACE | {"EROFS", "ENODEV", "ENXIO", "ENOTCONN", "ESHUTDOWN", "ETIMEDOUT"}
-_WHOLE = frozenset({"index commit", "create", "load", "look"})  # operations that do not depend on one file being there
+_WHOLE = frozenset({"index commit", "create", "load", "look"})  # operations that do not depend on one file
 
 
 class DiskHealth:
-    """The state of the disk. One log line and one event a change. Not thread-safe: the event loop's only."""
+    """The state of the disk. Each change emits one log line and one event. Not thread-safe: used on the event loop alone."""
 
     def __init__(self, clock: Callable[[], float], events: Events) -> None:
         self.state: State = "normal"
-        self.reason = ""  # of the state; empty while it is normal
-        self.hung = False  # an operation did not come back: reading would not either
+        self.reason = ""  # of the present state; empty while it is normal
+        self.hung = False  # an operation did not return: a read would not either
         self.lost = False  # the directory is not where it was
         self._clock = clock
         self._events = events
@@ -59,7 +59,7 @@ class DiskHealth:
         return self.state == "normal"
 
     def must_answer(self) -> None:
-        """Raises ``CacheError`` where the disk did not come back with earlier answers. (What is in memory may always be had.)"""
+        """Raises ``CacheError`` if the disk did not answer earlier calls. Bytes in memory can always be read."""
         if self.hung:
             raise CacheError("the cache disk does not answer; only what is in memory can be read")
 
@@ -85,7 +85,7 @@ class DiskHealth:
                 log.error("%s; nothing is stored for %g s, shards are passed through memory", error, PAUSE_S)
 
     def lose(self, reason: str) -> None:
-        """The directory was removed, replaced or unmounted. Down for good; told once, also after what had failed of it."""
+        """The directory was removed, replaced or unmounted. The disk stays down; reported once, even if it was down before."""
         if self.lost:
             return
         self.lost = True
@@ -96,7 +96,7 @@ class DiskHealth:
             self._change("down", reason)
 
     def look(self) -> None:
-        """Time has passed: call once a second."""
+        """Call once a second: ends the pause when it is over."""
         if self.state == "down" and not self.lost and self._clock() >= self._until:
             self.hung = False
             self._failures.clear()

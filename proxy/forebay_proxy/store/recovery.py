@@ -1,16 +1,13 @@
-"""What rows and files say to each other at a start: which claims hold, what must leave, and what is said of it.
+"""Compares index rows with files at a start: which claims hold, what must be removed, and what to report. Pure: no I/O.
 
-Pure: it looks at nothing, and removes nothing.
+Bytes are written before their claim is committed, and a claim is withdrawn before its bytes are punched. So after a kill every claim has
+its bytes, and allocated space without a claim is garbage. A row without its file is dropped, a file without its row is removed, and an
+allocated range without a claim is punched. Removing takes half a millisecond per segment, so ``garbage`` does it while the sidecar serves.
+Until then garbage counts against the bound.
 
-Bytes are written before their claim is committed, and a claim is withdrawn before its bytes are punched. So after a kill at any instant
-every claim has its bytes, and what is allocated without a claim is garbage: a row without its file is dropped, a file without its row is
-removed, an allocated range without a claim is punched. Removing takes its time (half a millisecond a segment), so it is only decided here:
-``garbage`` does it while the sidecar serves, and garbage counts against the bound until it is gone.
-
-Files may also have been put back from a copy, in place, under this very boot. Then they are not those the rows speak of: times that were
-set betray a copy with times, and a file that changed long after its row was committed was changed by another program. Such rows are kept
-without their boot, so that each segment is verified before its first use. A fetch or an eviction that a kill interrupted may look the same,
-and costs the same.
+Files may also have been restored from a copy, in place, during the same boot; then the rows do not describe them. A file whose times were
+set, or that changed long after its row was committed, is doubted: its row is kept without the boot, so each segment is verified before
+its first use. A fetch or an eviction that a kill interrupted may look the same, and costs the same.
 """
 
 from __future__ import annotations
@@ -25,19 +22,20 @@ from forebay_proxy.store.index.row import Row
 __all__ = ["StartReport", "describe", "recover"]
 
 Range = tuple[int, int]  # offset and length in bytes
-# A row is committed within 0.1 s of the write it tells of. A range that is written or punched later without another commit (a segment in
-# the air at a kill, an eviction on a slow disk) makes a shard doubted for nothing, which costs a checksum of each segment once; a file put
-# back by hand within this time of its row is trusted, which costs wrong bytes. So it is short.
+# A row is committed within 0.1 s of its write. If a range is written or punched later without a commit (a segment being fetched at a kill,
+# an eviction on a slow disk), its shard is doubted for nothing: one checksum per segment. If a file is restored by hand within this time of
+# its row, it is trusted: wrong bytes. So the time is short.
 _LATER_S = 2.0
 _NAMES_SHOWN = 8
 
 
 @dataclass(slots=True)
 class StartReport:
-    """What a start found: the ``rows`` that hold, with the bytes ``allocated`` for each one's file; and by key what does not hold.
+    """What a start found.
 
-    ``dropped`` rows have no file, ``doubted`` ones (which stay) a file that something else changed. ``garbage`` are files that nothing
-    claims, with their allocated bytes, ``unclaimed`` ranges to punch in files that stay: counted as overhead until they are gone.
+    ``rows`` are those that hold, with the bytes ``allocated`` for each one's file. ``dropped`` rows have no file. ``doubted`` rows stay,
+    but another program changed their file. ``garbage`` are files without a row, with their allocated bytes. ``unclaimed`` are ranges to
+    punch in files that stay. Garbage and unclaimed bytes count as overhead until they are gone.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -47,14 +45,14 @@ class StartReport:
     garbage: dict[str, int] = field(default_factory=dict)
     unclaimed: dict[str, list[Range]] = field(default_factory=dict)
     unclaimed_bytes: int = 0
-    segments_without_file: int = 0  # that the dropped rows claimed
+    segments_without_file: int = 0  # claimed by the dropped rows
     rows_refused: int = 0
     unknown: list[str] = field(default_factory=list)  # names that are not ours: left alone, counted as overhead
     notices: list[str] = field(default_factory=list)
 
 
 def recover(rows: Iterable[Row], scan: Scan, committed_at: Mapping[str, float], layout: SegmentLayout) -> StartReport:
-    """Which rows hold, and what of the files must leave. Later rows of one key win. ``committed_at``: of each, by the wall clock."""
+    """Decide which rows hold and what must be removed. Later rows of a key win. ``committed_at``: wall-clock seconds by key."""
     result = StartReport(unknown=scan.unknown)
     files = dict(scan.files)
     for row in {row.key: row for row in rows}.values():
@@ -79,8 +77,9 @@ def recover(rows: Iterable[Row], scan: Scan, committed_at: Mapping[str, float], 
 
 
 def _fits(row: Row, file: StoredFile, layout: SegmentLayout) -> bool:
-    """Whether the file can hold what is claimed: a file that another program cut short holds nothing that a row could name, and a file with
-    a second name may be written by the user of that name.
+    """Whether the file can hold what the row claims.
+
+    A file that another program cut does not fit. Nor does a file with a second name: its other user may write to it.
     """
     if file.names != 1:
         return False
@@ -90,7 +89,7 @@ def _fits(row: Row, file: StoredFile, layout: SegmentLayout) -> bool:
 
 
 def _unclaimed(row: Row, size: int, layout: SegmentLayout) -> Iterator[Range]:
-    """Each run without claims, in order."""
+    """Each run of bytes without claims, in order."""
     first = 0
     for index, sums in row.sums.runs():
         begin, end = index * layout.segment_bytes, (index + len(sums)) * layout.segment_bytes
@@ -102,7 +101,7 @@ def _unclaimed(row: Row, size: int, layout: SegmentLayout) -> Iterator[Range]:
 
 
 def describe(loaded: StartReport) -> None:
-    """One line for each thing a person may want to know."""
+    """Add one notice for each finding that a person may want to know."""
     counts = {
         "index rows refused as not ours": loaded.rows_refused,
         "index rows dropped, their file is gone or cut": len(loaded.dropped),

@@ -1,8 +1,8 @@
-"""The sample indexes on the disk: one small file a shard version, each checked before it is used.
+"""The sample indexes on the disk: one small file per shard version, each checked before it is used.
 
-A file is its shard version's key and the encoded index, whose own checksum covers it. A file with a fault (cut by a kill, flipped
-bits, another key's) is removed, and made again when a reader asks. Nothing is synced: what a power cut takes is made again too. The
-event loop's only; what blocks runs in the store's pools.
+A file holds its shard version's key and the encoded index, whose own checksum covers it. A faulty file (cut by a kill, flipped bits,
+another key) is removed, and made again when a reader asks. Nothing is synced: an index lost in a power cut is made again too. Used on the
+event loop alone; blocking calls run in the store's pools.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ __all__ = ["MOST_FILES", "SampleFiles", "disk_bytes"]
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
-MOST_FILES = 1 << 15  # each is looked at once at a start: a sixth of a second
+MOST_FILES = 1 << 15  # each costs one stat at a start: a sixth of a second
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 _MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _LARGEST_BYTES = MAX_INDEX_BYTES + (1 << 20)
 
 
 class SampleFiles:
-    """By key of the shard version, in the order of their last use. ``bytes`` is what the disk allocates for all of them."""
+    """The sample indexes by key of their shard version, in the order of their last use. ``bytes`` is the sum of their allocated bytes."""
 
     def __init__(self, directory: int, pools: Pools) -> None:
-        """``directory`` is an open descriptor of the folder that holds nothing else."""
+        """``directory`` is an open descriptor of a folder that holds nothing else."""
         self.bytes = 0
         self._directory = directory
         self._pools = pools
         self._sizes: OrderedDict[str, int] = OrderedDict()
-        self._busy = asyncio.Lock()  # one at a time: a file that is removed may not be the one that is just made
+        self._busy = asyncio.Lock()  # one at a time: a removal must not hit a file that was just made
 
     def __repr__(self) -> str:
         return f"<SampleFiles {len(self._sizes)} files, {self.bytes} bytes>"
@@ -52,12 +52,12 @@ class SampleFiles:
         return key in self._sizes
 
     def found(self, sizes: Mapping[str, int]) -> None:
-        """At the start: the files that are there, with their allocated bytes; the longest unused first."""
+        """At the start: add existing files, with their allocated bytes, the longest unused first."""
         for key, size in sizes.items():
             self._count(key, size)
 
     def surplus(self, most_bytes: int, *, files: int = MOST_FILES) -> list[str]:
-        """Which must go for no more than that to stay."""
+        """The keys to remove so that at most ``most_bytes`` and ``files`` stay."""
         over_bytes, over_files, going = self.bytes - most_bytes, len(self._sizes) - files, list[str]()
         for key, size in self._sizes.items():
             if over_bytes <= 0 and over_files <= 0:
@@ -67,7 +67,7 @@ class SampleFiles:
         return going
 
     async def read(self, key: str) -> bytes | None:
-        """The encoded index of that shard version; None: there is none that is right. Raises DiskFailed."""
+        """The encoded index of that shard version; None if there is no valid one. Raises DiskFailed."""
         if key not in self._sizes:
             return None
         async with self._busy:
@@ -79,18 +79,18 @@ class SampleFiles:
         return found
 
     async def write(self, key: str, encoded: bytes) -> None:
-        """Keep ``encoded``; the room for it is the caller's. Raises DiskFailed."""
+        """Store ``encoded``; the caller has made room for it. Raises DiskFailed."""
         async with self._busy:
             self._count(key, disk_bytes(len(encoded)))
             try:
                 await self._run(self._pools.writes, "write", _write, self._directory, key, encoded)
             except DiskFailed as error:
-                if error.errno_name != "ETIMEDOUT":  # else it may be there yet
+                if error.errno_name != "ETIMEDOUT":  # after a timeout the file may still appear
                     self._forget(key)
                 raise
 
     async def remove(self, key: str) -> None:
-        """Let go of that file, if there is one. Raises DiskFailed."""
+        """Remove that file, if there is one. Raises DiskFailed."""
         if key not in self._sizes:
             return
         async with self._busy:
@@ -111,7 +111,7 @@ class SampleFiles:
 
 
 def disk_bytes(encoded_bytes: int) -> int:
-    """What a disk allocates for an index of that many bytes."""
+    """The bytes that a disk allocates for an index of so many bytes."""
     return allocated(32 + encoded_bytes)
 
 

@@ -1,8 +1,8 @@
-"""The store: sparse shard files and the index of what is claimed of them, in one cache directory with one owner.
+"""The store: sparse shard files and the index that says what they hold, in one cache directory with one owner.
 
-Opening takes the directory's lock and probes what its file system can do; ``load`` finds out which rows and files agree, ``sweep`` removes
-the rest; from then on ``index_writer`` writes the index, and ``create`` and ``reopen`` hand out shard files. The store counts and decides
-nothing: who holds how many bytes is the ledger's, who leaves is the cache's. The event loop's only; all that blocks runs in the pools.
+``Store.open`` takes the directory's lock and probes the file system. ``load`` compares rows with files, and ``sweeping`` removes what does
+not match. From then on ``index_writer`` writes the index, and ``files`` makes and opens shard files. The store counts and decides nothing:
+the ledger counts bytes, and the cache decides what leaves. Used on the event loop alone; blocking calls run in the pools.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ __all__ = ["ShardFiles", "StartReport", "Store"]
 
 
 class ShardFiles:
-    """Makes them, and opens them again."""
+    """Makes shard files, and opens them again."""
 
     def __init__(self, directory: Directory, pools: Pools, abilities: Abilities, sweeping: GarbageSweep, layout: SegmentLayout) -> None:
         self.open: dict[str, ShardFile | None] = {}  # by store key; None: being opened
-        self._late = set[str]()  # being opened by a call that nobody waits for any more
+        self._late = set[str]()  # being opened by a call that has no waiter any more
         self._directory = directory
         self._pools = pools
         self._abilities = abilities
@@ -54,7 +54,10 @@ class ShardFiles:
         return f"<ShardFiles {len(self.open)} open, {len(self._late)} late>"
 
     async def create(self, key: str, length: int | None) -> ShardFile:
-        """A new sparse file of ``length`` bytes (None: empty, it grows). Raises DiskFailed, or Leased if an old file is stuck there."""
+        """A new sparse file of ``length`` bytes (None: empty, it grows).
+
+        Raises DiskFailed, or Leased if a client holds an old file there.
+        """
 
         def opener() -> int:
             return file_io.create(key, self._directory.shards, length, self._abilities)
@@ -67,9 +70,9 @@ class ShardFiles:
             return file
 
     async def reopen(self, key: str, length: int | None = None, claimed: Sequence[int] = ()) -> ShardFile:
-        """A file that ``load`` kept or ``create`` made, and that was closed since. Raises DiskFailed.
+        """Open a file that ``load`` kept or ``create`` made, and that was closed since. Raises DiskFailed.
 
-        ``ESTALE``: another file has its name, or the file is not ``length`` bytes long. Its ``lacking`` are those of the segments
+        ``ESTALE``: another file has its name, or the file is not ``length`` bytes long. The file's ``lacking`` are the segments of
         ``claimed`` that are not wholly in it.
         """
         lacking = set[int]()
@@ -105,8 +108,9 @@ class ShardFiles:
         return file
 
     def _opens_late(self, key: str, operation: str, call: asyncio.Future[int]) -> None:
-        """No caller waits for ``call`` any more. Until it has come back the file may not be made again: the late call would remove that
-        one. A file that it has made is nobody's.
+        """No caller waits for ``call`` any more. The file must not be made again until the call returns: it would remove the new file.
+
+        A file that the late call has made is garbage.
         """
         self._late.add(key)
 
@@ -122,7 +126,7 @@ class ShardFiles:
         del self.open[file.key]
 
     async def aclose(self) -> None:
-        """Close all of them."""
+        """Close all files."""
         async with AsyncExitStack() as stack:
             for file in list(self.open.values()):
                 if file is not None:
@@ -132,8 +136,8 @@ class ShardFiles:
 class Store:
     """The owner of one cache directory.
 
-    What happens to it unasked is told to ``events``, see ``facts.py``. ``boot_id`` names the kernel's boot and this very folder of
-    shards: a row that says anything else was written before or elsewhere, and what it claims is verified before its first use.
+    It reports faults and commits to ``events``, see ``facts.py``. ``boot_id`` names the boot of the machine and this very folder of shards.
+    A row with another value was written before the boot or elsewhere; its segments are verified before their first use.
     """
 
     def __init__(
@@ -144,7 +148,7 @@ class Store:
         self.index_writer = IndexWriter(self._commit, events)
         self.directory = directory
         self._pools = pools
-        self.abilities = abilities  # of the file system: what it cannot do, see ``Abilities``
+        self.abilities = abilities  # of the file system, see ``Abilities``
         self._index = IndexDatabase(directory.index, layout)  # used by its one thread only
         self._measured_bytes = 0  # after the last commit
         self.sweeping = GarbageSweep(pools.writes, directory.shards, abilities, events)
@@ -157,9 +161,9 @@ class Store:
 
     @classmethod
     async def open(cls, directory: Path, *, who: str, events: Events | None = None, layout: SegmentLayout = DEFAULT_LAYOUT) -> Store:
-        """Own ``directory``, making it if needed; its shards are cut as ``layout`` says. Without ``events`` no listener hears of faults.
+        """Own ``directory``, making it if needed. ``layout`` says how shards are cut. Without ``events``, faults are not reported.
 
-        Raises ConfigError: another owner, or a place that cannot be written.
+        Raises ConfigError if it has another owner, or cannot be written.
         """
         async with AsyncExitStack() as undo:
             pools = Pools.start()
@@ -173,7 +177,7 @@ class Store:
             except OSError as error:
                 raise ConfigError(f"cache directory {owned.path} cannot be written: {error.strerror}") from error
             undo.pop_all()
-        # Of a copy of this directory, made while it was in use, rows and files are of different moments: they are trusted here only.
+        # In a copy of this directory, made while it was in use, rows and files are of different moments: rows are trusted here only.
         return cls(owned, pools, abilities, f"{boot_id()} {owned.place()}", events or Events(), layout)
 
     @property
@@ -183,18 +187,18 @@ class Store:
 
     @property
     def idle(self) -> bool:
-        """Whether the disk is asked for nothing now."""
+        """Whether no read or write is running."""
         return self._pools.reads.idle and self._pools.writes.idle
 
     @property
     def can_lend(self) -> bool:
-        """Whether a lease on a passed descriptor holds: not on another machine's file system, whatever it answers."""
+        """Whether a lock on a passed descriptor holds. Not on a network file system, whatever it answers."""
         return self.abilities.lock and not is_network(file_system_type(self.path, read_mounts()))
 
     async def load(self) -> StartReport:
-        """Read the index and compare it with the files; the index may be written from then on. Raises ConfigError: it cannot be read.
+        """Read the index and compare it with the files. From then on the index is written. Raises ConfigError if the index cannot be read.
 
-        Nothing is removed here, so that the time does not grow with what a killed process, or a lost index, left behind: see ``sweep``.
+        It removes nothing, so its time does not grow with what a killed process, or a lost index, left behind: ``sweeping`` removes that.
         """
         notices = list[str]()
         try:
@@ -216,8 +220,10 @@ class Store:
         return loaded
 
     async def _load_index(self, notices: list[str]) -> LoadedIndex:
-        """All rows. A damaged index is set aside, not left: were it readable again at the next start, its rows would speak of files that
-        were replaced meanwhile. An empty one claims nothing, which is always safe. Raises OSError, sqlite3.Error.
+        """All rows. A damaged index is moved away and replaced by an empty one, which claims nothing and is always safe.
+
+        It must not stay: if the next start could read it again, its rows would describe files that were replaced since. Raises OSError,
+        sqlite3.Error.
         """
         try:
             return await self._pools.index.run(self._index.load)
@@ -230,11 +236,11 @@ class Store:
             raise disk_failed("load", error, "index") from error
 
     async def _drop(self, keys: list[str]) -> None:
-        """No file of these may be made anew before the index says that nothing of them is here."""
+        """Drop rows. No file of these keys may be made again before the index on the disk has forgotten them."""
         for key in keys:
             self.index_writer.drop(key)
         if keys:
-            with suppress(DiskFailed):  # told to whoever listens; it goes with the next commit
+            with suppress(DiskFailed):  # reported to listeners; it goes with the next commit
                 await self.index_writer.committed()
 
     async def _commit(self, changes: Mapping[str, Row | None]) -> None:
@@ -244,33 +250,33 @@ class Store:
             raise disk_failed("index commit", error, f"{len(changes)} rows") from error
 
     def _commit_and_measure(self, changes: Mapping[str, Row | None]) -> int:
-        if not self.directory.in_place():  # without its lock file another sidecar may own it by now, and this very index
+        if not self.directory.in_place():  # without its lock file another sidecar may own the directory, and this index, by now
             raise FileNotFoundError(errno.ENOENT, "the cache directory was removed, replaced or unmounted")
         self._index.commit({key: None if row is None else encode(row, self.layout) for key, row in changes.items()})
         return self.directory.overhead()
 
     async def look(self, patience_s: float) -> Look:
-        """How full the disk is, and whether the directory is where it was. Raises DiskFailed."""
+        """Measure how full the disk is, and whether the directory is where it was. Raises DiskFailed."""
         with disk_errors("look", str(self.path)):
             return await self._pools.watch.run(self.directory.look, patience_s=patience_s)
 
     @property
     def overhead_bytes(self) -> int:
-        """What ``measure`` says, without asking the disk: as it was after the last commit."""
+        """The result of ``measure`` as of the last commit, without asking the disk."""
         return self._measured_bytes + self.sweeping.garbage_bytes + self.samples.bytes
 
     def measure(self) -> int:
-        """Allocated bytes of all that is not a live shard file: index, lock, key, log, folders, unknown files and garbage."""
+        """Allocated bytes of everything but live shard files: index, lock, key, log, folders, unknown files and garbage."""
         self._measured_bytes = self.directory.overhead()
         return self.overhead_bytes
 
     def disown(self, key: str, allocated_bytes: int) -> None:
-        """A file that ``load`` kept means nothing to us: its row is dropped, it is removed at the next sweep."""
+        """A file that ``load`` kept is of no use: drop its row, and remove it at the next sweep."""
         self.index_writer.drop(key)
         self.sweeping.add({key: allocated_bytes}, {})
 
     async def aclose(self) -> None:
-        """Commit what is pending, close all files, give the directory up. Safe to repeat."""
+        """Commit the pending changes, close all files, and give the directory up. Safe to repeat."""
         if self._closed:
             return
         self._closed = True

@@ -1,1 +1,1 @@
-"""How segments come into the cache: room, fetches, sinks."""
+"""Brings segments into the cache: room, fetches, sinks."""

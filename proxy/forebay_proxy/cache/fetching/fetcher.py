@@ -1,8 +1,8 @@
-"""The way to the origin: ask, check, resume; the bytes of one version, in order.
+"""Fetches from origins: asks, checks the answer, resumes; yields the bytes of one version in order.
 
-The version is pinned: every request carries the pin, every answer's version is compared before any of its bytes is given out, so bytes of
-two versions never meet. A broken body is asked again from its next missing byte (Range + pin) within the retry budget; who takes the bytes
-does not notice.
+The version is pinned. Every request carries the pin, and every answer's version is compared before any of its bytes is used. So bytes of
+two versions never mix. If a body breaks, the fetcher asks again from the next missing byte (Range and pin), within the retry budget; the
+consumer of the bytes does not notice.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ __all__ = ["DENIALS", "NAMELESS", "UNWANTED_BUDGET_S", "Fetcher", "check", "reas
 
 log = logging.getLogger("forebay")
 
-# An origin that has not answered once since the start is more likely a wrong name than one in trouble: say so soon.
+# An origin that has not answered once since the start is more likely a wrong name than a failing server: report that early.
 UNANSWERED_BUDGET_S = 10.0
-MOST_ANSWERED = 4096  # origins: a client may name any number of hosts; one that is forgotten is given up sooner, until its next answer
-# No reader waits for it: a reader who left, or a prefetch. A later reader asks with a budget of its own.
+MOST_ANSWERED = 4096  # origins; a client may name any number of hosts. For a forgotten one the shorter budget counts until its next answer
+# For a fetch without a waiting reader: the reader left, or it is a prefetch. A later reader asks with its own budget.
 UNWANTED_BUDGET_S = 15.0
-# Denials in a row before a replaced version is believed to be gone: several servers behind one name may give a shard ETags of their own,
-# and the next one asked may have this version. Two that answer by chance hide it once in 10^12 reads of a segment, four once in 100,000,
-# eight once in 200. A real replacement is told 3.5 s later than it could be.
+# Denials in a row before a pinned version counts as replaced. Several servers behind one name may give a shard different ETags, and the
+# next one may have this version. If servers answer at random, two hide it once in 10^12 reads of a segment, four once in 100,000, eight
+# once in 200. A real replacement is reported 3.5 s later than possible.
 DENIALS = 40
-DENIED_S = 0.01  # the n-th question comes after n of these, up to
+DENIED_S = 0.01  # the n-th question comes after n times this, up to LONGEST_DENIED_S
 LONGEST_DENIED_S = 0.1
-ALONE_BYTES = 128 * 1024  # that wait in this process for the one reader of a body, who may be slow
+ALONE_BYTES = 128 * 1024  # held in this process for the one reader of a body, who may be slow
 NAMELESS = "the origin names no version: nothing would tell another one's bytes from these"
 
 
 class Fetcher:
-    """Brings bytes from origins; the only room that asks them for bodies."""
+    """Fetches bytes from origins. Only this class requests bodies from them."""
 
     def __init__(
         self,
@@ -90,11 +90,11 @@ class Fetcher:
         self.shared: SharedTier | None = None
         self._chance = chance
         self.asked_schemes = origins.asked_schemes
-        self._answered: OrderedDict[str, None] = OrderedDict()  # origins, the longest silent first
+        self._answered: OrderedDict[str, None] = OrderedDict()  # origins that have answered, the longest silent first
         self._advised: set[str] = set()  # origins whose servers contradict each other
 
     def retry_budget(self, origin: str) -> RetryBudget:
-        """A fresh retry budget for one fetch from ``origin``; it grows with the host's first answer to anybody."""
+        """A new retry budget for one fetch from ``origin``. It grows when the host first answers any request."""
         return RetryBudget(lambda: self._budget_s(origin), self._clock, self.sleep, self._chance)
 
     def _budget_s(self, origin: str) -> float:
@@ -111,8 +111,10 @@ class Fetcher:
         *,
         alone: bool = False,
     ) -> AsyncIterator[tuple[OriginBody, Slot]]:
-        """One request, in its turn; the origin's limiter learns how it went. The shared tier is asked first, where there is one, but not
-        for one reader ``alone``: a whole segment would wait in memory for it."""
+        """Send one request, in its turn; the origin's limiter learns the result.
+
+        The shared tier is asked first, if there is one. Not for one reader ``alone``: the tier would hold a whole segment in memory for it.
+        """
         async with AsyncExitStack() as held:
             if self.shared is not None and not alone:
                 found = await held.enter_async_context(self.shared.asked(shard, want, pin, need))
@@ -128,7 +130,7 @@ class Fetcher:
                 yield body, slot
 
     async def version(self, shard: Shard, needed: SlotNeed) -> Version:
-        """The version the origin holds now; waits for its turn like any request, and asks again where the answer is nonsense."""
+        """The version that the origin has now. Waits for its turn like any request, and asks again if the answer is invalid."""
         retry_budget = self.retry_budget(shard.origin)
         while True:
             try:
@@ -139,7 +141,7 @@ class Fetcher:
     async def head(
         self, shard: Shard, needed: SlotNeed, within_s: float | None = None, *, retry_budget: RetryBudget | None = None
     ) -> Version:
-        """As ``Origin.head``, in its turn; ``within_s`` of that turn, else TimeoutError."""
+        """As ``Origin.head``, in its turn. After ``within_s`` seconds, counted from its turn, raises TimeoutError."""
         async with self._turn(shard, needed, retry_budget) as slot:
             async with asyncio.timeout(within_s):
                 version = await self._origins[shard.url.scheme].head(shard)
@@ -148,7 +150,7 @@ class Fetcher:
 
     @asynccontextmanager
     async def _turn(self, shard: Shard, need: SlotNeed, retry_budget: RetryBudget | None) -> AsyncIterator[Slot]:
-        """A place at the origin; whatever goes wrong while it is held is told to the limiter."""
+        """A slot at the origin. An error while it is held is reported to the limiter."""
         came = self._clock()
         async with self._limiters.of(shard.origin).slot(need) as slot:
             if retry_budget is not None:
@@ -167,27 +169,28 @@ class Fetcher:
         slot.went_well()
 
     def _heard(self, origin: str) -> None:
-        """The host is there."""
+        """Note that the host answers."""
         self._answered[origin] = None
         self._answered.move_to_end(origin)
         if len(self._answered) > MOST_ANSWERED:
             self._answered.popitem(last=False)
 
     async def digests(self, shard: Shard, entry: Entry) -> tuple[Digest, ...]:
-        """The digests the origin names for this version, asked for once, in its turn: behind those who wait for bytes, before prefetch."""
+        """The digests that the origin names for this version. The request comes after those of waiting readers and before prefetch."""
         origin = self._origins[shard.url.scheme]
         if not isinstance(origin, TellsDigests):
             return ()
-        # A reader waits for it at the end of its shard: behind readers that wait for bytes, but not held back with the prefetch.
+        # A reader waits for it at the end of its shard. So it comes after readers that wait for bytes, but is not delayed with the
+        # prefetch.
         async with self._turn(shard, Urgency(WAITED / 2), None):
             return await origin.digests(shard, entry.version.pin)
 
     def ahead(self, origin: str) -> int:
-        """How many requests ahead of need are worth having at this origin at once."""
+        """How many requests ahead of need are useful at this origin at once."""
         return self._limiters.of(origin).ahead
 
     def hurried(self, origin: str) -> None:
-        """Something that waits for its turn is needed sooner now."""
+        """A waiting request at ``origin`` is needed sooner now."""
         self._limiters.of(origin).wake()
         if self.shared is not None:
             self.shared.hurried()
@@ -205,14 +208,23 @@ class Fetcher:
         retry_budget: RetryBudget | None = None,
         alone: bool = False,
     ) -> AsyncGenerator[bytes | memoryview]:
-        """Bytes ``first`` to ``end`` (exclusive; None: to where the origin's body ends) of this very version, however often a body breaks.
+        """Bytes ``first`` to ``end`` of the pinned version, resumed as often as a body breaks.
 
-        ``answer``: one that has begun, of which the first bytes are taken. ``wanted``: whether a reader waits for them. ``alone``: they go
-        at the pace of one reader, and hold no place of the origin's. The taker has done with a piece when it asks for the next.
+        Args:
+            entry: The version.
+            shard: The shard, with its credential.
+            first: The first byte.
+            end: The end (exclusive); None: to the end of the origin's body.
+            need: The urgency for the origin's limiter.
+            wanted: Returns whether a reader waits for the bytes.
+            answer: A running answer that has the first bytes.
+            retry_budget: The budget to use; None: a new one.
+            alone: The bytes go to one reader, at its pace; they keep no slot of the origin.
 
-        Of a version without identity it is one body, whatever it is of: who was given bytes before must not go on with it.
+        The consumer must be done with a piece before it asks for the next. A version without an identity gets one body only, of whichever
+        version it is: a reader that was given bytes before must not continue with it.
 
-        Raises what cannot be mended; ``TruncatedShard`` for a body whose end cannot be told from a cut.
+        Raises an error that cannot be repaired; ``TruncatedShard`` for a body whose end cannot be told from a cut.
         """
         budget = retry_budget or self.retry_budget(shard.origin)
         position = first
@@ -246,15 +258,15 @@ class Fetcher:
                 raise
             except ShardError as error:
                 if position == end:
-                    return  # all of it came before the end of the body went wrong
+                    return  # all bytes arrived before the end of the body went wrong
                 if position > before:
                     budget.progress()
                 elif not framed and isinstance(error, TruncatedShard):
-                    raise  # the same end twice: it is the origin's, and asking again brings it again
+                    raise  # the same end twice comes from the origin, and asking again would bring it again
                 await self._resume(entry, shard, position, error, budget, wanted)
 
     def _judge(self, entry: Entry, body: OriginBody, want: ByteRange | None) -> None:
-        """As ``check``; and what an answer of the right version says besides."""
+        """Call ``check``, and report other facts that a valid answer shows."""
         check(entry, body, want)
         if entry.trust.denials:
             self._shown_again(entry)
@@ -264,10 +276,11 @@ class Fetcher:
     async def _needed(
         self, entry: Entry, shard: Shard, body: OriginBody, position: int, end: int | None, need: SlotNeed
     ) -> AsyncGenerator[bytes | memoryview]:
-        """Of one body the bytes from ``position`` to ``end``. Raises ``OriginLied`` where it begins too late, or goes on too long."""
+        """The bytes from ``position`` to ``end`` of one body. Raises ``OriginLied`` if it begins too late, or goes on too long."""
         limiter, kind = self._limiters.of(shard.origin), "demand" if need.need < AHEAD else "prefetch"
         began, company, received = self._clock(), limiter.in_flight, 0
-        # A whole body where a part is needed, or what another reader asked for: what came before is passed over, what lies beyond is left.
+        # The body may be longer than needed: a whole one, or the part that another reader asked for. Bytes before and after the range are
+        # dropped.
         whole = not body.ranged and (entry.ranged or end != entry.version.length)
         longer = whole or (end is not None and body.ranged and body.length is not None and body.first + body.length > end)
         skip, tail = position - body.first, EndMarker() if entry.version.length is None and not body.framed else None
@@ -304,9 +317,9 @@ class Fetcher:
     async def _held(
         self, entry: Entry, pieces: AsyncGenerator[bytes | memoryview], digest: Digest, *, whole: bool
     ) -> AsyncGenerator[bytes | memoryview]:
-        """``pieces`` of a body of which nothing is kept; ``whole``: the last one comes once all have the ``digest`` that the answer names.
+        """Yield ``pieces`` of a body that is not stored. If it is ``whole``, the last piece comes only after the bytes match ``digest``.
 
-        What comes in two bodies is not compared: nobody has it whole.
+        Bytes that came in two bodies are not compared: no one has them whole.
         """
         hasher, last = hasher_of(digest.algorithm), memoryview(b"")
         async with aclosing(pieces):
@@ -343,7 +356,7 @@ class Fetcher:
         await self.again(shard, error, budget, resumed=resumed)
 
     def _shown_again(self, entry: Entry) -> None:
-        """The origin shows a version that it had denied: several servers behind one name made up their ETags from inodes or copy times."""
+        """The origin shows a version that it had denied: several servers behind one name made ETags from inodes or copy times."""
         entry.trust.denials = 0
         self._events.emit(OriginOddity(entry.origin, "version-returned"))
         if entry.origin not in self._advised and len(self._advised) < MOST_ANSWERED:
@@ -356,7 +369,7 @@ class Fetcher:
             )
 
     async def again(self, shard: Shard, error: ShardError, retry_budget: RetryBudget, *, resumed: bool = False) -> None:
-        """Pause before the same question is asked again, or raise: ``error``, or what it means in the end, if asking cannot help."""
+        """Pause before the request is repeated; raises ``error``, or its final meaning, if that cannot help."""
         hopeless = isinstance(error, OriginUnavailable) and error.hopeless and shard.origin not in self._answered
         if hopeless or not (error.retryable or isinstance(error, (OriginLied, OriginUnavailable))):
             raise error
@@ -364,16 +377,16 @@ class Fetcher:
             await retry_budget.pause(error)
         except OriginLied as lie:
             if lie.of_version:
-                raise ShardChanged(shard.name, lie.cause) from lie  # the origin insists: our version is not the one it has
+                raise ShardChanged(shard.name, lie.cause) from lie  # the origin insists: it does not have our version
             raise
         self._events.emit(FetchRetried(shard.origin, reason_of(error), resumed))
 
 
 def check(entry: Entry, body: OriginBody, want: ByteRange | None) -> None:
-    """The answer is about the version being fetched, and its bytes can be told apart. Raises ``ShardChanged``, or ``OriginLied``.
+    """Check that the answer is about the version being fetched. Raises ``ShardChanged`` or ``OriginLied``.
 
-    Where the origin names its versions, the same name with another length or encoding is a lie. Where it does not, they are all there is
-    to tell two versions apart.
+    If the origin names versions, the same name with another length or encoding is a lie. If it does not, length and encoding alone can tell
+    two versions apart.
     """
     mine, theirs = entry.version, body.version
     if mine.encoding != theirs.encoding and mine.identity:
@@ -388,20 +401,20 @@ def check(entry: Entry, body: OriginBody, want: ByteRange | None) -> None:
         raise OriginLied(entry.name, cause, of_version=True) if mine.identity else ShardChanged(entry.name, cause)
     if mine.encoding != theirs.encoding:
         raise ShardChanged(entry.name, "the origin now sends it in another encoding")
-    # It honoured Range once, or an earlier process had its body as one stream. Same version and length: what is needed is taken of it.
+    # The origin honoured Range before, or an earlier process stored its whole body. Version and length match, so the needed part is used.
     if want is not None and not body.ranged and theirs.length is None:
         raise OriginLied(entry.name, f"asked for {want.header()}, the origin answered with a body of unknown length", of_version=True)
 
 
 def _is_answer(error: ShardError) -> bool:
-    """Whether the host said this: it is there."""
+    """Whether the host sent this error, so that it is reachable."""
     if isinstance(error, OriginUnavailable):
         return error.answered
     return isinstance(error, (ShardForbidden, ShardNotFound, RangeNotSatisfiable, ShardChanged, OriginLied))
 
 
 def reason_of(error: ShardError) -> str:
-    """A short word for metrics: why an origin request was in vain."""
+    """A short word for metrics: why an origin request failed."""
     if isinstance(error, OriginTimeout):
         return "timeout"
     if isinstance(error, OriginUnavailable):

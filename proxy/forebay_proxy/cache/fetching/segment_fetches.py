@@ -1,9 +1,9 @@
-"""The fetches of segments: finds the one that brings a segment, and begins one where there is none.
+"""The fetches of segments: finds the fetch that brings a segment, and starts one if there is none.
 
-Four parts ask for bytes: a reader that needs a segment now (its bytes always come, into memory if need be), a reader that will need it
-next, the prefetcher, and an opening, whose first body is there already. What is only ahead of need is refused where no room is granted.
+Four callers ask for bytes. A reader that needs a segment now gets it in any case, through memory if need be. The others are a reader that
+will need it next, the prefetcher, and an opening, whose first body has arrived already. Without room, a fetch ahead of need is refused.
 
-Nothing here waits; a fetch runs by itself: room for its segment is made ready, then the bytes are asked for, and land in its sink.
+Nothing here waits. A fetch runs as a task: room for its segment is made, then the bytes are requested, and its sink writes them.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from forebay_proxy.wire.protocol.plan import ReaderName
 __all__ = ["SegmentFetches"]
 
 log = logging.getLogger("forebay")
-MOST_TOLD = 256  # origins that are named in the log; all are counted
+MOST_TOLD = 256  # origins named in the log; all are counted
 
 
 class SegmentFetches:
-    """Positions are in bytes of the shard; ``need`` is an urgency, the lower the sooner. Not thread-safe: the event loop's only."""
+    """Positions are bytes in the shard; ``need`` is an urgency, lower is sooner. Not thread-safe: used on the event loop alone."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class SegmentFetches:
         clock: Callable[[], float],
     ) -> None:
         self.sparse = SparseParts()
-        self._told: set[str] = set()  # origins of which it was said that nothing can be kept
+        self._told: set[str] = set()  # origins for which the log says that nothing can be stored
         self._room = room
         self._disk = disk
         self._plans = plans
@@ -75,16 +75,16 @@ class SegmentFetches:
         return f"<SegmentFetches {len(self._table)} running>"
 
     def find(self, entry: Entry, index: int) -> Fetch | None:
-        """The fetch that brings the segment; None: nothing does."""
+        """The fetch that brings the segment; None if there is none."""
         fetch = self._table.find(entry.key, index)
         if fetch is not None and index in fetch.stored and not entry.segments.has(index):
-            return None  # what it brought has left already (it may be waiting for the end of its body): there are holes below its watermark
+            return None  # it has left already, while the fetch waits for the end of its body: holes below its watermark
         return fetch
 
     def ensure(self, entry: Entry, index: int, shard: Shard, *, need: float, need_at: float | None, reader: Hashable) -> Fetch | None:
-        """Prefetch's door: a fetch for segment ``index``, None if it is here or on its way. Raises ``CacheFull``.
+        """Prefetch segment ``index``. None if it is stored or being fetched. Raises ``CacheFull``.
 
-        ``need_at`` is in monotonic seconds, None: not known.
+        ``need_at`` is in monotonic seconds; None: unknown.
         """
         if entry.segments.has(index):
             self._segment_reader.foresee(entry, index)
@@ -97,15 +97,15 @@ class SegmentFetches:
         return self._begin(entry, index, shard, need, grant)
 
     def launch(self, entry: Entry, index: int, shard: Shard, *, in_part: bool = False) -> Fetch:
-        """A fetch for a missing segment that a reader needs now; into memory when no room can be granted."""
+        """Start a fetch for a missing segment that a reader needs now; into memory if it gets no room."""
         return self._begin(entry, index, shard, 0.0, self._demand(entry, index), in_part=in_part)
 
     def launch_ahead(
         self, entry: Entry, index: int, shard: Shard, need: float, reader: ReaderName | None, *, in_part: bool = False
     ) -> bool:
-        """The same for a segment beyond the reader's position; False where there is no room for it.
+        """Start a fetch for a segment beyond the reader's position; False if there is no room for it.
 
-        For a ``reader`` whose future is known what is still needed leaves for two segments of it, and for no more.
+        For a ``reader`` with a plan, needed segments leave for at most two segments.
         """
         if self.announced(reader) is None:
             grant = self._demand(entry, index)
@@ -122,10 +122,9 @@ class SegmentFetches:
         return True
 
     def opened(self, entry: Entry, index: int, needed: Urgency) -> tuple[Fetch, Sink] | None:
-        """The fetch and the sink of a first body, which has segment ``index`` (``WHOLE``: all of them); for ``run``.
+        """The fetch and the sink for an opening's first body, for ``run``. The body has segment ``index`` (``WHOLE``: all of them).
 
-        None where a body that comes whole or not at all finds no room for all of it. Raises ``CacheFull`` for a segment that is only ahead
-        of need and finds none.
+        None if the body comes only whole, and there is no room for all of it. Raises ``CacheFull`` if a segment ahead of need gets no room.
         """
         fetch = Fetch(*self._span(entry, index), needed.need, self._clock(), in_part=needed.in_part)
         if index != WHOLE:
@@ -138,7 +137,7 @@ class SegmentFetches:
         return fetch, self._listed(entry, index, fetch, grant)
 
     def _whole(self, entry: Entry, needed: Urgency) -> Grant[Slice] | None:
-        """Room for all segments at once; None where there is not so much. Ahead of need nothing that is needed leaves for it."""
+        """Room for all segments at once; None if there is not enough. Ahead of need, no needed segment leaves for it."""
         total, reader = allocated(entry.version.length or 0), needed.reader  # not summed up: an origin may name any length
         if not self._disk.usable:
             self._storage.refused("disk")
@@ -162,7 +161,7 @@ class SegmentFetches:
         return fetch
 
     def _listed(self, entry: Entry, index: int, fetch: Fetch, grant: Grant[Slice] | None) -> Sink:
-        """``fetch`` can be found and followed from now on; ``run`` ends that."""
+        """Register ``fetch``, so that readers find and follow it; ``run`` removes it."""
         self._table.add(entry.key, index, fetch)
         entry.in_use.fetching += 1
         return Sink(self._storage, self._buffers.memory, entry, fetch, grant)
@@ -184,7 +183,7 @@ class SegmentFetches:
         answer: Answer | None = None,
         retry_budget: RetryBudget | None = None,
     ) -> None:
-        """Bring everything of ``fetch``; whatever happens, nothing of it stays behind. Raises what ends it."""
+        """Fetch everything of ``fetch``; afterwards no part of it is left registered or reserved. Raises the error that ends it."""
         self._storage.digest_check.begun(entry, shard)
         error: BaseException | None = None
         try:
@@ -200,7 +199,7 @@ class SegmentFetches:
             if fetch.bypass and not fetch.followed:
                 await fetch.first_subscriber()
         except BaseException as failed:
-            # Before its bytes are given back: no reader may read them from now on.
+            # Before the room is given back: no reader may read these bytes from now on.
             error = fetch.error = bare(error_for_subscribers(failed))
             if isinstance(failed, ShardChanged):
                 self._room.outdated(entry)
@@ -219,17 +218,17 @@ class SegmentFetches:
         if entry.in_use.whole is fetch:
             entry.in_use.whole = None
         mine = range(entry.segments.count) if index == WHOLE else (index,)
-        missing = [each for each in mine if each not in fetch.stored]  # what was stored, and has left again, may be another fetch's now
+        missing = [each for each in mine if each not in fetch.stored]  # a stored segment that has left again may belong to another fetch
         for each in missing:
             self._room.read_ahead.end(entry.key, each)
         if missing:
             self._events.emit(SegmentMissed(entry, max(0, index), fetch))
         if missing and index == WHOLE:
-            self._room.outdated(entry)  # part of a body that cannot be asked in pieces is of no use to later readers
+            self._room.outdated(entry)  # a part of a body that comes only whole is useless for later readers
         self._room.left(entry)
 
     def not_kept(self, entry: Entry) -> None:
-        """An opening found a version of which nothing can be kept: counted, and of each origin said once."""
+        """An opening found a version that cannot be stored: count it, and log it once per origin."""
         self._events.emit(NotStorable(entry.origin))
         if entry.origin not in self._told and len(self._told) < MOST_TOLD:
             self._told.add(entry.origin)
@@ -240,10 +239,10 @@ class SegmentFetches:
     async def alone(
         self, entry: Entry, position: int, end: int | None, shard: Shard, *, sparse: bool
     ) -> AsyncGenerator[bytes | memoryview]:
-        """Bytes ``position`` to ``end`` (exclusive; None: to the shard's end) for one reader, passed through to it and not stored.
+        """Pass bytes ``position`` to ``end`` (exclusive; None: to the shard's end) to one reader, without storing them.
 
-        An opening's answer that has them is gone on with. ``sparse``: no more of the segment than that is wanted; else it is fetched anew,
-        beside what was to be stored.
+        If an opening's answer has them, it is used. ``sparse``: no more of the segment is wanted. Otherwise these bytes are fetched in
+        addition to a stored fetch.
         """
         answer = entry.in_use.answer
         if answer is not None and answer.claim(position, end):
@@ -252,22 +251,23 @@ class SegmentFetches:
             answer = None
             if not sparse and not entry.passes:
                 self._events.emit(Refetched())
-        self._storage.digest_check.hash_ready(entry)  # perhaps it has become impossible to compare
+        self._storage.digest_check.hash_ready(entry)  # perhaps its digest can no longer be compared
         stream = self._fetcher.stream(entry, shard, position, end, Urgency(0.0), wanted=lambda: True, answer=answer, alone=True)
         async with aclosing(stream) as pieces:
             async for piece in pieces:
                 yield piece
 
     def is_sparse(self, entry: Entry, position: int, end: int) -> bool:
-        """Whether ``position`` to ``end`` (exclusive, in one segment) is better passed through than all of the segment fetched; then they
-        count. Without an identity nothing would tell that two parts are of one version.
+        """Whether to pass ``position`` to ``end`` (exclusive, in one segment) through, rather than fetch the segment.
+
+        If so, the bytes are counted. Never for a version without an identity: nothing would tell that two parts belong to one version.
         """
         index = entry.segments.layout.index_of(position)
         can = entry.ranged and bool(entry.version.identity)
         return can and self.sparse.take(entry.name, index, end - position, entry.segments.span(index)[1])
 
     def announced(self, reader: ReaderName | None) -> ReaderName | None:
-        """``reader`` if its future is known."""
+        """``reader`` if it has a plan, else None."""
         return reader if reader is not None and self._plans.get(reader) is not None else None
 
     def hurry(self, entry: Entry, fetch: Fetch, need: float) -> None:
@@ -283,7 +283,7 @@ class SegmentFetches:
     # Room
 
     def _demand(self, entry: Entry, index: int) -> Grant[Slice] | None:
-        """Room for a segment that is needed now, its victims still to be removed; None: bypass."""
+        """Room for a segment that is needed now, with victims still to be removed; None: bypass."""
         if not self._disk.usable:
             self._storage.refused("disk")
             return None
@@ -300,7 +300,7 @@ class SegmentFetches:
         return self._room.reserve_ahead(entry.segments.bytes_of(index), need_at, reader, (entry.key, index))
 
     def check_ahead(self, size: int, needed: Urgency) -> None:
-        """Raises ``CacheFull`` where ``size`` bytes would find no room ahead of need now: then their origin need not be asked."""
+        """Raises ``CacheFull`` if ``size`` bytes would get no room ahead of need: then the origin need not be asked."""
         if not self._disk.usable:
             raise CacheFull("the cache disk is failing")
         self._room.admission.check_ahead(size, needed.need_at, needed.reader)

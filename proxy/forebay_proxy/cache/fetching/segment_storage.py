@@ -1,6 +1,6 @@
-"""The disk under sinks: a segment is allocated for its grant, and is stored, or its room is given back; and what follows for the version.
+"""The disk side of sinks: allocates a segment for its grant, then counts it as stored, or gives its room back.
 
-A version that is outdated, and a reader or a fetch that leaves, are handled here too, so that no room or entry is left behind.
+It also handles what follows for the version: an outdated version, or a reader or fetch that leaves, must keep no room or entry.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ __all__ = ["SegmentStorage"]
 
 T = TypeVar("T")
 
-HUNG_S = 12.0  # longer than any single call may take: the call that hangs says more than we could
+HUNG_S = 12.0  # longer than any single disk call may take, so the call that hangs reports first
 
 
 class SegmentStorage:
-    """The disk under sinks. Not thread-safe: the event loop's only."""
+    """The disk side of sinks. Not thread-safe: used on the event loop alone."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class SegmentStorage:
         self._tasks = tasks
         self._clock = clock
 
-    # Where it is written
+    # Allocation
 
     async def prepare(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile | None:
-        """The entry's file with the segment allocated in it; None when the disk refuses, and then the grant is given back."""
+        """The entry's file with the segment allocated in it. None if the disk refuses; the grant is given back then."""
 
         def late(_: ShardFile) -> None:
             self.give_back(entry, index, grant)
@@ -72,24 +72,24 @@ class SegmentStorage:
         except DiskFailed as error:
             self.failed(entry, error)
             self.refused("disk")
-        except CacheError as error:  # full, or a file of an earlier life is still held by a passed descriptor
+        except CacheError as error:  # full, or a passed descriptor holds a file from before a restart
             entry.stored.misplaced = isinstance(error, (InTheWay, Leased))
             self.refused("no-room")
         return None
 
     async def parted(self, entry: Entry, grant: Grant[Slice]) -> list[Grant[Slice]]:
-        """Remove the grant's victims, and part it: a grant for each segment of ``entry``. Raises ``CacheFull``, ``DiskFailed``.
+        """Remove the grant's victims, and split it into one grant per segment of ``entry``. Raises ``CacheFull``, ``DiskFailed``.
 
-        All of them at once, before the first byte: what is to leave is nobody's until it is gone, and a body may take long.
+        All victims leave before the first byte: until they are gone nobody can use their room, and a body may take long.
         """
         await self._in_time(self._reclaimer.clear(grant), lambda _: self._room.ledger.release(grant))
         return self._room.ledger.part(grant, [entry.segments.bytes_of(index) for index in range(entry.segments.count)])
 
     async def _in_time(self, work: Coroutine[Any, Any, T], late: Callable[[T], object]) -> T:
-        """Disk work that a fetch waits for, ``HUNG_S`` seconds at most.
+        """Wait for disk work, ``HUNG_S`` seconds at most.
 
-        Raises what ``work`` raises, and ``DiskFailed`` where the disk hangs: the work goes on without its fetch, and ``late`` is given what
-        it returns.
+        Raises the error of ``work``, and ``DiskFailed`` if the disk hangs. Then the work goes on without its fetch, and ``late`` gets its
+        result.
         """
         try:
             return await self._tasks.within(HUNG_S, work, "prepare", late)
@@ -97,14 +97,14 @@ class SegmentStorage:
             raise DiskFailed("allocate", "ETIMEDOUT", f"no room was made within {HUNG_S:g} s") from None
 
     def refused(self, why: str) -> None:
-        """No room, and the counters know: "disk" (it fails) or "no-room"."""
+        """Count a refusal: "disk" (it fails) or "no-room"."""
         self._events.emit(ReservationRefused(why))
 
     async def _prepared(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
-        """Empty what the grant needs, then allocate. The call may outlast its fetch: the entry counts as in use meanwhile, because a
-        second entry would make the same file.
+        """Remove the grant's victims, then allocate.
 
-        Raises ``CacheError``; the grant is closed then, or closed soon by a chore.
+        The call may outlast its fetch. The entry counts as in use until then, because a second entry would make the same file. Raises
+        ``CacheError``; the grant is closed then, or a background task closes it soon.
         """
         entry.in_use.fetching += 1
         try:
@@ -117,9 +117,9 @@ class SegmentStorage:
                 self._room.left(entry)
 
     async def _allocated(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
-        taken = False  # blocks may have been, or may be yet
+        taken = False  # blocks may be allocated, now or later
         try:
-            # With no victims left to clear: two grants that wait for each other's would wait for ever. A removal can fail and keep the
+            # The victims are gone now: two grants that wait for each other's victims would wait for ever. A removal can fail and keep the
             # segment, and the next one begin, hence the loop.
             while index in entry.in_use.leaving:
                 await asyncio.shield(entry.in_use.leaving[index])
@@ -136,15 +136,15 @@ class SegmentStorage:
 
     def failed(self, entry: Entry, error: DiskFailed) -> None:
         self._disk.failed(error)
-        if error.errno_name == "ENODATA":  # another program cut the file: no mending while readers are in it, so the version leaves
+        if error.errno_name == "ENODATA":  # another program cut the file, which cannot be repaired under readers: the version leaves
             self._room.outdated(entry)
 
     def segment_stored(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice], fetch: Fetch) -> None:
-        """A segment's bytes, with this xxh3 ``checksum``, are whole on the disk: it is readable from now on, and its claim follows."""
+        """A segment is complete on the disk, with this xxh3 ``checksum``: it can be read from now on, and its claim follows."""
         self._room.segment_stored(entry, index, checksum, grant)
         if entry.trust.digest_state is not None:
             self.digest_check.segment_stored(entry, index, checksum)
-        if fetch.subscribers or (fetch.followed and entry.ranged):  # of a whole body, what came before its readers is unread
+        if fetch.subscribers or (fetch.followed and entry.ranged):  # of a whole body, segments before its readers are unread
             entry.segments.unread.discard(index)
         prefetched = fetch.need >= AHEAD
         self._events.emit(SegmentFetched(self._clock() - fetch.began_at, stored=True, prefetched=prefetched))
@@ -154,14 +154,14 @@ class SegmentStorage:
         self._room.changed()
 
     def segment_passed(self, entry: Entry, index: int, checksum: int, fetch: Fetch) -> None:
-        """All of a segment has come into memory, and is not stored; where it was hashed before, it must be the same."""
+        """A segment has come into memory and is not stored. If it was hashed before, it must be the same."""
         self._events.emit(SegmentFetched(self._clock() - fetch.began_at, stored=False, prefetched=False))
         if entry.trust.was_hashed(index):
             self.digest_check.segment_stored(entry, index, checksum)
 
     async def _sync(self, entry: Entry, file: ShardFile) -> None:
-        """One fdatasync a shard, after its last segment and off the readers' path."""
-        if entry.stored.file is not file:  # it left or was closed before its turn came
+        """One fdatasync per shard, after its last segment; no reader waits for it."""
+        if entry.stored.file is not file:  # it left or was closed before its turn
             return
         try:
             await file.sync()
@@ -169,7 +169,7 @@ class SegmentStorage:
             self._disk.failed(error)
 
     def give_back(self, entry: Entry, index: int | None, grant: Grant[Slice]) -> None:
-        """Free what was allocated for a grant that did not become a segment, then the grant; ``index`` None: nothing was allocated."""
+        """Free the blocks of a grant that did not become a segment, then the grant. ``index`` None: nothing was allocated."""
         if index is not None:
             entry.in_use.withdraw(index)
         self._tasks.spawn(self._abandoned(entry, index, grant), "abandon")
@@ -178,10 +178,10 @@ class SegmentStorage:
         await self._reclaimer.abandon(entry, index, grant)
         self._drop_outdated(entry)  # it was not idle until now
 
-    # What follows
+    # Consequences
 
     def left(self, fact: EntryLeft) -> None:
-        """Look whether its digest can be compared now, evict what is outdated, forget a version of which nothing is here."""
+        """Compare its digest if that is possible now, evict it if it is outdated, and forget it if nothing of it is stored."""
         entry = fact.entry
         if entry.trust.digest_state is not None:
             self.digest_check.hash_ready(entry)
@@ -190,6 +190,6 @@ class SegmentStorage:
             self._reclaimer.retire(entry)
 
     def _drop_outdated(self, entry: Entry) -> None:
-        """Evict a version that the origin has no more, once no reader, fetch or removal is in it."""
+        """Evict a version that the origin no longer has, once no reader, fetch or removal is in it."""
         if entry.in_use.stale and entry.in_use.idle and entry.segments.stored_count:
             self._tasks.spawn(self._reclaimer.evict(entry), "drop")

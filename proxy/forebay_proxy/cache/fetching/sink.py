@@ -1,7 +1,7 @@
-"""Where a fetch's bytes go: segment by segment into the shard's file, or into a segment of memory when no room can be granted.
+"""Writes a fetch's bytes: segment by segment into the shard's file, or into memory if there is no room.
 
-Room is asked for before the bytes are (``ready``). What arrives is written at once, and is readable then; a segment is stored only when
-all of it is on the disk with its checksum.
+Room is made before the bytes are requested (``ready``). Bytes are written as they arrive, and can be read then. A segment counts as stored
+only when all of it is on the disk, with its checksum.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Sink"]
 
 @dataclass(slots=True)
 class OpenSegment:
-    """The segment that is being written: its room, and its place in the file."""
+    """The segment that is being written: its grant and its place in the file."""
 
     index: int
     first: int
@@ -37,7 +37,7 @@ class OpenSegment:
 
 
 class Sink:
-    """Takes one fetch's bytes in order; ``close`` gives back what did not become a segment. Not thread-safe: the event loop's only."""
+    """Takes one fetch's bytes in order; ``close`` gives back unused room. Not thread-safe: used on the event loop alone."""
 
     def __init__(self, storage: SegmentStorage, memory: MemorySegments, entry: Entry, fetch: Fetch, grant: Grant[Slice] | None) -> None:
         """``grant``: room for all of the fetch; None: it goes into memory."""
@@ -46,19 +46,19 @@ class Sink:
         self._entry = entry
         self._fetch = fetch
         self._grant = grant  # until its victims are removed
-        self._grants: list[Grant[Slice]] = []  # then one for each segment that is still to come, in order
+        self._grants: list[Grant[Slice]] = []  # then one for each segment still to come, in order
         self._segment: OpenSegment | None = None
         self._memory: MemorySegment | None = None
-        self._hasher = xxhash.xxh3_64()  # of what is in memory
+        self._hasher = xxhash.xxh3_64()  # of the bytes in memory
         looks = fetch.first == 0 and entry.trust.no_tar is None and is_named_tar(entry.name) and not entry.version.encoding
-        self._beginning: bytes | None = b"" if looks else None  # what came of the bytes that tell a tar; None: nobody wants to know
+        self._beginning: bytes | None = b"" if looks else None  # the first bytes, which show whether it is a tar; None: not needed
         fetch.bypass = grant is None
 
     def __repr__(self) -> str:
         return f"<Sink of {self._fetch!r}{', in memory' if self._fetch.bypass else ''}>"
 
     async def ready(self) -> None:
-        """Have a place for the next byte before it is asked for. Raises ``CacheFull``, ``DiskFailed``."""
+        """Have a place for the next byte before it is requested. Raises ``CacheFull``, ``DiskFailed``."""
         if self._segment is None and self._memory is None and self._fetch.position < self._fetch.end:
             await self._open(self._entry.segments.layout.index_of(self._fetch.position))
 
@@ -74,11 +74,11 @@ class Sink:
             if (fetch.need >= WAITED and not fetch.subscribers) or fetch.end > first + size:
                 raise CacheFull("no place on the disk, and nobody waits for it, or it is part of a body that is kept whole or not at all")
             fetch.bypass = True
-        self._storage.digest_check.hash_ready(self._entry)  # what is not stored may make it impossible to compare
+        self._storage.digest_check.hash_ready(self._entry)  # bytes that are not stored may make the digest impossible to compare
         fetch.place = self._memory = self._memory_segments.take(first, fetch.kept)
 
     async def _room(self, *, is_part: bool) -> Grant[Slice]:
-        """The grant of the next segment; ``is_part``: others of the fetch follow it."""
+        """The grant of the next segment; ``is_part``: the fetch has more segments."""
         grant, self._grant = self._grant, None
         if grant is not None:
             self._grants = await self._storage.parted(self._entry, grant) if is_part else [grant]
@@ -93,10 +93,10 @@ class Sink:
             piece = await self._write(piece)
 
     async def _write(self, piece: bytes | memoryview) -> bytes | memoryview:
-        """Write what belongs to the segment that is open; returns the rest."""
+        """Write the bytes that belong to the open segment; returns the rest."""
         fetch, segment, at = self._fetch, self._segment, self._fetch.position
         if segment is None:
-            assert self._memory is not None, "a place is ready"
+            assert self._memory is not None, "ready() opened no place"
             self._memory.write(at, piece)
             self._hasher.update(piece)
             if at + len(piece) == fetch.end:
@@ -116,13 +116,13 @@ class Sink:
         return rest
 
     def _look(self, beginning: bytes) -> None:
-        """Judge the first bytes before a reader is given the last of them: a reader of a short page may be gone at its end."""
+        """Check the first bytes before a reader gets the last of them: a reader of a short page may be gone afterwards."""
         self._beginning = beginning
         if len(beginning) == LOOK_BYTES or len(beginning) >= self._fetch.end:
             self._entry.trust.no_tar, self._beginning = why_no_tar(beginning), None
 
     def close(self) -> None:
-        """Give back the room of bytes that became no segment. No reader reads those written already: their fetch has failed."""
+        """Give back the room of incomplete segments. No reader reads their bytes any more: their fetch has failed."""
         segment, self._segment = self._segment, None
         if segment is not None:
             self._storage.give_back(self._entry, segment.index, segment.grant)

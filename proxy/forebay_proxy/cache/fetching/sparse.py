@@ -1,10 +1,10 @@
-"""Parts of segments that are asked for alone: exactly the range that a reader wants, passed through to it and not stored.
+"""Counts parts of segments that are requested alone: exactly the range that a reader wants, passed through and not stored.
 
-A reader that jumps about in a large object wants little of each segment, and says so (``SparseRange``). Whether the rest will be wanted
-too, nobody knows: the next epoch may want other frames of the same clip. So a segment is rented until half of it was paid for, and bought
-then: it is fetched whole, and stored, like any other. Whatever comes, origins send at most half a segment more than whole segments would
-have cost; and where little is wanted, only that. The count is here and not with the readers, because workers, ranks and epochs share the
-segments.
+A reader that jumps about in a large object wants little of each segment, and says so (``SparseRange``). Nobody knows whether the rest
+will be wanted: the next epoch may want other frames of the same clip. So parts of a segment are passed through until they add up to half
+of it; then the segment is fetched whole and stored. An origin sends at most half a segment more than whole segments would have cost.
+
+The counts belong to segments, not to readers, because workers, ranks and epochs share segments.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from forebay_proxy.core.shard import SparseRange, Version
 
 __all__ = ["SparseParts"]
 
-MOST_SEGMENTS = 1 << 16  # whose count is kept: half a TiB of clips, some 10 MB. One that is forgotten is rented once more
+MOST_SEGMENTS = 1 << 16  # segments with a count: half a TiB of clips, some 10 MB. A forgotten segment starts again at 0
 
 
 class SparseParts:
-    """How much of each segment was passed through. Sizes in bytes; the event loop's only."""
+    """How much of each segment was passed through. Sizes in bytes; used on the event loop alone."""
 
     def __init__(self) -> None:
-        self._passed: OrderedDict[tuple[str, int], int] = OrderedDict()  # shard and segment -> bytes, the longest unasked first
+        self._passed: OrderedDict[tuple[str, int], int] = OrderedDict()  # shard and segment -> bytes, the longest unused first
 
     def __repr__(self) -> str:
         return f"<SparseParts of {len(self._passed)} segments>"
 
     def take(self, name: str, index: int, size: int, segment_bytes: int) -> bool:
-        """Whether ``size`` bytes more of a segment of ``segment_bytes`` are better passed through than all of it fetched; then they count.
+        """Whether to pass ``size`` more bytes of a segment of ``segment_bytes`` through, instead of fetching it; if so, they are counted.
 
-        Where not, the segment is fetched whole, and its count begins anew.
+        If not, the segment is to be fetched whole, and its count starts again.
         """
         if not self._allows(name, index, size, segment_bytes):
             return False
@@ -50,7 +50,7 @@ class SparseParts:
         return False
 
     def asked_at_opening(self, name: str, want: RangeRequest | None, layout: SegmentLayout) -> SparseRange | None:
-        """What an opening for ``want`` asks for, in one segment; None: not a part."""
+        """The part of one segment to request in an opening for ``want``; None if it should request no part."""
         if not isinstance(want, SparseRange) or want.last is None:
             return None
         index = layout.index_of(want.first)
@@ -59,9 +59,9 @@ class SparseParts:
         return part if self._allows(name, index, _size(part), size) else None
 
     def worth(self, name: str, part: SparseRange, layout: SegmentLayout, version: Version) -> bool:
-        """Whether ``part``, which the origin sends now of ``version``, is all that is wanted after all: then its bytes count once taken.
+        """Whether to use ``part``, which the origin is sending of ``version``, as a part; its bytes count once taken.
 
-        Not where the shard turns out to be short, and where nothing would tell that two parts are of one version.
+        Not if the shard turns out to be short, or if nothing would tell that two parts belong to one version.
         """
         if not version.identity or version.length is None:
             return False

@@ -1,1 +1,1 @@
-"""Whether the bytes are right: segments as they were stored, whole shards as their origins say."""
+"""Checks bytes: segments against their stored checksums, whole shards against the digests of their origins."""

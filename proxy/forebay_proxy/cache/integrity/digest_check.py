@@ -1,17 +1,16 @@
-"""Compares whole shards with the digests their origins offer; readers of a shard's end wait for that, or until nothing can be compared.
+"""Compares whole shards with the digests that their origins name. Readers of a shard's last segment wait for the result.
 
-Segments land in any order and are hashed in theirs, each as soon as those before it are: read back from the page cache, in the store's read
-threads, so that at the end only the last of them is left.
+Segments arrive in any order. They are hashed in order, read back from the page cache in the store's read threads, so that at the end only
+the last one is left. A reader never waits for a segment that is not being fetched. If a segment passed through memory, left before its
+turn, or was never requested, the last segment is released at once and the shard counts as unchecked. It is still compared if it completes
+later.
 
-A reader of the last segment waits for the verdict, but never for a segment that is not being fetched: where a segment passed through
-memory, left before its turn, or was never asked for, the end is released at once, counted as unchecked. What is completed later is compared
-all the same. A segment that was hashed once and is fetched again must be the same bytes: a reader that read it before it was stored gets
-its last bytes after the comparison. Where a cache is smaller than its data that is each epoch's way, and the whole shard is not compared
-again: without it, readers of other bytes ended well (tried).
+A segment that was hashed once and is fetched again must have the same bytes: a reader that reads it before it is stored gets its last bytes
+after the comparison. In a cache smaller than its data, this is the only check after the first epoch; without it, readers of other bytes
+ended without an error (tried).
 
-A digest that differs ends the version: readers inside are cut off, its bytes go, and the shard is opened anew. The second time in a row its
-readers get the error. Until a verdict the index does not claim the last segment, so a kill in between turns no unchecked bytes into checked
-ones.
+If a digest differs, its readers are cut off, the bytes are removed, and the shard is opened again. The second time in a row, its readers
+get the error. The index does not claim the last segment before a result, so a kill never turns unchecked bytes into checked ones.
 """
 
 from __future__ import annotations
@@ -39,20 +38,20 @@ __all__ = ["DigestCheck"]
 
 log = logging.getLogger("forebay")
 
-# Shards hashed at one time. Half the read threads, so that a reader whose bytes left the page cache never queues behind digests; no more
-# than there are cores, or they only slow each other down.
+# Shards hashed at one time. Half the read threads, so that a reader whose bytes left the page cache never waits for digests; and no more
+# than there are cores.
 AT_ONCE = min(4, os.cpu_count() or 1)
-# An origin that must be asked apart (S3) is asked when the body is, so its answer is nearly always here first. A reader waits this much for
-# one that is late: a retried request, or a throttled one, is no reason to stop training.
+# An origin that must be asked separately (S3) is asked when the body is requested, so its answer is nearly always first. A reader waits
+# this long for a late answer: a retried or throttled request is no reason to stop training.
 ASKED_S = 1.0
-# Answers in a row without a digest after which an origin is asked no more: it keeps none (Ceph, older uploads), and each question is a
-# request. A bucket that mixes both goes on being asked, as one answer with a digest begins the row anew.
+# Answers in a row without a digest after which an origin is not asked again: it keeps none (Ceph, older uploads), and each question is a
+# request. A bucket with both kinds is asked on, because an answer with a digest resets the count.
 SILENT_AFTER = 4
-ORIGINS_MOST = 1024  # remembered; more only when clients make up buckets
+ORIGINS_MOST = 1024  # remembered; more only if clients invent buckets
 
 
 class DigestCheck:
-    """The digests of all versions: what origins say, the hashing, and the readers that wait. Not thread-safe: the event loop's only."""
+    """The digests of all versions: asking, hashing, and the readers that wait. Not thread-safe: used on the event loop alone."""
 
     def __init__(
         self, *, room: SpaceManager, table: FetchTable, segment_reader: SegmentReader, fetcher: Fetcher, faults: ShardFaults,
@@ -66,7 +65,7 @@ class DigestCheck:
         self._events = events
         self._tasks = tasks
         self._enabled = enabled
-        self._waiting: dict[str, Entry] = {}  # something of them can be hashed
+        self._waiting: dict[str, Entry] = {}  # entries with a segment that can be hashed
         self._hashing: set[str] = set()
         self._asks: set[asyncio.Task[object]] = set()
         self._silent: dict[str, int] = {}  # by origin: answers in a row without a digest
@@ -74,10 +73,10 @@ class DigestCheck:
     def __repr__(self) -> str:
         return f"<DigestCheck {len(self._hashing)} hashing, {len(self._waiting)} waiting, {len(self._asks)} asked for>"
 
-    # What the origin says
+    # Asking the origin
 
     def begun(self, entry: Entry, shard: Shard) -> None:
-        """A fetch for ``entry`` begins: an origin that names digests only when it is asked for them is asked, once a version."""
+        """A fetch for ``entry`` begins. If its origin names digests only on request, ask for it, once per version."""
         trust = entry.trust
         if not self._enabled or shard.url.scheme not in self._fetcher.asked_schemes or not entry.version.identity:
             return
@@ -124,16 +123,19 @@ class DigestCheck:
         self.hash_ready(entry)
 
     def stop(self) -> None:
-        """Shutdown: nothing more is hashed or asked for. Segments not compared are not claimed, and fetched at the next start."""
+        """Shutdown: hash and ask for nothing more.
+
+        Segments that were not compared are not claimed, and are fetched after the next start.
+        """
         self._enabled = False
         self._waiting.clear()
         for task in self._asks:
             task.cancel()
 
-    # What has come
+    # Hashing
 
     def segment_stored(self, entry: Entry, index: int, checksum: int) -> None:
-        """A segment is stored, or a reader had all of one that had been here before."""
+        """A segment is stored, or a reader has read all of one that was stored before."""
         digest_state = entry.trust.digest_state
         if digest_state is None:
             return
@@ -143,7 +145,7 @@ class DigestCheck:
         self.hash_ready(entry)
 
     def hash_ready(self, entry: Entry) -> None:
-        """Something about ``entry`` changed: hash the segments that can be hashed, and wake the readers that wait for the digest."""
+        """``entry`` has changed: hash the segments that can be hashed, and wake the readers that wait for the digest."""
         digest_state = entry.trust.digest_state
         if digest_state is None:
             return
@@ -156,7 +158,7 @@ class DigestCheck:
         digest_state.changed.send()
 
     def _start(self) -> None:
-        """Begin the hashing that is needed soonest: waiting readers first, then shards that are being read, then the rest."""
+        """Start the hashing that is needed soonest: first for waiting readers, then for shards being read, then the rest."""
         while self._waiting and len(self._hashing) < AT_ONCE:
             entry = max(
                 self._waiting.values(),
@@ -167,7 +169,7 @@ class DigestCheck:
             self._tasks.spawn(self._hash(entry), "hash")
 
     async def _hash(self, entry: Entry) -> None:
-        """The next segment of ``entry``."""
+        """Hash the next segment of ``entry``."""
         digest_state, goes_on = entry.trust.digest_state, True
         try:
             if digest_state is not None and digest_state.verdict is DigestVerdict.PENDING and entry.segments.has(digest_state.next):
@@ -180,12 +182,12 @@ class DigestCheck:
         finally:
             self._hashing.discard(entry.key)
             if goes_on:
-                self.hash_ready(entry)  # in line again, should it still be the one that is needed soonest
+                self.hash_ready(entry)  # queued again, if it is still needed soonest
             elif digest_state is not None:
                 self._give_up(entry, digest_state)  # the disk is slow or failing, or worse: no reader waits for that
             self._start()
 
-    # How it comes out
+    # Results
 
     def _judge(self, entry: Entry, digest_state: DigestState) -> None:
         computed = digest_state.computed()
@@ -210,14 +212,14 @@ class DigestCheck:
         self._room.outdated(entry)
         digest_state.changed.send()
 
-    # The readers of the end
+    # Readers of the last segment
 
     def must_wait(self, entry: Entry, index: int) -> bool:
         """Whether a reader must wait before it reads segment ``index``."""
         digest_state = entry.trust.digest_state
         if digest_state is None or index != entry.last_index or entry.in_use.fault is not None:
             return False
-        if digest_state.verdict is DigestVerdict.AGREES:  # one that comes again is compared with the first one once it has landed
+        if digest_state.verdict is DigestVerdict.AGREES:  # one that comes again is compared with the first one once it is stored
             return not entry.segments.has(index) and self._comes(entry, index)
         here_or_coming = (entry.segments.has(each) or self._comes(entry, each) for each in range(digest_state.next, index + 1))
         if digest_state.given_up or not all(here_or_coming):
@@ -230,7 +232,7 @@ class DigestCheck:
         return fetch is not None and not fetch.bypass and not fetch.done
 
     def _release(self, entry: Entry, digest_state: DigestState) -> None:
-        """Nothing can be compared: the end is everybody's."""
+        """Nothing can be compared: release the last segment."""
         if digest_state.closed:
             digest_state.released = True
             self._events.emit(DigestChecked(digest_state.expected.algorithm if digest_state.expected else "unknown", "unchecked"))
@@ -238,14 +240,14 @@ class DigestCheck:
             digest_state.changed.send()
 
     def _give_up(self, entry: Entry, digest_state: DigestState) -> None:
-        """Nobody waits for this verdict any more."""
+        """Stop waiting for this result."""
         digest_state.given_up = True
         if digest_state.waiting:
             self._release(entry, digest_state)
         digest_state.changed.send()
 
     async def passed(self, entry: Entry, index: int) -> None:
-        """Wait until ``must_wait`` no longer says so."""
+        """Wait until ``must_wait`` is False."""
         digest_state = entry.trust.digest_state
         assert digest_state is not None
 
@@ -266,13 +268,13 @@ class DigestCheck:
             digest_state.waiting -= 1
 
     async def compared(self, entry: Entry, index: int, fetch: Fetch) -> None:
-        """Wait until a known segment that ``fetch`` brings has landed, and so been compared; or until it will not land."""
+        """Wait until a segment that was hashed before, and that ``fetch`` brings, is stored and compared, or will not be stored."""
         digest_state = entry.trust.digest_state
         while digest_state is not None and entry.in_use.fault is None and not (index in fetch.stored or fetch.done):
             await digest_state.changed.wait()
 
     async def verdict(self, entry: Entry) -> None:
-        """Wait for what can still be compared of ``entry``; raises ``DigestDiffers``."""
+        """Wait until ``entry`` is compared, if that is possible; raises ``DigestDiffers``."""
         last = entry.last_index
         if last is not None and self.must_wait(entry, last):
             await self.passed(entry, last)

@@ -1,7 +1,7 @@
-"""Bytes that are here: read from their file, and compared with their checksums before their first use after another boot of the machine.
+"""Reads stored segments, and compares them with their checksums before their first use after another boot of the machine.
 
-``forebay verify``, the sampling, and the hashing of a whole shard (one read serves both sums) compare them here too. A wrong segment is
-removed, and fetched again when a reader wants it. So a rotten disk is never taken for an origin that lies, nor the other way round.
+``forebay verify``, the sampling, and the hashing of whole shards compare them here too; one read serves both sums. A wrong segment is
+removed, and fetched again when a reader wants it. So a failing disk is never mistaken for an origin that lies, or the reverse.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ __all__ = ["Finding", "SegmentReader"]
 
 log = logging.getLogger("forebay")
 
-FORESEEN = 2  # segments verified ahead at one time: enough for two fast readers, and six read threads stay for those who wait
-# Only these say that the bytes are not there; a disk that is slow, or a file that is being closed, says nothing about them.
+FORESEEN = 2  # segments verified ahead at one time: enough for two fast readers, and leaves six read threads for waiting ones
+# Only these errors say that the bytes are not there; a slow disk, or a file that is being closed, says nothing about them.
 _NOT_THERE = frozenset({"EIO", "ENODATA", "ENOENT", "ESTALE"})
 
 
 class Finding(Enum):
-    """What a look at a segment showed."""
+    """The result of checking a segment."""
 
     RIGHT = "right"
-    WRONG = "wrong"  # other bytes than were stored: it has been removed
-    LOST = "lost"  # its bytes cannot be read any more: it has been removed, and nobody can have been given wrong ones
-    GONE = "gone"  # it was not here, or left meanwhile
-    UNREAD = "unread"  # the disk did not answer; it stays, unjudged
+    WRONG = "wrong"  # other bytes than were stored; it has been removed
+    LOST = "lost"  # its bytes cannot be read any more; it has been removed, and no reader can have got wrong ones
+    GONE = "gone"  # it was not stored, or left meanwhile
+    UNREAD = "unread"  # the disk did not answer; it stays, unchecked
 
     @property
     def removes(self) -> bool:
-        """Whether the segment has left for what was found."""
+        """Whether the segment was removed because of the result."""
         return self in (Finding.WRONG, Finding.LOST)
 
 
 class SegmentReader:
-    """Reads stored segments, and has those removed that turn out wrong. Not thread-safe: the event loop's only."""
+    """Reads stored segments, and removes wrong ones. Not thread-safe: used on the event loop alone."""
 
     def __init__(
         self, *, room: SpaceManager, reclaimer: Reclaimer, files: OpenFiles, disk: DiskHealth, events: Events,
@@ -69,7 +69,7 @@ class SegmentReader:
     async def read(self, entry: Entry, first: int, buffer: memoryview) -> bytes | memoryview:
         """As many bytes as ``buffer`` holds, from ``first`` on. Raises ``DiskFailed``.
 
-        In ``buffer`` where they are in memory and the loop could read them, else from the disk, in a read thread.
+        Bytes in memory are read into ``buffer`` on the event loop; others are read from the disk in a thread.
         """
         index = entry.segments.layout.index_of(first)
         try:
@@ -84,14 +84,14 @@ class SegmentReader:
             return await file.read(first, len(buffer))
         except DiskFailed as error:
             self._disk.failed(error)
-            if entry.segments.has(index) and error.errno_name != "ETIMEDOUT":  # one that comes late is as good as ever
+            if entry.segments.has(index) and error.errno_name != "ETIMEDOUT":  # after a timeout the bytes may still be good
                 self._tasks.spawn(self._reclaimer.discard(entry, index), "discard")
             raise
 
     def send_now(self, entry: Entry, first: int, length: int, sock: int) -> int | None:
-        """As ``ShardFile.send_now``; also None where the file is not open. Raises ConnectionError."""
+        """As ``ShardFile.send_now``; also None if the file is not open. Raises ConnectionError."""
         file = entry.stored.file
-        with suppress(DiskFailed):  # it is being closed, and the read will tell
+        with suppress(DiskFailed):  # the file is being closed, and the read reports it
             return None if file is None else file.send_now(sock, first, length)
         return None
 
@@ -102,12 +102,12 @@ class SegmentReader:
     # Before the first use
 
     async def trusted(self, entry: Entry, index: int) -> bool:
-        """Verify a segment that another boot stored, or that is not whole in its file; a wrong one is removed.
+        """Verify a segment that another boot stored, or that is not whole in its file. A wrong one is removed.
 
-        False: it must not be read. Where the disk does not answer, or does not let go of it, it is still here then, and unverified.
+        False: it must not be read. If the disk does not answer, or cannot remove it, the segment stays, unverified.
         """
         if entry.stored.file is None and entry.segments.has(index):
-            with suppress(CacheError):  # the read will tell
+            with suppress(CacheError):  # the read reports it
                 await self._files.stored(entry)  # missing bytes show when the file is opened
         while index in entry.segments.unverified:
             if await self._verified_once(entry, index) is not Finding.RIGHT:
@@ -115,7 +115,7 @@ class SegmentReader:
         return True
 
     def foresee(self, entry: Entry, index: int) -> None:
-        """A reader will come to the segment soon: verify it now if it must be, so that the reader does not wait for that."""
+        """A reader will come to the segment soon: verify it now if necessary, so that the reader need not wait."""
         if index in entry.segments.unverified and self._foreseen < FORESEEN:
             self._foreseen += 1
             self._tasks.spawn(self._foresee(entry, index), "verify ahead")
@@ -127,7 +127,7 @@ class SegmentReader:
             self._foreseen -= 1
 
     async def _verified_once(self, entry: Entry, index: int) -> Finding:
-        """For all callers that wait meanwhile; if the first one is cancelled, the next one verifies the segment."""
+        """Verify once for all callers that wait meanwhile. If the first one is cancelled, the next one verifies."""
         key = entry.key, index
         while key in self._verifying:
             other = self._verifying[key]
@@ -154,7 +154,7 @@ class SegmentReader:
             return Finding.GONE
         with self._room.holding(entry, index):
             finding = await self._compare(entry, index, hasher, gentle=gentle)
-            while finding is Finding.GONE and hasher is None and entry.segments.has(index):  # it was another one that left
+            while finding is Finding.GONE and hasher is None and entry.segments.has(index):  # another segment left
                 finding = await self._compare(entry, index, None, gentle=gentle)
             if finding.removes:
                 await self._remove(entry, index, finding)
@@ -174,7 +174,7 @@ class SegmentReader:
             found = Finding.UNREAD
         segments = entry.segments
         if not segments.has(index) or segments.departures != departures:
-            return Finding.GONE  # and what was read may be a hole
+            return Finding.GONE  # the bytes that were read may be a hole
         if isinstance(found, Finding):
             return found
         if found != expected:
@@ -186,7 +186,7 @@ class SegmentReader:
 
     async def _remove(self, entry: Entry, index: int, finding: Finding) -> None:
         first, size = entry.segments.span(index)
-        if not entry.trust.wrong:  # once a shard: a dying disk has thousands
+        if not entry.trust.wrong:  # logged once per shard: a dying disk has thousands
             bytes_ = f"segment {index} (bytes {first} to {first + size - 1})"
             how = "is not what was stored" if finding is Finding.WRONG else "cannot be read any more"
             log.warning("shard %s: %s %s; it is fetched again when it is wanted", entry.name, bytes_, how)

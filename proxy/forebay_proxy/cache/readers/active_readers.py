@@ -1,7 +1,6 @@
-"""The readers inside a shard now: from when a reader has its version until it has left, however it leaves.
+"""The readers inside a shard: from when a reader has its version until it has left.
 
-A reader that is let in keeps its version here; when the reader leaves, segments that it alone leased may go. The waits of readers are
-counted here too.
+A reader keeps its version cached. When it leaves, segments that it alone leased may be evicted. Waits of readers are counted here too.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ __all__ = ["ActiveReaders"]
 
 
 class ActiveReaders:
-    """The readings in progress, by HTTP and by descriptor. Nothing here waits. Not thread-safe: the event loop's only."""
+    """The readings in progress, by HTTP and by descriptor. Nothing here waits. Not thread-safe: used on the event loop alone."""
 
     def __init__(self, *, room: SpaceManager, tar_check: TarCheck, events: Events, clock: Callable[[], float]) -> None:
-        """``clock`` in monotonic seconds."""
+        """``clock`` returns monotonic seconds."""
         self.waits = Waits(events, clock)
         self.resting = 0  # readers whose client is stuck
         self._inside: set[ShardReader] = set()
@@ -44,11 +43,11 @@ class ActiveReaders:
 
     @contextmanager
     def inside(self, reading: ShardReader) -> Iterator[ShardReader]:
-        """``reading`` is inside its shard, for the length of the ``with``. Raises what its body raises."""
+        """``reading`` is inside its shard within the ``with``. Raises what the body raises."""
         self.enter(reading)
         try:
             yield reading
-        except (ShardChanged, VersionLost):  # who comes next, or again, opens it anew
+        except (ShardChanged, VersionLost):  # the next reader opens it again
             self._room.outdated(reading.entry)
             raise
         finally:
@@ -56,13 +55,13 @@ class ActiveReaders:
             self._room.left(reading.entry)
 
     def enter(self, reading: ShardReader) -> None:
-        """``reading`` keeps its version here from now on."""
+        """``reading`` keeps its version from now on."""
         reading.entry.in_use.readers += 1
         self._inside.add(reading)
 
     def leave(self, reading: ShardReader) -> None:
-        """``reading`` holds nothing any more; ``SpaceManager.left`` comes next, a little later."""
-        if reading.entry.trust.no_tar != "":  # "": it has been looked at, and may be a tar
+        """``reading`` holds nothing any more; ``SpaceManager.left`` follows a little later."""
+        if reading.entry.trust.no_tar != "":  # "": checked, and it may be a tar
             self._tar_check.ended(reading)
         self._inside.discard(reading)
         reading.entry.in_use.readers -= 1
@@ -71,17 +70,17 @@ class ActiveReaders:
             self._events.emit(ReadersLeft(reading.entry))
 
     def let_rest(self, now: float) -> int:
-        """Once a second: readers whose client is stuck give back what they hold (``now`` is monotonic); how many they are."""
+        """Call once a second: readers whose client is stuck give back what they hold. Returns their number. ``now`` is monotonic."""
         self.resting = sum(reading.rests(now) for reading in self._inside)
         return self.resting
 
     def is_reading(self, reader: ReaderName) -> bool:
-        """Whether ``reader`` is inside a shard now, or waits to be let in."""
+        """Whether ``reader`` is inside a shard now, or waits for its opening."""
         return any(wait.reader == reader for wait in self.waits) or any(reading.reader == reader for reading in self._inside)
 
     @contextmanager
     def waiting(self, reading: ShardReader) -> Iterator[None]:
-        """``reading`` waits for bytes, for the length of the ``with``; the seconds are added to its own."""
+        """``reading`` waits for bytes within the ``with``; the seconds are added to its own."""
         try:
             with self.waits.waiting(reading.reader, reading.entry.name, reading.entry.origin, READING) as reading.wait:
                 yield

@@ -1,13 +1,12 @@
-"""A reader's next bytes, out of the file or the memory that holds them: copied into a buffer of its own, or sent from the file.
+"""A reader's next bytes, from the file or memory that holds them: copied into a buffer of its own, or sent from the file.
 
-What lies in the file need not come through a buffer: a ``FileStretch`` is sent from there, turn by turn. What must be true of a chunk once
-it has been read must be true of a stretch when it is sent, and nothing comes between the look and the sending. A reader gives stretches
-between its chunks. The first bytes of a body are a chunk, because as long as no header is out, what the disk does not give can still come
-from elsewhere; so are a few bytes whenever the socket is full, with which the transport waits for room; and so is what is not in memory,
-which a thread reads.
+Bytes in the file need no buffer: a ``FileStretch`` is sent from there in several calls. The checks for a chunk come after its read. For a
+stretch they come right before the send, and nothing runs in between. A chunk is used instead in three cases. The first bytes of a body are
+a chunk: until the header is sent, bytes that the disk does not give can still come from the origin. If the socket is full, a small chunk
+lets the transport wait for room. If bytes are not in memory, a thread reads them into a chunk.
 
-Segments that were hashed when they were here before may come again, and be read before they have landed: they are the same bytes, or an
-error (``RepeatCheck``).
+Segments that were hashed before may be fetched again, and be read before they are stored. Their bytes must be the same, otherwise the
+reader gets an error (``RepeatCheck``).
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ from forebay_proxy.transfer.limiter import Limiters
 
 __all__ = ["FIRST_BYTES", "LEAST_BYTES", "MOST_BYTES", "TURN_BYTES", "Alone", "ChunkReader", "FileStretch", "ReaderParts", "RepeatCheck"]
 
-MOST_BYTES = 2**20  # copied in one turn of the loop, while the others wait
-# Sent in one turn: half a millisecond. Fewer cost more looks and turns a byte; more, and the first byte of 64 readers comes a third later.
+MOST_BYTES = 2**20  # copied per call on the event loop, while other tasks wait
+# Sent per call: half a millisecond. Less means more calls per byte; with more, the first byte of 64 readers comes a third later.
 TURN_BYTES = 2 * 2**20
-LEAST_BYTES = 64 * 1024  # fewer are copied as fast as looked for
+LEAST_BYTES = 64 * 1024  # fewer are copied as fast as checked
 FIRST_BYTES = 64 * 1024
-NUDGE_BYTES = 16 * 1024  # as ``body_writer`` leaves with the transport
+NUDGE_BYTES = 16 * 1024  # as much as ``body_writer`` gives to the transport
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderParts:
-    """What every reader works with: where bytes are read, the fetches that bring those that are missing, and what it holds meanwhile."""
+    """The parts that all readers share: reading, fetches, checks, room, buffers and limiters."""
 
     segment_reader: SegmentReader
     segment_fetches: SegmentFetches
@@ -50,20 +49,20 @@ class ReaderParts:
 
 
 class ChunkReader:
-    """Gives chunks of at most one unit, within one segment. A chunk is used up when the next is asked for."""
+    """Returns chunks of at most one unit, within one segment. A chunk is valid until the next is read."""
 
     def __init__(self, parts: ReaderParts, entry: Entry) -> None:
         self._parts = parts
         self._entry = entry
         self._buffer = bytearray()
-        self._given: set[int] = set()  # segments of which bytes from the file were given
+        self._given: set[int] = set()  # segments of which bytes from the file were given out
         self._fault: ShardError | None = None
 
     def __repr__(self) -> str:
         return f"<ChunkReader of {self._entry.name}: gave of segments {sorted(self._given)}>"
 
     def check(self) -> None:
-        """Raises why the reader must not go on."""
+        """Raises the error if the reader must not go on."""
         fault = self._fault or self._entry.in_use.fault
         if fault is not None:
             raise bare(fault)
@@ -76,14 +75,14 @@ class ChunkReader:
             self._fault = WrongBytes(self._entry.name, cause, next_step="read it again from its start: they are fetched anew")
 
     def end_of(self, index: int, wanted_end: int | None) -> int:
-        """Where segment ``index`` ends, or what is wanted of it (exclusive; None: all)."""
+        """The end (exclusive) of segment ``index``, or of the wanted range if that is earlier; ``wanted_end`` None: all is wanted."""
         first, size = self._entry.segments.span(index)
         return first + size if wanted_end is None else min(first + size, wanted_end)
 
     async def read(self, index: int, position: int, end: int, fetch: Fetch | None) -> memoryview | bytes:
-        """Bytes of segment ``index`` from ``position``, before ``end``; ``fetch`` brings them, or None: they are stored.
+        """Bytes of segment ``index`` from ``position``, before ``end``. ``fetch`` brings them; None: they are stored.
 
-        Raises ``FellBehind`` where the file lost them meanwhile, the fetch's error, and what ``check`` raises.
+        Raises ``FellBehind`` if the file lost them meanwhile, the fetch's error, and the errors of ``check``.
         """
         if fetch is not None and isinstance(fetch.place, MemorySegment):
             buffer = self._place(min(end, fetch.position) - position)
@@ -96,7 +95,7 @@ class ChunkReader:
         departures = segments.departures
         data = await self._parts.segment_reader.read(self._entry, position, self._place(end - position))
         if fetch is not None and fetch.error is not None:
-            raise bare(fetch.error)  # its bytes are being given back: what was read may be holes
+            raise bare(fetch.error)  # its room is being given back: the bytes read may be holes
         if fetch is not None and fetch.place is not self._entry.stored.file:
             raise FellBehind("the directory was removed, and with it the file that holds these bytes")
         self.check()
@@ -107,10 +106,10 @@ class ChunkReader:
         return data
 
     def send_now(self, index: int, position: int, end: int, fetch: Fetch | None, sock: int) -> int | None:
-        """How many bytes of a segment from ``position``, before ``end``, the socket took from the file. ``fetch``: as ``read``.
+        """How many bytes of a segment from ``position``, before ``end``, the socket took from the file. ``fetch``: as in ``read``.
 
-        None: they are to be read, and that says why. What leaves the file after this look was taken out of use by the loop before, so
-        nothing of it is sent. Raises ConnectionError.
+        None: read them instead, which reports errors. Segments are taken out of use on the event loop before their bytes are removed, so
+        the checks here cannot be overtaken. Raises ConnectionError.
         """
         entry, segments = self._entry, self._entry.segments
         if self._fault is not None or entry.in_use.fault is not None:
@@ -133,7 +132,7 @@ class ChunkReader:
 
 
 class FileStretch:
-    """Bytes of one segment which lie in the file, sent turn by turn. Not thread-safe: the event loop's only."""
+    """Bytes of one segment in the file, sent in several calls. Not thread-safe: used on the event loop alone."""
 
     __slots__ = ("_chunk_reader", "_fetch", "_index", "_inside", "_moved", "copied", "end", "goes_on", "position")
 
@@ -141,13 +140,15 @@ class FileStretch:
         self, chunk_reader: ChunkReader, index: int, fetch: Fetch | None, position: int, end: int, *, moved: Callable[[int], None],
         inside: Callable[[], bool], goes_on: bool,
     ) -> None:  # fmt: skip
-        """``position`` to ``end`` of segment ``index``; ``moved`` is told what was sent, ``inside`` says whether the reader is in the
-        segment still. ``goes_on``: the rest of the segment is here too.
+        """The bytes ``position`` to ``end`` of segment ``index``.
+
+        ``moved`` is called with the number of bytes sent. ``inside`` says whether the reader is still in the segment. ``goes_on``: the rest
+        of the segment is stored too.
         """
         self.position = position
         self.end = end
         self.goes_on = goes_on
-        self.copied = 0  # set where no more can be sent now: how many of the bytes that come next are to be copied, at most
+        self.copied = 0  # set if no more can be sent now: the maximum number of the next bytes to copy
         self._chunk_reader = chunk_reader
         self._index = index
         self._inside = inside
@@ -162,7 +163,7 @@ class FileStretch:
         return self.end - self.position
 
     def send(self, sock: int) -> bool:
-        """Have the socket take what it takes at once, a turn's worth at most; whether all of that was taken. Raises ConnectionError."""
+        """Send what the socket takes, ``TURN_BYTES`` at most. Returns whether it took all of that. Raises ConnectionError."""
         end, sent = min(self.end, self.position + TURN_BYTES), None
         if self._inside():  # else the reader has rested since, and holds nothing
             sent = self._chunk_reader.send_now(self._index, self.position, end, self._fetch, sock)
@@ -197,7 +198,7 @@ class Alone:
         return self.ready
 
     def take(self, most: int) -> bytes | memoryview:
-        """Of what has come ``most`` bytes, and one unit, at most."""
+        """At most ``most`` of the bytes that have come, and at most one unit."""
         size = min(most, self._unit_bytes)
         taken, self._piece = self._piece[:size], self._piece[size:]
         return taken
@@ -207,13 +208,16 @@ class Alone:
 
 
 class RepeatCheck:
-    """One reader's part of the comparison; ``digest_check`` knows the sums from before. A difference makes the entry's ``fault``."""
+    """One reader's part of comparing segments that come again; ``digest_check`` has the old sums.
+
+    A difference sets the entry's ``fault``.
+    """
 
     def __init__(self, digest_check: DigestCheck, entry: Entry) -> None:
         self._digest_check = digest_check
         self._entry = entry
-        self._uncompared: dict[int, Fetch | None] = {}  # None: they are not stored, and only a sum made here can be compared
-        self._summed = -1, xxhash.xxh3_64()  # the segment of them that is being read, if from its start, and the sum of its bytes so far
+        self._uncompared: dict[int, Fetch | None] = {}  # None: the segment is not stored, so its sum must be computed here
+        self._summed = -1, xxhash.xxh3_64()  # the segment being summed, if read from its start, and its sum so far
 
     def __repr__(self) -> str:
         return f"<RepeatCheck of {self._entry.name}: segments {sorted(self._uncompared)}>"
@@ -228,9 +232,9 @@ class RepeatCheck:
             self._uncompared[index] = fetch
 
     def add(self, index: int, position: int, data: bytes | memoryview) -> None:
-        """Sum up ``data`` of segment ``index``, which is passed through from ``position`` on; at its end the sum is compared.
+        """Add ``data`` of segment ``index`` from ``position``, which is passed through. At the segment's end the sum is compared.
 
-        What is passed through nobody else has whole.
+        Only this reader sees all bytes of a segment that is passed through.
         """
         if index not in self._uncompared:
             return
@@ -246,7 +250,7 @@ class RepeatCheck:
             self._digest_check.segment_stored(self._entry, index, hasher.intdigest())
 
     async def finish(self) -> None:
-        """Wait until what was not summed up here has landed, and so been compared; or until it will not land."""
+        """Wait until the segments not summed here are stored, and so compared, or until they will not be stored."""
         for index, fetch in self._uncompared.items():
             if fetch is not None:
                 await self._digest_check.compared(self._entry, index, fetch)

@@ -1,17 +1,17 @@
-"""One reader inside one shard: asks for segments a little ahead of its position, and gives their bytes in order.
+"""One reader inside one shard: asks for segments a little ahead of its position, and returns their bytes in order.
 
-Each step finds the bytes at the position wherever they are. Which source it is, is decided without I/O, by the first line that holds:
+Each step finds the source of the bytes at the position. The first line that holds decides, without I/O:
 
 | source | when | what the reader does |
 |---|---|---|
-| ``ALONE`` | nothing of the version can be kept, or the one body of an origin without Range is over | has a body of its own |
-| ``ALONE`` | the segment on the disk is doubtful: found wrong or not to be read now, and the disk does not let go of it | the same |
+| ``ALONE`` | the version cannot be stored, or an origin without Range has sent its one body | fetches a body of its own |
+| ``ALONE`` | the stored segment is wrong or unreadable, and the disk cannot remove it now | the same |
 | ``STORE`` | the segment is stored | reads the file |
 | ``FETCH`` | a fetch brings it | follows its watermark |
-| ``ALONE`` | so little of it is wanted that only that is asked for (``SparseRange``) | has a body of its own |
-| ``FETCH`` | it is missing | has a fetch begun |
+| ``ALONE`` | so little of it is wanted that only that is requested (``SparseRange``) | fetches a body of its own |
+| ``FETCH`` | it is missing | starts a fetch |
 
-A reader whose fetch met a failing disk goes on alone to the end of that segment.
+If a fetch meets a failing disk, its reader continues alone to the end of that segment.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["REST_S", "ShardReader"]
 
-# A reader that has taken no byte for this long holds nothing any more: a trainer stopped in a debugger, or by a checkpoint of half an hour,
-# must not keep room from those who train. Nor is the reader cut off: when it goes on, its segments are still here, or fetched anew.
-# Shorter would take the window from readers that are only slow: at 1 MiB a minute there is nothing left to protect.
+# A reader that has taken no byte for this long gives up what it holds: a trainer stopped in a debugger, or in a checkpoint of half an hour,
+# must not keep room from others. The reader is not cut off: when it goes on, its segments are still stored, or fetched again. A shorter
+# time would take the window from readers that are only slow.
 REST_S = 60.0
 ATTEMPTS_ALONE = 5  # bodies of its own without a byte of progress before a reader gives up
 
 
 class ShardReaderHost(Protocol):
-    """The cache, as a reader sees it."""
+    """The cache, as a reader uses it."""
 
     @property
     def parts(self) -> ReaderParts: ...
@@ -62,7 +62,7 @@ class ShardReaderHost(Protocol):
     def breadth(self, entry: Entry, bypassing: bool) -> int: ...
 
     async def move(self, reading: ShardReader) -> None:
-        """Put a reader that was given nothing yet into the shard as it is fetched once more."""
+        """Move a reader that was given no byte yet to the shard's next opening."""
         ...
 
 
@@ -70,34 +70,34 @@ class SegmentSource(Enum):
     """Where the bytes of one segment come from, for one reader."""
 
     STORE = "store"  # the file
-    FETCH = "fetch"  # what a fetch has brought of it, in the file or in memory
+    FETCH = "fetch"  # from a fetch, through the file or memory
     ALONE = "alone"  # a body of its own, passed through
 
 
 class ShardReader:
-    """A reader's right to bytes: the segment it is in, and those after it that it has asked for, are leased until it leaves.
+    """A reader's right to bytes: its segment, and those after it that it has requested, are leased until it leaves.
 
-    Not thread-safe: the event loop's only.
+    Not thread-safe: used on the event loop alone.
     """
 
     def __init__(
         self, host: ShardReaderHost, entry: Entry, shard: Shard, reader: ReaderName | None, *, opened_here: bool, sparse: bool = False
     ) -> None:
-        """``opened_here``: the origin was first asked on behalf of this very reader. ``sparse``: few bytes are wanted; of a segment that is
-        not here no more is asked for than is read.
+        """``opened_here``: the origin was first asked on behalf of this reader. ``sparse``: few bytes are wanted; of a segment that is not
+        stored, only the bytes to be read are requested.
         """
         self.shard = shard
         self.reader = reader
         self.entry = entry
         self.outcome = RequestOutcome.HIT
         self.hit_bytes = 0
-        self.waited_s = 0.0  # over all waits that have ended, its opening's among them
-        self.wait: Wait | None = None  # for bytes, right now
+        self.waited_s = 0.0  # sum of all waits that have ended, including the opening's
+        self.wait: Wait | None = None  # the present wait for bytes
         self.epoch: int | None = None  # of its reader's plan, when it opened
         self.position = 0
-        self.fetch: Fetch | None = None  # that it follows
-        self.asked_to = -1  # the highest segment asked for
-        self.segment = -1  # in which it is; -1: it has yet to look where the bytes are
+        self.fetch: Fetch | None = None  # the fetch that it follows
+        self.asked_to = -1  # the highest segment requested
+        self.segment = -1  # the segment it is in; -1: it must find the source first
         self._host = host
         self._parts = host.parts
         self._opened_here = opened_here
@@ -105,7 +105,7 @@ class ShardReader:
         self._first = 0
         self._end: int | None = 0
         self._source = SegmentSource.FETCH  # of the segment it is in
-        self._began_at: int | None = None  # the first segment it entered
+        self._began_at: int | None = None  # the first segment it was in
         self._segments_read = 0
         self._attempts_alone = 0
         self._handed_at: float | None = None  # since when the client has been busy with the last chunk
@@ -119,9 +119,9 @@ class ShardReader:
         return f"<ShardReader {self.entry.name} at {self.position} of {self._end}, {self.outcome.value}>"
 
     async def begin(self, first: int, last: int | None) -> RequestOutcome:
-        """Ask for ``first`` to ``last`` (inclusive; None: to the end) and wait until the first byte is readable.
+        """Request ``first`` to ``last`` (inclusive; None: to the end), and wait until the first byte can be read.
 
-        The outcome is as known now; a bypass further on makes it ``BYPASS`` in the end. Raises ``ShardError``.
+        Returns the outcome as known now; a bypass further on changes it to ``BYPASS``. Raises ``ShardError``.
         """
         self.position = self._first = first
         length = self.entry.shown_version.length
@@ -140,21 +140,21 @@ class ShardReader:
             except DigestDiffers as error:
                 if not error.retryable:
                     raise
-                await self._host.move(self)  # it has given nobody a byte yet: the second fetch may do
+                await self._host.move(self)  # it has given out no byte yet, so the second fetch may be used
 
     def chunks(self) -> AsyncIterator[bytes | memoryview]:
-        """The bytes of the range, in order; a chunk is used up when the next is asked for.
+        """The bytes of the range, in order; a chunk is valid until the next is asked for.
 
-        Ends normally only at the range's or the shard's proven end; raises ``ShardError``.
+        It ends without an error only at the end of the range, or at the proven end of the shard. Raises ``ShardError``.
         """
         return cast(AsyncIterator[bytes | memoryview], self.pieces(None))
 
     async def pieces(self, stretches: Callable[[], bool] | None) -> AsyncIterator[bytes | memoryview | FileStretch]:
-        """As ``chunks``, but what lies in the file may come as a ``FileStretch``, which the taker has sent from there. The first piece
-        never is one. What the taker could not send comes again as the next piece.
+        """As ``chunks``, but bytes in the file may come as a ``FileStretch``, which the caller sends from there.
 
-        ``stretches`` says whether stored bytes shall come so now (many readers gain by it); what a fetch has just written always does.
-        None: no stretches at all.
+        The first piece is never a stretch. Bytes that the caller could not send come again in the next piece. ``stretches`` returns whether
+        stored bytes shall come as stretches now (that pays with many readers); bytes that a fetch has just written always do. None: no
+        stretches at all.
         """
         copied = FIRST_BYTES if stretches is not None else MOST_BYTES
         while self._end is None or self.position < self._end:
@@ -183,27 +183,27 @@ class ShardReader:
         await self._compared()
 
     async def aclose(self) -> None:
-        """End the body of its own, if it has one."""
+        """End its own body, if it has one."""
         alone, self._alone = self._alone, None
         if alone is not None:
             await alone.aclose()
 
     async def _reach(self) -> bool:
-        """Make the byte at the position readable; False at the end of a shard whose length was not known."""
+        """Make the byte at the position readable; False at the end of a shard of unknown length."""
         while True:
             self.chunk_reader.check()
             index = self._index_of(self.position)
             await self._enter(index)
             if await self._comes():
-                await self._await_verdict(index)  # last of all: the digest is known no later than the first byte
+                await self._await_verdict(index)  # last: the digest is known no later than the first byte
                 return True
             if self.entry.version.length is None:
                 self._end = self.position
                 return False
-            self.segment = -1  # what brought it is over: look again where the bytes are
+            self.segment = -1  # its source is exhausted: find another
 
     async def _comes(self) -> bool:
-        """Wait for the byte at the position where it is; False if that ended without it."""
+        """Wait for the byte at the position; False if its source ended without it."""
         if self._alone is not None:
             if self._alone.ready:
                 return True
@@ -223,7 +223,7 @@ class ShardReader:
             return await fetch.grown_beyond(self.position)
 
     def _moved(self, count: int) -> None:
-        """So many bytes are the client's."""
+        """The client has ``count`` more bytes."""
         self.position += count
         if self._source is SegmentSource.STORE:
             self.hit_bytes += count
@@ -231,9 +231,9 @@ class ShardReader:
         self._handed_at = time.monotonic()
 
     async def _next(self, copied: int) -> bytes | memoryview | FileStretch:
-        """The bytes at the position, which are readable, up to the end of the segment at most.
+        """The bytes at the position, which can be read, up to the end of the segment at most.
 
-        ``copied``: how many are copied into a buffer at most; 0: they may come as a stretch.
+        ``copied``: the maximum number of bytes to copy into a buffer; 0: they may come as a stretch.
         """
         index, fetch = self.segment, self.fetch
         self._repeats.expect(index, fetch, stored=self._source is SegmentSource.STORE)
@@ -252,23 +252,23 @@ class ShardReader:
         return await self.chunk_reader.read(index, self.position, min(end, self.position + (copied or MOST_BYTES)), fetch)
 
     async def _await_verdict(self, index: int) -> None:
-        """Wait, at the last segment, until the whole shard is compared with the digest that its origin names."""
+        """At the last segment, wait until the whole shard is compared with its origin's digest."""
         if self.entry.trust.digest_state is not None and self._parts.digest_check.must_wait(self.entry, index):
             with self._host.waiting(self):
                 await self._parts.digest_check.passed(self.entry, index)
         self.chunk_reader.check()
 
     async def _compared(self) -> None:
-        """Before the last bytes: wait until segments that came a second time, and were read before they landed, prove to be the same."""
+        """Before the last bytes: wait until segments that came again, and were read before they were stored, prove to be the same."""
         if self._repeats:
             with self._host.waiting(self):
                 await self._repeats.finish()
             self.chunk_reader.check()
 
-    # Where the bytes come from
+    # Sources
 
     async def _enter(self, index: int) -> None:
-        """Be in segment ``index``: know where its bytes come from, ask for the segments after it, give back those before it."""
+        """Enter segment ``index``: choose its source, request the segments after it, and release those before it."""
         if index == self.segment:
             return
         goes_on = self._alone is not None and self._alone.goes_on_at(self.position)
@@ -289,7 +289,7 @@ class ShardReader:
         self._ask_ahead(index)
 
     def _turn_to_source(self, index: int) -> None:
-        """Take what follows from where the module's table says."""
+        """Choose the source by the module's table."""
         entry, fetches = self.entry, self._parts.segment_fetches
         if index in entry.segments.unverified:
             self._read_alone(self._end_of(index))
@@ -309,7 +309,7 @@ class ShardReader:
 
     @property
     def _in_part(self) -> bool:
-        """Whether it leaves before the shard's end."""
+        """Whether the reader leaves before the shard's end."""
         return self._end is not None and self._end != self.entry.version.length
 
     def _end_of(self, index: int) -> int:
@@ -323,7 +323,7 @@ class ShardReader:
             self.outcome = RequestOutcome.BYPASS
 
     def _read_alone(self, end: int | None, outcome: RequestOutcome = RequestOutcome.BYPASS) -> None:
-        """A body of its own brings what follows, to ``end`` (exclusive; None: to the shard's)."""
+        """Fetch a body of its own, to ``end`` (exclusive; None: the shard's end)."""
         if self.position > self._first and not self.entry.version.identity:
             raise VersionLost(self.entry.name, NAMELESS)
         self._source, self.outcome = SegmentSource.ALONE, outcome
@@ -332,7 +332,7 @@ class ShardReader:
         self._alone = Alone(pieces, self._parts.buffers.readers.unit_bytes, end)
 
     def _go_alone(self, error: CacheError) -> None:
-        """What brings the segment cannot serve this reader any further."""
+        """Continue alone, because the segment's source cannot serve this reader any further."""
         self._attempts_alone += 1
         if self._attempts_alone > ATTEMPTS_ALONE:
             raise OriginError(self.entry.name, f"no byte beyond {self.position} arrived in {ATTEMPTS_ALONE} attempts") from error
@@ -342,7 +342,7 @@ class ShardReader:
         self.segment = index
 
     def _ask_ahead(self, index: int) -> None:
-        """Have the segments after ``index`` come, as many as are worth it, or to where there is no room for them."""
+        """Request as many segments after ``index`` as are useful, until there is no room."""
         if self._sparse or not self.entry.ranged or self.entry.passes or self._end is None:
             return
         passes_by = self._source is SegmentSource.ALONE or (self.fetch is not None and self.fetch.bypass)
@@ -358,7 +358,7 @@ class ShardReader:
             self._lease(ahead)
             self.asked_to = ahead
 
-    # What it holds
+    # Leases
 
     def _lease(self, index: int) -> None:
         if index not in self._leased:
@@ -370,7 +370,7 @@ class ShardReader:
         self._parts.room.release(self.entry, index)
 
     def _arrive(self, index: int) -> None:
-        """The reader is in segment ``index`` now: those before it go back."""
+        """The reader is in segment ``index`` now: release those before it."""
         self._lease(index)
         for passed in [held for held in self._leased if held < index]:
             self._release(passed)
@@ -380,7 +380,7 @@ class ShardReader:
         self._subscribed.close()
 
     def give_up(self) -> None:
-        """Everything goes back, the fetches go on; the next step looks again where the bytes are."""
+        """Release everything. Its fetches go on; the next step finds the source again."""
         self._leave_fetch()
         self.asked_to = self.segment = -1
         for index in list(self._leased):
@@ -389,36 +389,36 @@ class ShardReader:
     def _index_of(self, position: int) -> int:
         return self.entry.segments.layout.index_of(position)
 
-    # What others ask of it, or tell it
+    # Calls from other parts
 
     @property
     def entered(self) -> tuple[int, int] | None:
-        """The first and the last segment that this reader has been in; None before its first segment."""
+        """The first and the last segment that this reader has been in; None before its first one."""
         if self._began_at is None:
             return None
         return self._began_at, max(self._began_at, self.segment, self._index_of(max(0, self.position - 1)))
 
     def has_all(self) -> None:
-        """A descriptor of the whole shard is this reader's: all of it counts as read, from the store, at once."""
+        """The reader has a descriptor of the whole shard: all of it counts as read from the store."""
         length, last = self.entry.shown_version.length or 0, self.entry.last_index or 0
         self._began_at, self.segment = 0, last
         self.position = self._end = self.hit_bytes = length
 
     def ask_again(self) -> None:
-        """Ask for the next segment of this shard once more, as there may be room now: the reader needs it before any other shard."""
+        """Request the next segment of this shard again, as there may be room now: the reader needs it before any other shard."""
         last = -1 if self._end is None else self._index_of(self._end - 1)
         if self.segment >= 0 and self.asked_to <= self.segment < last:
             self._ask_ahead(self.segment)
 
     def rests(self, now: float) -> bool:
-        """Whether the client has taken nothing for ``REST_S`` (``now`` is monotonic); then all it holds goes back until it goes on."""
+        """Whether the client has taken nothing for ``REST_S`` (``now`` is monotonic). If so, everything is released until it goes on."""
         if self._handed_at is None or now - self._handed_at < REST_S:
             return False
         self.give_up()
         return True
 
     def moved_to(self, entry: Entry, *, opened_here: bool) -> None:
-        """Begin again in ``entry``, which holds the same version anew; raises ``ShardChanged`` where it holds another one."""
+        """Start again in ``entry``, a new entry of the same version. Raises ``ShardChanged`` if it is another version."""
         if entry.version.identity != self.entry.version.identity or entry.version.length != self.entry.version.length:
             raise ShardChanged(entry.name, "the origin has another version now")
         self.give_up()
@@ -427,9 +427,9 @@ class ShardReader:
 
 
 def _foreseen(entry: Entry, position: int, end: int | None, *, joins: bool) -> RequestOutcome:
-    """What the segments from ``position`` to ``end`` (exclusive; None: not known) say before anything is asked for.
+    """The expected outcome for ``position`` to ``end`` (exclusive; None: unknown), from the stored segments.
 
-    ``joins``: a fetch that others asked for brings the first of them.
+    ``joins``: a fetch that others started brings the first of them.
     """
     layout = entry.segments.layout
     first = layout.index_of(position)

@@ -1,1 +1,1 @@
-"""The part of each shard version that is here: its entry, space and files on the disk; ``reclaim`` removes the segments that leave."""
+"""The cached part of each shard version: its entry, space and files on the disk; ``reclaim`` removes the segments that leave."""

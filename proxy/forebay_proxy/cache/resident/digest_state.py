@@ -1,7 +1,7 @@
-"""What is known of a shard version's whole-body digest: what the origin says, how far it has been computed here, and how it came out.
+"""The state of comparing a shard version with its whole-body digest: the origin's digest, the hash so far, and the result.
 
-While it is pending, readers are kept out of the last segment as long as the verdict can be come by; where it cannot, the segment is given
-out and the version counts as unchecked. Not thread-safe: the event loop's only.
+While the result is pending, readers do not get the last segment, as long as a result is possible. Otherwise the segment is given out, and
+the version counts as unchecked. Not thread-safe: used on the event loop alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["DigestState", "DigestVerdict"]
 
 
 class DigestVerdict(Enum):
-    """How a comparison came out."""
+    """The result of a comparison."""
 
     PENDING = "pending"
     AGREES = "agrees"
@@ -24,16 +24,16 @@ class DigestVerdict(Enum):
 
 
 class DigestState:
-    """One version's. ``expected`` None: the origin is still being asked for its digest."""
+    """The state of one version. ``expected`` None: the origin is still being asked for its digest."""
 
     def __init__(self, expected: Digest | None) -> None:
         self.expected: Digest | None = None
         self.verdict = DigestVerdict.PENDING
-        self.released = False  # somebody was given the end although nothing could be compared then; the next one may have to wait again
-        self.given_up = False  # the disk fails, or the origin does not say what it should be: nobody waits for it any more
-        self.waiting = 0  # readers before the last segment
+        self.released = False  # a reader got the last segment because nothing could be compared then; the next one may have to wait again
+        self.given_up = False  # the disk fails, or the origin does not answer: no reader waits any more
+        self.waiting = 0  # readers waiting for the last segment
         self.changed = Broadcast()
-        # The checksums of the segments hashed so far, in order. What comes again later (evicted, and fetched anew) must be the same bytes.
+        # The checksums of the segments hashed so far, in order. A segment that is fetched again after an eviction must have the same bytes.
         self.sums = array("Q")
         self._hasher: DigestHasher | None = None
         if expected is not None:
@@ -50,30 +50,30 @@ class DigestState:
 
     @property
     def next(self) -> int:
-        """The index of the segment that is to be hashed next."""
+        """The index of the next segment to hash."""
         return len(self.sums)
 
     @property
     def closed(self) -> bool:
-        """Whether nobody has been given the last segment yet."""
+        """Whether the last segment has not been given out yet."""
         return self.verdict is DigestVerdict.PENDING and not self.released
 
     def hasher(self) -> DigestHasher:
-        """A copy of the digest so far, to go on with; ``took`` gives it back. A copy that is not given back changes nothing."""
+        """A copy of the hash so far, to continue with; ``took`` stores it. A copy that is not stored changes nothing."""
         assert self._hasher is not None
         return self._hasher.copy()
 
     def took(self, hasher: DigestHasher, value: int) -> None:
-        """The next segment, whose checksum is ``value``, is in ``hasher``."""
+        """``hasher`` now includes the next segment, whose checksum is ``value``."""
         self._hasher = hasher
         self.sums.append(value)
 
     def contradicts(self, index: int, value: int) -> bool:
-        """Whether a segment that has come (again) is not the one that was hashed."""
+        """Whether a segment that came again differs from the one that was hashed."""
         return index < len(self.sums) and self.sums[index] != (value or 1)
 
     def computed(self) -> Digest:
-        """The digest of what was hashed so far."""
+        """The digest of the segments hashed so far."""
         assert self._hasher is not None
         assert self.expected is not None
         return Digest(self.expected.algorithm, self._hasher.digest())

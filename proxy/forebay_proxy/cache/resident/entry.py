@@ -1,8 +1,8 @@
-"""One version of a shard in this process: its stored segments, its readers and fetches, its credentials, and how far its bytes are trusted.
+"""One version of a shard in this process: its stored segments, readers, fetches and credentials, and how far its bytes are trusted.
 
-An ``Entry`` holds the version's segments, its file on the disk (``VersionFile``), its use now (``VersionUse``), its checks
-(``VersionTrust``), and which credentials may read it (``CredentialAccess``): those the origin has shown it to, or said yes to a moment ago.
-Not thread-safe.
+An ``Entry`` has the version's segments, its file on the disk (``VersionFile``), its present use (``VersionUse``), its checks
+(``VersionTrust``), and the credentials that may read it (``CredentialAccess``). A credential may read if the origin has answered it with
+this version, or has recently confirmed that it may. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from forebay_proxy.transfer.fetches import Answer, Fetch
 
 __all__ = ["CredentialAccess", "Entry", "VersionFile", "VersionTrust", "VersionUse"]
 
-# Of each version, because clients may make up names of jobs. One that is forgotten costs one small request to the origin if it comes back.
+# Jobs per version: clients may invent names of jobs. A forgotten one costs one small request to the origin if it comes back.
 MOST_JOBS = 64
-PROOF_S = 600.0  # the contract: another credential is let in for 10 minutes once the origin has said yes
-# Of each version, because clients may make up credentials (a public origin says yes to all of them). One that is forgotten costs one small
-# request to the origin when it comes back.
+PROOF_S = 600.0  # promised in docs/security.md: how long another credential is admitted after the origin accepted it
+# Credentials per version: clients may invent them (a public origin accepts all). A forgotten one costs one small request when it comes
+# back.
 MOST_CREDENTIALS = 256
 
 
 class Entry:
-    """A shard version. It lives while anything of it is stored, in the air or being read."""
+    """A shard version. It lives while any segment of it is stored, being fetched or being read."""
 
     __slots__ = ("access", "group", "immutable", "in_use", "key", "name", "origin", "ranged", "segments", "stored", "trust", "version")
 
@@ -42,7 +42,7 @@ class Entry:
         self.origin = shard.origin
         self.immutable = shard.is_immutable  # its name can never mean another version
         self.version = version
-        self.ranged = ranged  # False: the origin gives the whole body or nothing, and so this entry stays or leaves whole
+        self.ranged = ranged  # False: the origin sends only whole bodies, so this entry stays or leaves whole
         self.segments = Segments(layout, version.length)
         self.stored = VersionFile(transient=transient)
         self.in_use = VersionUse()
@@ -54,7 +54,7 @@ class Entry:
 
     @classmethod
     def of_row(cls, shard: Shard, row: Row, boot: str, layout: SegmentLayout) -> Entry:
-        """What the index claims; segments of another boot or folder are verified before their first use."""
+        """The entry for an index row; segments of another boot or folder are verified before their first use."""
         entry = cls(row.key, shard, row.version, layout, ranged=True)
         entry.segments = Segments(layout, row.version.length, row.sums.copy())
         entry.access.restore(row.access, row.chosen)
@@ -64,36 +64,38 @@ class Entry:
         return entry
 
     def row(self, boot: str) -> Row:
-        """What may be claimed now. Segments to be verified before their next use keep the whole row from being trusted after a restart."""
+        """The row to write now. If any segment must be verified before its next use, the whole row is not trusted after a restart."""
         kept = "" if self.segments.unverified else boot
         sums = self.segments.sums.copy()
         last = self.last_index
         if self.trust.digest_pending and last is not None and self.segments.has(last):
-            sums[last] = 0  # after a kill it is fetched, and compared, once more
+            sums[last] = 0  # after a kill it is fetched, and compared, again
         return Row.of(self.name, self.version, self.access.claimable(), kept, sums, self.access.chosen)
 
     @property
     def durable(self) -> bool:
-        """Whether it may outlive this process: it has an identity to be recognised by, and a length."""
+        """Whether it may outlive this process: it has an identity and a length, and is not outdated."""
         last = self.last_index
         is_whole_or_ranged = not self._only_withheld if self.ranged else self.segments.complete and not self.trust.digest_pending
         return not self.stored.transient and last is not None and is_whole_or_ranged and not self.in_use.stale
 
     @property
     def _only_withheld(self) -> bool:
-        """Whether the last segment is all there is, and still nobody's."""
+        """Whether at most the last segment is stored, and no reader may have it yet."""
         last = self.last_index
         return self.trust.digest_pending and last is not None and self.segments.stored_count == self.segments.has(last)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no segment of the version is here, and no reader is in it."""
+        """Whether no segment of the version is stored, and no reader is in it."""
         return self.in_use.idle and not self.segments.stored_count
 
     @property
     def shown_key(self) -> str:
-        """The key that clients see in an ETag made here: of the version, also where its own key is taken by a body that broke off, or is
-        not all here any more. A state of a training names it for weeks.
+        """The key for the ETag that clients see: that of the version, even if the entry has another one.
+
+        The entry has another one if the version's own key was taken by a body that broke off, or by an incomplete entry. A saved training
+        state names this key for weeks.
         """
         identity = self.version.identity
         key = store_key(self.name, identity, self.access.chosen) if identity else self.key
@@ -102,10 +104,10 @@ class Entry:
 
     @property
     def shown_version(self) -> Version:
-        """The version as clients see it: without the origin's validators where bytes that were served under them were wrong.
+        """The version as clients see it: without the origin's validators if bytes served under them were wrong.
 
-        Nor with those of an encoded body, which was not asked for: many origins have the same ones for it as for the plain bytes, and a
-        client that goes on after a restart would get the rest of those.
+        It also leaves out those of an encoded body, which was not requested. Many origins use the same validators for the plain bytes, and
+        a client that resumes after a restart would get the rest of those.
         """
         if not self.trust.remade and not self.version.encoding:
             return self.version
@@ -118,12 +120,12 @@ class Entry:
 
     @property
     def passes(self) -> bool:
-        """Whether nothing of it can be kept: it has no identity or no length, and each reader gets a body of its own."""
+        """Whether it cannot be stored: it has no identity or no length, and each reader gets a body of its own."""
         return not self.version.identity or self.version.length is None
 
     @property
     def why_passed(self) -> str:
-        """Why nothing of it can be kept, and what would mend it."""
+        """Why it cannot be stored, and how to change that."""
         if "*" in self.version.vary:
             return "its origin sends 'Vary: *' (leave that header out there)"
         if not self.version.identity:
@@ -131,7 +133,7 @@ class Entry:
         return "its origin tells no length (let it send Content-Length)"
 
     def dated(self, version: Version) -> bool:
-        """Take over the date that the origin gives these bytes now; whether it is another than before (an old row knows none)."""
+        """Take over the date that the origin now gives these bytes. Returns whether it changed (an old row has none)."""
         changed = bool(version.modified) and version.modified != self.version.modified
         if changed:
             self.version = replace(self.version, modified=version.modified, second_over=version.second_over)
@@ -151,73 +153,73 @@ def fresh_key(shard: Shard, version: Version, serial: int) -> str:
 
 @dataclass(slots=True, eq=False, repr=False)
 class VersionUse:
-    """What keeps a shard version here, and what ends it. Not thread-safe: the event loop's only."""
+    """What keeps a shard version cached, and what ends it. Not thread-safe: used on the event loop alone."""
 
     readers: int = 0
-    fetching: int = 0  # fetches that have not ended, and preparations that outlast theirs
-    whole: Fetch | None = None  # the one body of an origin without Range, on its way
-    answer: Answer | None = None  # of an opening, for the reader that comes for it
-    leaving: dict[int, asyncio.Future[None]] = field(default_factory=dict)  # segments being removed; resolved when that is done, or undone
-    departing: dict[int, int] = field(default_factory=dict)  # their checksums, should they stay after all
-    stuck_until: float = 0.0  # monotonic seconds: something could not be removed, which is not tried again before
-    stale: bool = False  # the origin has another version now: this one serves its readers, then leaves
-    fault: ShardError | None = None  # why nobody may read on
+    fetching: int = 0  # running fetches, and preparations that outlast theirs
+    whole: Fetch | None = None  # the running body of an origin without Range
+    answer: Answer | None = None  # of an opening, for the reader that asked
+    leaving: dict[int, asyncio.Future[None]] = field(default_factory=dict)  # segments being removed; resolved when that has ended
+    departing: dict[int, int] = field(default_factory=dict)  # their checksums, in case they stay
+    stuck_until: float = 0.0  # monotonic seconds: a removal failed, and is not tried again before
+    stale: bool = False  # the origin has another version now; this one serves its readers, then leaves
+    fault: ShardError | None = None  # why no reader may go on
 
     def __repr__(self) -> str:
         return f"<VersionUse {self.readers} readers, {self.fetching} fetches, {len(self.leaving)} leaving{', stale' if self.stale else ''}>"
 
     @property
     def idle(self) -> bool:
-        """No reader is inside, no fetch is running, no segment is being removed."""
+        """Whether no reader is inside, no fetch is running, and no segment is being removed."""
         return not self.readers and not self.fetching and not self.leaving
 
     def withdraw(self, index: int) -> None:
-        """A segment that was being written will not be claimed: until ``Reclaimer.abandon`` has freed it, no fetch begins it anew."""
+        """A segment that was being written is abandoned: until ``Reclaimer.abandon`` has freed it, no fetch may start it again."""
         self.leaving[index] = asyncio.get_running_loop().create_future()
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class VersionTrust:
-    """How far a shard version may be believed. Not thread-safe: the event loop's only."""
+    """How far a shard version may be trusted. Not thread-safe: used on the event loop alone."""
 
-    checked_jobs: set[str] = field(default_factory=set)  # that need not ask the origin again; "" is who names none
+    checked_jobs: set[str] = field(default_factory=set)  # jobs that need not ask the origin again; "" for readers without one
     checked_at: float = 0.0  # monotonic seconds
     digest_state: DigestState | None = None  # set once the origin has named a digest of the whole, or is asked for it
     no_digest: bool = False  # it names none, or none that can be computed here
     denials: int = 0  # how often in a row the origin said that it has another version
-    wrong: int = 0  # segments found to be other bytes than were stored, or none
-    remade: int = 0  # how often bytes served under this name were wrong: such a version gets another ETag each time
-    no_tar: str | None = None  # why it is no tar, though its name says so; "": it may be one; None: nobody has looked
-    no_tar_told: bool = False  # in the log
+    wrong: int = 0  # segments found wrong or unreadable
+    remade: int = 0  # how often bytes served under this name were wrong: each time the version gets another ETag
+    no_tar: str | None = None  # why it is no tar, though its name says so; "": it may be one; None: not checked
+    no_tar_told: bool = False  # whether the log has it
 
     def __repr__(self) -> str:
         return f"<VersionTrust {len(self.checked_jobs)} jobs, {self.digest_state!r}, {self.wrong} wrong>"
 
     def checked(self, job: str, now: float) -> None:
-        """The origin said at ``now`` (monotonic seconds) that this is what it holds; ``job`` need not ask again."""
+        """At ``now`` (monotonic seconds) the origin confirmed this version; ``job`` need not ask again."""
         if len(self.checked_jobs) >= MOST_JOBS:
             self.checked_jobs.clear()
         self.checked_jobs.add(job)
         self.checked_at = now
 
     def was_hashed(self, index: int) -> bool:
-        """Whether a segment was hashed when it was here before; one that has the same name must be the same bytes."""
+        """Whether the segment was hashed when it was stored before; fetched again, it must have the same bytes."""
         return self.digest_state is not None and index < self.digest_state.next
 
     @property
     def digest_pending(self) -> bool:
-        """Whether the last segment still waits for the whole to be compared with its digest."""
+        """Whether the last segment still waits for the comparison of the whole with its digest."""
         return self.digest_state is not None and self.digest_state.closed
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class VersionFile:
-    """A shard version on the disk. Its bytes' checksums are in ``Entry.segments``. Not thread-safe: the event loop's only."""
+    """A shard version on the disk. Its checksums are in ``Entry.segments``. Not thread-safe: used on the event loop alone."""
 
     transient: bool = False  # it must not outlive this process, because nothing could recognise the version again
-    file: ShardFile | None = None  # the open one
+    file: ShardFile | None = None  # the open file
     filed: bool = False  # a file of the version exists on the disk
-    misplaced: bool = False  # something has the file's name that cannot be removed now
+    misplaced: bool = False  # the file's name is taken by something that cannot be removed now
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while the file is made or removed
     claimed: bool = False  # the index has a row of the version
     charged_bytes: int = 0  # of the file: what the ledger counts for its segments
@@ -234,55 +236,55 @@ class VersionFile:
         self.file, self.filed = file, True
 
     def removed(self) -> None:
-        """There is no file any more; what was closed or never opened is gone too."""
+        """The version has no file any more, open or closed."""
         self.file, self.filed = None, False
         self.charged_bytes = 0
         self.writing.clear()
 
 
 class CredentialAccess:
-    """Credentials are known by their HMACs, "" for none at all. Not thread-safe: the event loop's only."""
+    """The credentials that may read a version, by their HMACs; "" is no credential. Not thread-safe: used on the event loop alone."""
 
     __slots__ = ("_proofs", "chosen", "macs", "variant", "vary")
 
     def __init__(self) -> None:
-        self.macs = {""}  # those the version was shown to; the others prove themselves
-        self.variant: str | None = ""  # of the credential it was opened with, less signatures; None: an earlier process did
-        self.vary: tuple[str, ...] = ()  # request headers that it was chosen by
-        self.chosen = ""  # HMAC of what chose it; where its identity is weak, another choice is another version
+        self.macs = {""}  # those that the origin answered with the version; others must be proved
+        self.variant: str | None = ""  # of the credential it was opened with, without signatures; None: an earlier process opened it
+        self.vary: tuple[str, ...] = ()  # the request headers by which it was selected
+        self.chosen = ""  # HMAC of their values; if its identity is weak, another selection is another version
         self._proofs: dict[str, float] = {}  # HMAC -> monotonic seconds until which it may read
 
     def __repr__(self) -> str:
         return f"<CredentialAccess {len(self.macs)} shown, {len(self._proofs)} proved>"
 
     def restore(self, macs: Iterable[str], chosen: str) -> None:
-        """Take over the HMACs that an earlier process claimed; the variant is not known where only some credentials may read."""
+        """Take over the HMACs that an earlier process claimed. If only some credentials may read, the variant is unknown."""
         known = set(macs)
         self.macs, self.variant, self.chosen = known or {""}, None if known else "", chosen
 
     def claimable(self) -> tuple[str, ...]:
-        """The HMACs for the index. None where no credential is needed: after a restart a request with one proves it anew."""
+        """The HMACs for the index. Empty if no credential is needed: after a restart, a request with one is proved again."""
         return () if "" in self.macs else tuple(sorted(self.macs))
 
     def admit(self, mac: str) -> None:
-        """The origin has shown the version to this credential, or to none."""
-        if not mac or len(self.macs) < MOST_CREDENTIALS:  # the others prove themselves
+        """The origin has answered a request with this credential (or none) with the version."""
+        if not mac or len(self.macs) < MOST_CREDENTIALS:  # beyond that, credentials are proved each time
             self.macs.add(mac)
 
     def may_read(self, mac: str, now: float) -> bool:
-        """Whether the origin was asked with this credential; it may show other bytes with a credential than without.
+        """Whether this credential may read; with and without a credential, an origin may send different bytes.
 
         ``now`` is in monotonic seconds, as for ``proved``.
         """
         return mac in self.macs or self._proofs.get(mac, 0.0) > now
 
     def refuse(self, mac: str) -> None:
-        """The origin shows this credential something else."""
+        """The origin answers this credential with something else."""
         self.macs.discard(mac)
         self._proofs.pop(mac, None)
 
     def proved(self, mac: str, now: float) -> None:
-        """The origin said yes to this credential: it may read for ``PROOF_S`` seconds."""
+        """The origin accepted this credential: it may read for ``PROOF_S`` seconds."""
         self._proofs = {known: until for known, until in self._proofs.items() if until > now}
         if len(self._proofs) >= MOST_CREDENTIALS:
             del self._proofs[next(iter(self._proofs))]

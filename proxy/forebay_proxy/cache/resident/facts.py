@@ -1,4 +1,4 @@
-"""What the cache's parts report to one another, and to the tasks in the background. Pure."""
+"""The facts that parts of the cache report to one another and to background tasks. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SegmentGone(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SegmentMissed(Fact):
-    """A fetch ended and its segment is not here."""
+    """A fetch ended, and its segment is not stored."""
 
     entry: Entry
     index: int
@@ -49,7 +49,7 @@ class SegmentMissed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SegmentSpoilt(Fact):
-    """Bytes of a stored segment were wrong on the disk, and may have been read so."""
+    """Bytes of a stored segment were wrong on the disk, and may have been read."""
 
     entry: Entry
     index: int
@@ -65,7 +65,7 @@ class DigestsOffered(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ShardCompleted(Fact):
-    """All of a shard is here."""
+    """All of a shard is stored."""
 
     entry: Entry
 
@@ -79,14 +79,14 @@ class VersionOutdated(Fact):
 
 @dataclass(frozen=True, slots=True)
 class EntryLeft(Fact):
-    """A reader or a fetch is gone from ``entry``, of which something is to be compared, removed or forgotten now."""
+    """A reader or a fetch has left ``entry``, which may now be compared, removed or forgotten."""
 
     entry: Entry
 
 
 @dataclass(frozen=True, slots=True)
 class ReadersLeft(Fact):
-    """The last reader inside a version has left it, however it left."""
+    """The last reader inside a version has left it."""
 
     entry: Entry
 
@@ -100,13 +100,13 @@ class EntryRetired(Fact):
 
 @dataclass(frozen=True, slots=True)
 class FileHeld(Fact):
-    """Segments could not leave: a descriptor of the file is out that the books do not know."""
+    """Segments could not leave: an unknown descriptor of the file is still held."""
 
     entry: Entry
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderResumed(Fact):
-    """A reader with a name waited for bytes inside a shard, and goes on."""
+    """A named reader waited for bytes inside a shard, and goes on."""
 
     reader: ReaderName

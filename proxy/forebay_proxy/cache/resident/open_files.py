@@ -1,6 +1,6 @@
-"""The shard files kept open: opened or made when a segment is allocated in them or read from them, closed when there are too many.
+"""The shard files that are kept open: opened or made when a segment is allocated or read, closed when there are too many.
 
-``VersionFile.lock`` is held while a file is made, closed or removed. Not thread-safe: the event loop's only.
+``VersionFile.lock`` is held while a file is made, closed or removed. Not thread-safe: used on the event loop alone.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from forebay_proxy.store.store import Store
 __all__ = ["OpenFiles"]
 
 log = logging.getLogger("forebay")
-OPEN_FILES = 512  # descriptors kept for shards nobody is in; a start with 1,024 allowed must still have some for sockets
-_NOT_IT = ("ENOENT", "ESTALE", "ELOOP")  # no file has the name, or one that is not what we left there
+OPEN_FILES = 512  # descriptors for unused shards; with a limit of 1,024, sockets must still get some
+_NOT_IT = ("ENOENT", "ESTALE", "ELOOP")  # no file has the name, or another file has it
 
 
 class OpenFiles:
-    """In the order of their last use."""
+    """The open files, in the order of their last use."""
 
     def __init__(self, room: SpaceManager, store: Store, disk: DiskHealth) -> None:
         self._room = room
@@ -67,9 +67,9 @@ class OpenFiles:
         return file
 
     async def stored(self, entry: Entry) -> ShardFile:
-        """The file of an entry of which something is here. Waits for its lock: a removal holds that, and may hang with the disk.
+        """The file of an entry with stored segments. Waits for the entry's lock: a removal holds it, and may hang with the disk.
 
-        Raises ``DiskFailed``, after ``PATIENCE_S`` too; ``CacheError`` where the disk hangs.
+        Raises ``DiskFailed``, also after ``PATIENCE_S``; ``CacheError`` if the disk hangs.
         """
         self._disk.must_answer()
         try:
@@ -83,14 +83,14 @@ class OpenFiles:
     async def allocate(self, entry: Entry, index: int, grant: Grant[Slice]) -> ShardFile:
         """The entry's file with segment ``index`` allocated in it, for ``grant``, whose victims are gone. Waits for the entry's lock.
 
-        Raises ``CacheFull``, ``DiskFailed``, ``Leased``. After ``ETIMEDOUT``, as after a cancellation, blocks may have been taken.
+        Raises ``CacheFull``, ``DiskFailed``, ``Leased``. After ``ETIMEDOUT``, as after a cancellation, blocks may be allocated.
         """
         first, size = entry.segments.span(index)
         async with entry.stored.lock:
             file = await self.open(entry)
         if entry.segments.has(index):
             raise CacheFull(f"segment {index} could not be removed, and stays")
-        if index in entry.stored.writing:  # we are late: our fetch has gone on without us, and another one is here
+        if index in entry.stored.writing:  # this call is late: its fetch went on without it, and another one is here
             raise CacheFull(f"segment {index} is being written already")
         entry.stored.charged_bytes += grant.bytes
         entry.stored.writing.add(index)
@@ -106,12 +106,12 @@ class OpenFiles:
         return file
 
     async def remove(self, entry: Entry) -> None:
-        """Unlink the entry's file. The caller holds ``entry.stored.lock``. Raises ``DiskFailed``, ``Leased``; all is as before then."""
+        """Unlink the entry's file. The caller holds ``entry.stored.lock``. Raises ``DiskFailed``, ``Leased``; nothing has changed then."""
         await (await self.open(entry)).remove()
         self._forget(entry)
 
     async def leave_behind(self, entry: Entry) -> None:
-        """Close a file that cannot be removed, and forget it: it stays, empty, and is replaced, or found at a start."""
+        """Close and forget a file that cannot be removed: it stays, empty, until it is replaced or a start finds it."""
         file = entry.stored.file
         self._forget(entry)
         if file is not None:
@@ -122,7 +122,7 @@ class OpenFiles:
         self._room.without_file(entry)
 
     async def close_idle(self) -> None:
-        """Close the files of idle shards, the longest unused first, beyond ``OPEN_FILES``."""
+        """Close the files of idle shards beyond ``OPEN_FILES``, the longest unused first."""
         surplus = len(self._open) - OPEN_FILES
         idle = [entry for entry in self._open.values() if _unused(entry)] if surplus > 0 else []
         for entry in idle[:surplus]:
@@ -134,5 +134,5 @@ class OpenFiles:
 
 
 def _unused(entry: Entry) -> bool:
-    """Idle, and without a lent descriptor: the end of its lease is found through this file."""
+    """Whether it is idle and not lent: the end of a lease is found through this file."""
     return entry.in_use.idle and not entry.segments.whole_leases

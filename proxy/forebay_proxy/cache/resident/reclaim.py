@@ -1,14 +1,13 @@
-"""Acts on what the space manager decided to let go: commits withdrawn claims, and only then frees the bytes.
+"""Removes the segments that the space manager gave up: commits the withdrawn claims first, and only then frees the bytes.
 
-The way out of a segment: ``AdmissionPolicy.reserve`` (``policy/eviction``) chooses it for somebody who needs the room,
-``SpaceManager._doom`` takes it out of use and withdraws its claim, ``_commit_and_free`` here commits that, and ``_free`` punches it out of
-its file, or removes the file. What nothing claims at a start leaves by
-``store/garbage.py``.
+How a segment leaves: ``AdmissionPolicy.reserve`` (``policy/eviction``) chooses it. ``SpaceManager._doom`` takes it out of use and withdraws
+its claim. ``_commit_and_free`` here commits that. ``_free`` punches it out of its file, or removes the file. Garbage found at a start is
+removed by ``store/garbage.py``.
 
-A claim never stands for bytes that are gone. A removal that has begun is finished even if its caller is cancelled: a half-removed segment
-would belong to no grant. A segment that cannot be removed is put back, and is verified before it is read.
+The index never claims bytes that are gone. A removal that has begun is finished even if its caller is cancelled: a half-removed segment
+would belong to no grant. A segment that cannot be removed is put back, and verified before it is read.
 
-Not thread-safe: the event loop's only.
+Not thread-safe: used on the event loop alone.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ log = logging.getLogger("forebay")
 
 
 class Reclaimer:
-    """Takes from the disk what the space manager let go of. What room was made for, ``OpenFiles`` allocates."""
+    """Removes from the disk what the space manager gave up. ``OpenFiles`` then allocates the room."""
 
     def __init__(
         self, *, room: SpaceManager, files: OpenFiles, store: Store, disk: DiskHealth, tasks: BackgroundTasks, events: Events
@@ -51,9 +50,9 @@ class Reclaimer:
     # For a grant
 
     async def clear(self, grant: Grant[Slice]) -> None:
-        """Remove the grant's victims from the disk. Raises ``CacheFull`` where one could not be removed; the grant is closed then.
+        """Remove the grant's victims from the disk. Raises ``CacheFull`` if one could not be removed; the grant is closed then.
 
-        Cancelled, it ends all the same and closes the grant.
+        If it is cancelled, it still finishes, and closes the grant.
         """
         if not grant.victims:
             return
@@ -77,7 +76,7 @@ class Reclaimer:
             raise CacheFull(f"{len(stayed)} segments could not be removed; {promised} bytes are free instead")
 
     async def abandon(self, entry: Entry, index: int | None, grant: Grant[Slice]) -> None:
-        """Free what was allocated for a grant that did not become a segment, and give the grant back."""
+        """Free the blocks of a grant that did not become a segment, and give the grant back."""
         if index is None:
             with suppress(CacheFull):
                 await self.clear(grant)
@@ -90,23 +89,23 @@ class Reclaimer:
         try:
             await self._free_unfinished(entry, index, grant)
         finally:
-            if mine is not None and not mine.done():  # a fault of ours on the way: other fetches of the segment must not wait for that
+            if mine is not None and not mine.done():  # a fault of ours: other fetches of the segment must not wait for it
                 entry.in_use.leaving.pop(index).set_result(None)
 
     async def _free_unfinished(self, entry: Entry, index: int, grant: Grant[Slice]) -> None:
-        if index not in entry.stored.writing:  # nothing of it is in the file there is now: it was never opened, or that one was removed
+        if index not in entry.stored.writing:  # the present file has nothing of it: it was never opened, or was removed
             self._room.ledger.release(grant)
             self._removal_ended(entry, (index,), removed=True)
             return
         entry.stored.writing.discard(index)
         self._room.ledger.freeing(grant)
-        entry.in_use.departing[index] = 1  # no checksum of anything: what cannot be removed is found wrong when it is next wanted
+        entry.in_use.departing[index] = 1  # no segment has this checksum: if it cannot be removed, it is found wrong at its next use
         if await self._remove((entry, (index,))):
             self._room.ledger.release(grant)
         else:
             self._room.ledger.commit(grant)
 
-    # For another reason
+    # For other reasons
 
     async def discard(self, entry: Entry, index: int) -> None:
         """Remove one stored segment whose bytes are wrong, if it has not left already."""
@@ -116,12 +115,12 @@ class Reclaimer:
     async def evict(self, entry: Entry, reason: str = "") -> int:
         """Remove everything of ``entry`` that is not leased; returns the bytes freed.
 
-        ``reason``: as metrics name it; "" for what plans say of it.
+        ``reason``: the label for metrics; "" to derive it from the plans.
         """
         return await self._let_go(list(self._room.candidates.victims_of(entry)), reason)
 
     async def work_off(self) -> None:
-        """Let go of what stands above a capacity that shrank."""
+        """Remove segments until the cache fits a capacity that shrank."""
         self._room.candidates.refresh()
         while victims := self._room.admission.excess():
             if not await self._let_go(victims):
@@ -143,7 +142,7 @@ class Reclaimer:
     # Removing
 
     async def _commit_and_free(self, slices: Sequence[Slice]) -> list[bool]:
-        """Commit that segments out of use are claimed no more, then free their bytes; which of them are gone."""
+        """Commit the withdrawn claims of segments, then free their bytes. Returns which are gone."""
         try:
             await self._store.index_writer.committed()
         except DiskFailed as error:
@@ -154,21 +153,21 @@ class Reclaimer:
         return [await self._remove(leaving) for leaving in slices]
 
     async def _remove(self, leaving: Slice) -> bool:
-        """Free the bytes of some segments; False where the disk or a descriptor's lease keeps them."""
+        """Free the bytes of some segments; False if the disk or a descriptor's lock keeps them."""
         entry, indices = leaving
         removed, leased = True, False
         try:
             async with entry.stored.lock:
                 await self._free(entry, indices)
         except (DiskFailed, Leased, CacheFull) as error:
-            removed = isinstance(error, DiskFailed) and error.errno_name == "ENOENT"  # no file, no bytes
+            removed = isinstance(error, DiskFailed) and error.errno_name == "ENOENT"  # without a file there are no bytes
             if removed:
                 entry.stored.charged_bytes -= min(entry.stored.charged_bytes, sum(map(entry.segments.bytes_of, indices)))
             leased = isinstance(error, Leased)
             if isinstance(error, DiskFailed):
                 self._disk.failed(error)
         except Exception:
-            removed = False  # whatever it was: it is put back and counted, and no caller waits for it for ever
+            removed = False  # whatever it was: the segment is put back and counted, so that no caller waits for ever
             log.exception("segments of shard %s could not be removed, for no reason that is known", entry.name)
         self._removal_ended(entry, indices, removed=removed)
         if leased:
@@ -182,21 +181,19 @@ class Reclaimer:
     async def _free(self, entry: Entry, indices: tuple[int, ...]) -> None:
         file = await self._files.open(entry)
         unused = not entry.segments.stored_count and not entry.stored.writing and len(entry.in_use.leaving) == len(indices)
-        if unused and not (
-            self._store.abilities.punch and (entry.in_use.fetching or entry.in_use.readers)
-        ):  # who came meanwhile makes a new one
+        if unused and not (self._store.abilities.punch and (entry.in_use.fetching or entry.in_use.readers)):  # a new reader gets a new file
             await self._files.remove(entry)
             return
         if not self._store.abilities.punch:
             raise CacheFull("this file system frees whole files only, and this one is in use")
         for index in sorted(indices, reverse=True):  # from the tail: cheaper for the file system
             await file.punch(entry.segments.span(index)[0], entry.segments.bytes_of(index))
-        entry.stored.charged_bytes -= sum(map(entry.segments.bytes_of, indices))  # all or none: where one cannot be freed, all are put back
+        entry.stored.charged_bytes -= sum(map(entry.segments.bytes_of, indices))  # all or none: if one cannot be freed, all are put back
 
-    # When nothing is left
+    # Forgetting entries
 
     def retire(self, entry: Entry) -> None:
-        """Forget an idle entry without segments, once its file is gone too; for whenever a reader, a fetch or a segment leaves it."""
+        """Forget an idle entry without segments, once its file is gone too. Call it when a reader, fetch or segment has left."""
         if not self._is_over(entry):
             return
         if entry.stored.filed:

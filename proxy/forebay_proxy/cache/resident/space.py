@@ -1,12 +1,12 @@
-"""The entries that are here, and the bytes they take. ``AdmissionPolicy`` decides what gets room and what leaves.
+"""The cached entries and the bytes they take. ``AdmissionPolicy`` decides what gets room and what leaves.
 
-Everything here is synchronous. ``reserve`` and ``vacate`` take segments out of use at once: no reader finds them any more, their claim is
-withdrawn, their bytes are still there. ``Reclaimer`` removes the bytes, and ``removal_ended`` says how that came out: gone, or back.
+Everything here is synchronous. ``reserve`` and ``vacate`` take segments out of use at once: no reader finds them any more, and their claim
+is withdrawn, but their bytes are still on the disk. ``Reclaimer`` removes the bytes, and reports in ``removal_ended`` whether they are
+gone.
 
-Beside the shards stands what the cache directory holds beyond them: index, lock, directories, and the file system's own
-blocks of shard files. What readers hold does not leave.
+The overhead is counted too: index, lock, directories, and the file system's own blocks of shard files. Leased segments do not leave.
 
-Owner of the ledger. Not thread-safe: the event loop's only.
+It owns the ledger. Not thread-safe: used on the event loop alone.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from forebay_proxy.store.store import Store
 __all__ = ["Slice", "SpaceManager"]
 
 Slice = tuple[Entry, tuple[int, ...]]  # segments of one entry that leave together
-STUCK_S = 10.0  # how long what could not be removed is left alone
+STUCK_S = 10.0  # seconds before the next try to remove something that could not be removed
 
 
 class SpaceManager:
-    """The shards that are here, and the bytes they have."""
+    """The cached shards and their bytes."""
 
     def __init__(self, ledger: Ledger[Slice], store: Store, plans: PlanRegistry, events: Events, clock: Callable[[], float]) -> None:
-        self.layout = store.layout  # of every shard here
+        self.layout = store.layout  # of every cached shard
         self.admission: AdmissionPolicy[Entry] = AdmissionPolicy(ledger, plans, clock, lambda: store.abilities.punch, events)
         self.ledger = ledger
         self.candidates = self.admission.candidates
         self.entries = self.candidates.entries
         self.read_ahead = self.admission.read_ahead
-        self._beyond_bytes = 0  # that all files together hold beyond their segments
-        self._ahead_bytes = 0  # what one commit may add
+        self._beyond_bytes = 0  # bytes that all files together hold beyond their segments
+        self._ahead_bytes = 0  # bytes that one commit may add
         self.leased_segments = 0  # by readers
         self._plans = plans
         self._store = store
@@ -52,10 +52,10 @@ class SpaceManager:
     def __repr__(self) -> str:
         return f"<SpaceManager {self.ledger!r}, {len(self.entries)} shards>"
 
-    # Who gets room
+    # Room
 
     def reserve(self, size: int) -> Grant[Slice]:
-        """Room for a demanded segment: whatever is not leased may leave for it. Raises ``CacheFull``."""
+        """Room for a segment that a reader waits for: everything that is not leased may leave for it. Raises ``CacheFull``."""
         return self._begun(self.admission.reserve(size))
 
     def reserve_ahead(
@@ -68,27 +68,27 @@ class SpaceManager:
         self._doom(victim.subject for victim in grant.victims)
         return grant
 
-    # What readers hold; what passed descriptors hold is ``FdLender``'s
+    # Leases of readers; ``FdLender`` has those of passed descriptors
 
     def lease(self, entry: Entry, index: int) -> None:
-        """One more holds the segment."""
+        """Lease the segment once more."""
         if index not in entry.segments.leases:
             self.leased_segments += 1
         entry.segments.lease(index)
 
     def release(self, entry: Entry, index: int) -> None:
-        """One lease of the segment ends."""
+        """End one lease of the segment."""
         entry.segments.release(index)
         if index not in entry.segments.leases:
             self.leased_segments -= 1
             if index not in entry.segments.unread:
-                self.read_ahead.end(entry.key, index)  # read to its end, or left: only now is its room anybody's
-        self.candidates.touch(entry)  # what its readers have behind them may leave
+                self.read_ahead.end(entry.key, index)  # read to its end, or abandoned: only now may others have its room
+        self.candidates.touch(entry)  # segments that its readers have passed may leave
         self.changed()
 
     @contextmanager
     def holding(self, entry: Entry, index: int) -> Iterator[None]:
-        """Keep a segment from leaving for the length of the ``with``, without being its reader."""
+        """Keep a segment from leaving within the ``with``, without being its reader."""
         self.lease(entry, index)
         try:
             yield
@@ -96,10 +96,10 @@ class SpaceManager:
             self.release(entry, index)
             self.left(entry)
 
-    # Who leaves
+    # Removal
 
     def vacate(self, victims: Sequence[Victim[Slice]], reason: str = "") -> None:
-        """Take segments out of use for another reason than a grant: ``reason``, as metrics name it, or what plans say of them."""
+        """Take segments out of use for another reason than a grant. ``reason`` is the label for metrics; "" to derive it from the plans."""
         self.ledger.doom(sum(victim.bytes for victim in victims))
         self._doom((victim.subject for victim in victims), reason)
 
@@ -126,7 +126,7 @@ class SpaceManager:
         self._events.emit(SegmentGone(entry.name))
 
     def removal_ended(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:
-        """The end of what was taken out of use: segments are gone, or here as before but not to be trusted unseen."""
+        """The removal of segments has ended: they are gone, or stored as before but unverified."""
         for index in indices:
             value = entry.in_use.departing.pop(index, None)
             if not removed and value is not None:
@@ -140,7 +140,7 @@ class SpaceManager:
         self.candidates.touch(entry)
 
     def lost(self, entry: Entry) -> None:
-        """Another program deleted the file: no segment of it is here."""
+        """Another program deleted the file: no segment of it is left."""
         for index in list(entry.segments.stored()):
             size = entry.segments.bytes_of(index)
             self.ledger.doom(size)
@@ -151,19 +151,19 @@ class SpaceManager:
         self.candidates.touch(entry)
 
     def without_file(self, entry: Entry) -> None:
-        """The entry's file is gone, or is nobody's any more."""
+        """The entry's file is gone, or was given up."""
         entry.stored.removed()
         self._weigh(entry, 0)
 
     def forget(self, entry: Entry) -> None:
-        """Nothing of ``entry`` is left."""
+        """Forget ``entry``, of which nothing is left."""
         del self.entries[entry.key]
         self.candidates.touch(entry)
 
-    # Who comes
+    # Arrival
 
     def found(self, entry: Entry, allocated_bytes: int) -> None:
-        """At the start: a shard an earlier process stored, whose file holds ``allocated_bytes``."""
+        """At the start: add a shard that an earlier process stored, whose file holds ``allocated_bytes``."""
         self.entries[entry.key] = entry
         self._expect(entry)
         entry.stored.charged_bytes = self.layout.stored_bytes(entry.segments.sums, entry.segments.length)
@@ -172,13 +172,13 @@ class SpaceManager:
         self.candidates.touch(entry)
 
     def tidied(self, key: str, allocated_bytes: int) -> None:
-        """The start's leftovers in a file are gone: it holds less than was found."""
+        """Garbage in a file was freed: it holds less than was found."""
         entry = self.entries.get(key)
         if entry is not None:
             self._weigh(entry, allocated_bytes)
 
     def segment_stored(self, entry: Entry, index: int, checksum: int, grant: Grant[Slice]) -> None:
-        """A segment is whole on the disk: the grant's bytes are stored ones."""
+        """A segment is complete on the disk: the grant's bytes count as stored."""
         entry.stored.writing.discard(index)
         self.ledger.commit(grant)
         entry.segments.land(index, checksum)
@@ -197,21 +197,21 @@ class SpaceManager:
             self.left(entry)
 
     def left(self, entry: Entry) -> None:
-        """A reader or a fetch is gone from ``entry``; what may follow for the version is ``SegmentStorage``'s."""
+        """A reader or a fetch has left ``entry``; ``SegmentStorage`` handles what follows for the version."""
         self.candidates.touch(entry)
         if entry.trust.digest_state is not None or entry.in_use.stale or entry.is_empty:
             self._events.emit(EntryLeft(entry))
         self.changed()
 
     def changed(self) -> None:
-        """A segment was stored, evicted or read. Only requests for readers with a plan are refused room and made again."""
+        """A segment was stored, evicted or read. Only readers with a plan have refused requests that are repeated."""
         if len(self._plans):
             self._events.emit(CacheChanged())
 
-    # What the index says of it
+    # Index rows
 
     def claim(self, entry: Entry) -> None:
-        """Let the index say what is here of ``entry`` now."""
+        """Write to the index what is stored of ``entry`` now."""
         self._expect(entry)
         if entry.durable and entry.segments.stored_count:
             self._store.index_writer.put(entry.row(self._store.boot_id))
@@ -220,21 +220,19 @@ class SpaceManager:
             self._store.index_writer.drop(entry.key)
             entry.stored.claimed = False
 
-    # What no stored segment holds. The store measures index and folders in the index's thread, after each commit: a disk may hang.
+    # Overhead. The store measures index and folders in the index's thread, after each commit: a disk may hang.
 
     def _weigh(self, entry: Entry, allocated_bytes: int) -> None:
-        """``entry``'s file holds ``allocated_bytes``: beyond its segments there are blocks of the file system's own tree, and what could
-        not be punched.
-        """
+        """``entry``'s file holds ``allocated_bytes``: beyond its segments, blocks of the file system and failed punches."""
         beyond = max(0, allocated_bytes - entry.stored.charged_bytes)
         self._beyond_bytes += beyond - entry.stored.beyond_bytes
         entry.stored.beyond_bytes = beyond
 
     def _expect(self, entry: Entry) -> None:
-        """A row of ``entry`` will be committed, now or once it is durable: set room aside for the longest there has been.
+        """A row of ``entry`` will be committed, now or later: set aside room for the longest row so far.
 
-        Room that is set aside too late is on the disk before any segment left for it, and a body without Range is claimed all at once. So
-        each segment counts as it is stored; none is taken back when its shard leaves.
+        Otherwise the row would be on the disk before a segment has left for it. A body without Range is claimed all at once, so each
+        segment counts when it is stored. The room is not reduced when the shard leaves.
         """
         most = commit_bytes(entry.segments.stored_count)
         if most > self._ahead_bytes:
@@ -243,8 +241,8 @@ class SpaceManager:
                 self.measure_overhead()
 
     def measure_overhead(self, _: Fact | None = None) -> None:
-        """Tell the ledger what index, lock and directories held after the last commit, what files hold beyond their segments, and what
-        the next commit may add.
+        """Report the overhead to the ledger: index, lock and directories after the last commit, bytes that files hold beyond their
+        segments, and what the next commit may add.
         """
         held_bytes = self._store.overhead_bytes + self._beyond_bytes
         self.ledger.measured_overhead(held_bytes, self._store.sweeping.garbage_bytes, self._ahead_bytes)

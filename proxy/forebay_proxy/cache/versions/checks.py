@@ -1,13 +1,13 @@
-"""Asks an origin about versions that are stored: whether it still has them, and whether another credential may read them too.
+"""Asks an origin about stored versions: whether it still has them, and whether another credential may read them too.
 
-However many readers wait for an answer, the origin is asked once: by HEAD, and where that says no, by a GET of one byte that is held to the
-version. Many servers answer HEAD wrongly: with 404 or 400, without the ETag, with a weak one, or with a login page. So only a yes to HEAD
-is believed. An origin whose GET said otherwise is asked by GET from then on, for a while. So is a version without an identity: no answer to
-HEAD is about its bytes.
+All readers that wait share one question. The sidecar asks by HEAD and, if that says no, by a GET of one byte that is pinned to the version.
+Many servers answer HEAD wrongly: with 404 or 400, without the ETag, with a weak one, or with a login page. So only a yes to HEAD is
+believed. If the GET of an origin contradicts its HEAD, it is asked by GET alone for ``HEAD_DIFFERS_S``. So is a version without an
+identity: no answer to HEAD is about its bytes.
 
-Other servers refuse HEAD as an origin in trouble would (503, 429, a closed connection), or never answer it. So an origin that refuses HEAD
-is asked by GET too, before stored bytes are served without a comparison. If the GET fails as well, the origin is in trouble, and is asked
-once only for the next minute. After a silence only GET is asked for a while: a silent origin costs each later shard one silence, not two.
+Other servers refuse HEAD like an origin in trouble (503, 429, a closed connection), or never answer it. So after a refused HEAD the origin
+is asked by GET too, before stored bytes are served without a comparison. If the GET also fails, the origin is in trouble, and for the next
+minute only one question is asked. After a timeout only GET is used for a while, so that later shards do not wait for two timeouts.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ __all__ = ["VersionChecks"]
 
 log = logging.getLogger("forebay")
 
-HEAD_DIFFERS_S = 3600.0  # after a HEAD that was not to be believed; a GET of one byte costs the origin the same
+HEAD_DIFFERS_S = 3600.0  # after a HEAD that was contradicted; a GET of one byte costs the origin the same
 IN_TROUBLE_S = 60.0
 MOST_ORIGINS = 1024
 
 
 class VersionChecks:
-    """The questions in the air, and what follows from their answers. Not thread-safe: the event loop's only."""
+    """The running questions, and the consequences of their answers. Not thread-safe: used on the event loop alone."""
 
     def __init__(
         self, *, fetcher: Fetcher, versions: Versions, faults: ShardFaults, room: SpaceManager, events: Events,
@@ -52,13 +52,13 @@ class VersionChecks:
         self._room = room
         self._events = events
         self._clock = clock
-        self._head_differs: Expiring[str, bool] = Expiring(HEAD_DIFFERS_S, MOST_ORIGINS, clock)  # origins that are asked by GET
-        self._in_trouble: Expiring[str, bool] = Expiring(IN_TROUBLE_S, MOST_ORIGINS, clock)  # of which a HEAD in vain is enough
+        self._head_differs: Expiring[str, bool] = Expiring(HEAD_DIFFERS_S, MOST_ORIGINS, clock)  # origins that are asked by GET alone
+        self._in_trouble: Expiring[str, bool] = Expiring(IN_TROUBLE_S, MOST_ORIGINS, clock)  # origins for which one failed HEAD is enough
 
     async def is_same(self, entry: Entry, shard: Shard, job: str, need: float) -> bool:
-        """Whether the stored version is still the origin's; waits for the origin, hurrying a question that was asked ahead of need.
+        """Whether the stored version is still the origin's. Waits for the origin, and hurries a question that was asked ahead of need.
 
-        Also True where the origin cannot be asked now: then it is served as stored, and said. Raises ``ShardError`` for what the origin
+        Also True if the origin cannot be asked now: then the version is served as stored, and logged. Raises ``ShardError`` if the origin
         refuses.
         """
         key = shard.name, self._versions.mac(shard)
@@ -67,12 +67,12 @@ class VersionChecks:
         )  # fmt: skip
 
     async def is_shown(self, entry: Entry, shard: Shard) -> bool:
-        """Whether the origin shows the stored version to the credential of ``shard`` too; waits for it. Raises ``ShardError``."""
+        """Whether the origin gives the stored version to the credential of ``shard`` too; waits for it. Raises ``ShardError``."""
         key = shard.name, self._versions.mac(shard), "proof", entry.key
         return await self.calls.join(key, shard.origin, Urgency(0.0), lambda needed, done: self._prove(entry, shard, needed, done))
 
     async def _compare(self, entry: Entry, shard: Shard, job: str, needed: Urgency, done: asyncio.Future[bool]) -> None:
-        """Compare with the origin: the same -> good for this job; another -> outdated; unreachable -> served, and said."""
+        """Compare with the origin. The same: valid for this job. Another: outdated. Unreachable: served as stored, and logged."""
         result, now = "unreachable", None
         if job or not self._versions.is_silent(shard.origin):
             try:
@@ -94,7 +94,7 @@ class VersionChecks:
         done.set_result(result != "changed")
 
     async def _prove(self, entry: Entry, shard: Shard, needed: Urgency, done: asyncio.Future[bool]) -> None:
-        """Let another credential in once the origin says yes to it, by a ranged GET with the version's pin."""
+        """Admit another credential if the origin accepts it, by a ranged GET with the version's pin."""
         mac = self._versions.mac(shard)
         try:
             shown = await self._shown(entry, shard, needed, self._fetcher.retry_budget(shard.origin))
@@ -105,12 +105,12 @@ class VersionChecks:
             entry.access.proved(mac, self._clock())
         done.set_result(shown is not None)
 
-    # The question
+    # Questions
 
     async def _still(self, entry: Entry, shard: Shard, needed: Urgency) -> Version | None:
         """The version in the origin's answer if the origin still has it, else None. Waits for the answer.
 
-        Raises ``OriginUnavailable`` where the origin cannot be asked now, and the error of its GET otherwise.
+        Raises ``OriginUnavailable`` if the origin cannot be asked now, and otherwise the error of its GET.
         """
         if not entry.version.identity or self._head_differs.get(shard.origin):
             return await self._shown(entry, shard, needed)
@@ -127,26 +127,26 @@ class VersionChecks:
         return shown
 
     async def _by_head(self, entry: Entry, shard: Shard, needed: Urgency) -> Version | None:
-        """Its yes; None for anything that a GET may contradict."""
+        """The version, if HEAD confirms it; None for any answer that a GET may contradict."""
         try:
             said = await self._fetcher.version(shard, needed)
             return said if self._versions.is_same(entry, shard, said) else None
         except OriginRefused:
             raise
         except OriginTimeout:
-            # Whatever GET says: the next shard shall not wait out this silence before it is asked about by GET.
+            # Whatever GET says: for the next shard, this timeout must not come before the GET.
             self._by_get_from_now(shard.origin, "was not answered in time")
         except OriginUnavailable:
             if self._in_trouble.get(shard.origin):
-                raise  # no GET has come through just now
+                raise  # no GET has succeeded recently
         except ShardError:
             pass
         return None
 
     async def _shown(self, entry: Entry, shard: Shard, needed: Urgency, retry_budget: RetryBudget | None = None) -> Version | None:
-        """What the origin shows to the credential of ``shard`` if that is this version, else None.
+        """The version that the origin gives to the credential of ``shard`` if it is this one, else None.
 
-        ``retry_budget``: an origin in trouble is asked again.
+        ``retry_budget``: ask an origin in trouble again; None: raise.
         """
         lies = self._fetcher.retry_budget(shard.origin)
         while True:

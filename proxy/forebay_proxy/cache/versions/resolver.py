@@ -1,8 +1,8 @@
 """Finds the version of a shard: a stored one that is still fresh, or the origin's, by one opening for all readers that ask.
 
-An *opening* is the first ranged GET itself: its headers tell version, length and whether the origin honours Range, its body is the first
-segment. 206: the length is in Content-Range. 200: no Range support, this body brings all of it. 416 with ``*/0``: an empty shard.
-Where the origin names no version, or tells no length, nothing is kept: each reader gets a body of its own.
+An *opening* is the first ranged GET itself. Its headers give version, length and whether the origin supports Range; its body is the first
+segment. 206: the length is in Content-Range. 200: no Range support, and this body has everything. 416 with ``*/0``: an empty shard.
+If the origin names no version or no length, nothing is stored, and each reader gets a body of its own.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from forebay_proxy.transfer.single_flight import SingleFlight, Urgency
 
 __all__ = ["VersionResolver"]
 
-ATTEMPTS = 4  # a shard that changes again while it is being opened
+ATTEMPTS = 4  # for a shard that changes again while it is being opened
 
 
 class VersionResolver:
-    """The way from a shard's name to a version of it, and the openings in the air."""
+    """Finds versions by shard name, and has the running openings."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class VersionResolver:
 
     @property
     def running(self) -> int:
-        """Openings and checks whose task has not ended; those with an answer may still be at work."""
+        """Openings and checks whose task has not ended, even if their answer is known."""
         return self._openings.running + self._checks.calls.running
 
     async def entry(
@@ -88,19 +88,28 @@ class VersionResolver:
         need_at: float | None = None,
         reader: Hashable = None,
     ) -> tuple[Entry, bool]:
-        """The version of ``shard`` to read now, and whether its opening was begun by this call. Waits for the origin if it must be asked.
+        """The version of ``shard`` to read now, and whether this call began its opening. Waits for the origin if it must be asked.
 
-        Raises ``ShardError``; with the ``need`` of a prefetch also ``CacheFull``, before the origin is asked: there is no free room, and
-        nothing may leave for a shard that ``reader`` needs at ``need_at`` (seconds of the plans' clock).
+        Args:
+            shard: The shard, with its credential.
+            job: The reader's job; "" for none.
+            want: The range that the reader wants.
+            head: The request is a HEAD.
+            need: The urgency.
+            need_at: When a prefetched shard is needed, in seconds of the plans' clock.
+            reader: The reader for which it is prefetched.
+
+        Raises ``ShardError``. A prefetch also raises ``CacheFull``, before the origin is asked, if there is no room and nothing may leave
+        for it.
         """
         mac = self.versions.mac(shard)
         self.faults.recall(shard.name, mac, ahead=need >= AHEAD)
         compared: Entry | None = None  # by this very call: with a TTL of 0 it is never fresh
-        elsewhere: set[Entry] = set()  # entries that the origin shows to other credentials only
+        elsewhere: set[Entry] = set()  # entries that the origin gives to other credentials only
         for _ in range(ATTEMPTS):
             entry = self.versions.meant(shard.name, mac, elsewhere)
             if entry is None:
-                with suppress(CacheFull) if need < AHEAD else nullcontext():  # of an opening that was begun ahead of need: once more
+                with suppress(CacheFull) if need < AHEAD else nullcontext():  # an opening that was begun ahead of need failed: once more
                     mine = Urgency(
                         need, need_at, reader, in_part=want is not None and not (isinstance(want, ByteRange) and want.last is None)
                     )
@@ -111,19 +120,19 @@ class VersionResolver:
                 self.versions.known_by(entry, shard)
                 return entry, False
             if await (self._checks.is_same(entry, shard, job, need) if proven else self._checks.is_shown(entry, shard)):
-                self.versions.checked(entry, job)  # also where another job had asked
+                self.versions.checked(entry, job)  # also if another job had asked
                 compared = entry
             else:
                 elsewhere.add(entry)
         raise ShardChanged(shard.name, f"the origin changed it {ATTEMPTS} times while it was being opened")
 
     def ready(self, shard: Shard, job: str) -> Entry | None:
-        """The result of ``entry`` if it needs no origin's answer, else None. Raises ``ShardError``."""
+        """The result of ``entry`` if the origin need not be asked, else None. Raises ``ShardError``."""
         self.faults.recall(shard.name, self.versions.mac(shard))
         entry = self.versions.readable(shard)
         if entry is None:
             return None
-        # Who names this very version gets its bytes, whatever the origin has now: they are right, as those of a pinned object are.
+        # A client that names this very version gets its bytes, whatever the origin has now: they are right, like those of a pinned object.
         is_meant = bool(shard.meant) and shard.meant == entry.shown_version.etag(entry.shown_key)
         return entry if is_meant or self.versions.is_fresh(entry, job) else None
 
@@ -151,23 +160,23 @@ class VersionResolver:
         return entry, begun
 
     def cancel(self) -> None:
-        """Shutdown: every opening and check ends now; the task group waits for them."""
+        """Shutdown: cancel every opening and check; the task group waits for them."""
         self._openings.cancel()
         self._checks.calls.cancel()
 
     def drop(self, wanted: Callable[[str], bool]) -> None:
-        """A drain: every opening ends now but those of shards whose name is ``wanted``, whose first body may be on its way."""
+        """Drain: cancel every opening, except those of shards whose name is ``wanted``: their first body may be on its way to a client."""
         self._openings.drop(lambda key: wanted(key[0]))
         self._checks.calls.drop(lambda key: False)
 
 
 class Opening:
-    """One run of an opening; ``known`` is resolved as soon as the version is.
+    """One run of an opening; ``known`` is resolved as soon as the version is known.
 
-    In the order of its methods: ask -> (cannot be asked in pieces: ask for the whole) -> the version is known, its waiting readers go on ->
-    room is reserved for what the header says, while the body waits in the kernel -> the body is the first fetch's -> broken: the fetch
-    resumes as any other would. Where nothing can be kept, or only a part of a segment is wanted, the body is the reader's that comes for it
-    (``Answer``).
+    Its steps: ask for the first range. If the shard cannot be requested in parts, ask for the whole. When the version is known, waiting
+    readers go on. Room is reserved for the length in the header, while the body waits in the kernel. The body goes to the first fetch; if
+    it breaks, the fetch resumes like any other. If nothing can be stored, or only a part of a segment is wanted, the body goes to one
+    reader (``Answer``).
     """
 
     def __init__(
@@ -197,29 +206,29 @@ class Opening:
         self._started = resolver.clock()
 
     async def run(self) -> None:
-        """Ask until the version is known and its first body has landed. Raises ``ShardError``, and ahead of need ``CacheFull``."""
+        """Ask until the version is known and its first body is stored. Raises ``ShardError``, and ahead of need ``CacheFull``."""
         while not self._known.done():
             try:
                 await self._attempt()
             except RangeNotSatisfiable:
                 if self._known.done() or self._asked is None:
                     raise
-                # The range lies beyond the shard's end, or the shard is empty. Another one is asked for, as one reader's range must not
-                # fail the other readers of this opening. A shard counts as empty only when all of it was asked for and no byte came: a 416
-                # may be a mistake of a proxy on the way, and would end a stream of samples without an error.
+                # The range lies beyond the shard's end, or the shard is empty. Ask for another, because one reader's range must not fail
+                # the other readers of this opening. A shard counts as empty only if all of it was requested and no byte came: a 416 may be
+                # a mistake of a proxy on the way, and would end a stream of samples without an error.
                 self._asked = _first_range(None, self._layout) if self._asked.first else None
             except ShardError as error:
                 if self._known.done():
                     raise
                 if self._needed.waiting and self._needed.need < AHEAD:
                     self._retry_budget.wanted()
-                else:  # who asks ahead of need waits too, but can do without
+                else:  # readers ahead of need wait too, but can do without
                     self._retry_budget.shorten(UNWANTED_BUDGET_S)
                 await self._fetcher.again(self._shard, error, self._retry_budget)
 
     async def _attempt(self) -> None:
         if self._needed.need >= AHEAD and not self._head:
-            self._fetches.check_ahead(BLOCK_BYTES, self._needed)  # for any room at all: how much it needs, the answer will say
+            self._fetches.check_ahead(BLOCK_BYTES, self._needed)  # for any room at all: the answer tells how much it needs
         async with AsyncExitStack() as held:
             asking = self._fetcher.ask(self._shard, self._asked, Pin(), self._needed, self._retry_budget)
             body, slot = await held.enter_async_context(asking)
@@ -232,7 +241,7 @@ class Opening:
                 return
             self.entry = entry = self._resolver.versions.admit(self._shard, self._job, body.version, ranged=body.ranged)
             self._resolver.events.emit(OpeningDone(self._resolver.clock() - self._started))
-            self._retry_budget = self._fetcher.retry_budget(self._shard.origin)  # it has answered: it is worth the full budget now
+            self._retry_budget = self._fetcher.retry_budget(self._shard.origin)  # it has answered, so the full budget applies now
             if entry.passes and entry.version.length != 0:
                 self._fetches.not_kept(entry)
             if self._head or entry.version.length == 0:
@@ -241,7 +250,7 @@ class Opening:
                 await self._handed_over(entry, body, slot, held)
 
     async def _fetched(self, entry: Entry, body: OriginBody, slot: Slot, held: AsyncExitStack) -> bool:
-        """Have the body stored; False where there is no room for a body that comes whole or not at all."""
+        """Store the body; False if it comes only whole and there is no room for it."""
         index = entry.segments.layout.index_of(body.first) if entry.ranged else WHOLE
         if self._is_coming(entry, index):
             self._known.set_result(entry)
@@ -251,7 +260,7 @@ class Opening:
             self._resolver.room.outdated(entry)
             return False
         self._known.set_result(entry)
-        answer = Answer(body, slot, held.pop_all())  # connection and slot go back before any pause
+        answer = Answer(body, slot, held.pop_all())  # connection and slot are released before any pause
         await self._fetches.run(entry, index, self._shard, *begun, answer, self._retry_budget)
         return True
 
@@ -261,7 +270,7 @@ class Opening:
         return entry.segments.has(index) or self._fetches.find(entry, index) is not None
 
     async def _handed_over(self, entry: Entry, body: OriginBody, slot: Slot, held: AsyncExitStack) -> None:
-        """The body is the reader's that comes for it first; of an opening ahead of need nobody does."""
+        """The body goes to the first reader that asks for it; ahead of need there is none."""
         if self._needed.need >= AHEAD:
             self._known.set_result(entry)
             return
@@ -276,11 +285,11 @@ class Opening:
 
 
 def _must_be_whole(body: OriginBody) -> bool:
-    """A ranged answer of a shard that cannot be asked in pieces: nothing says where it ends, or which version it is of."""
+    """Whether a ranged answer is of a shard that cannot be requested in parts: its end or its version is unknown."""
     return body.ranged and (body.version.length is None or not body.version.identity)
 
 
 def _first_range(want: RangeRequest | None, layout: SegmentLayout) -> ByteRange:
-    """The segment of the client's first byte; for a suffix, whose place is not known yet, the first one."""
+    """The segment of the client's first byte; for a suffix, whose place is unknown, the first segment."""
     first, size = layout.span(layout.index_of(want.first) if isinstance(want, ByteRange) else 0, None)
     return ByteRange(first, first + size - 1)

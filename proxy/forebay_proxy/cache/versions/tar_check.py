@@ -1,8 +1,8 @@
-"""Whether a shard that is called a tar begins like one: for ``forebay warm``, declared sets, and who asks why a job could not read it.
+"""Whether a shard that is named like a tar begins like one: for ``forebay warm``, declared sets, and people who ask why a job failed.
 
-The look is at 512 bytes: as they arrive (``Sink``), else where they are stored. Names that do not say tar (a Parquet file that
-somebody warms) are never judged, nor are bodies with an encoding. A reader gets its bytes whatever they are: refusing them is its own
-affair. Not thread-safe: the event loop's only.
+It checks 512 bytes: as they arrive (``Sink``), else in the store. Names that are not those of a tar (a Parquet file that somebody
+warms) are never judged, nor are encoded bodies. A reader gets its bytes in any case, and decides itself what to refuse. Not
+thread-safe: used on the event loop alone.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ log = logging.getLogger("forebay")
 
 
 class TarCheck:
-    """What is known of an entry stays with it (``VersionTrust.no_tar``)."""
+    """Checks entries; the result stays with the entry (``VersionTrust.no_tar``)."""
 
     def __init__(self, segment_reader: SegmentReader, events: Events) -> None:
         self._segment_reader = segment_reader
         self._events = events
 
     def ended(self, reading: ShardReader) -> None:
-        """Tell of a shard that a reader has read from its start, if it is no tar. Waits for nothing."""
+        """Report a shard that a reader has read from its start, if it is no tar. Does not wait."""
         entry, entered = reading.entry, reading.entered
         if entered is None or entered[0] != 0:
             return
@@ -50,23 +50,23 @@ class TarCheck:
             self._events.emit(NotTar(name, why, reading.reader.job if reading.reader else ""))
 
     async def of(self, entry: Entry) -> str:
-        """Why ``entry`` is no tar, in words; "" where the bytes may be a tar, the name says none, or the first block cannot be read."""
+        """Why ``entry`` is no tar, in words; "" if it may be one, its name is not a tar's, or the first block cannot be read."""
         size = self._unseen(entry)
         if size is not None:
-            with suppress(CacheError):  # the disk fails, or does not answer: whoever reads will be told
+            with suppress(CacheError):  # the disk fails, or does not answer: a reader gets the error
                 beginning = await (await self._segment_reader.stored(entry)).read(0, size) if size else b""
                 why = why_no_tar(beginning)
-                if not why or await self._segment_reader.trusted(entry, 0):  # what rotted on the disk is no word of the origin's
+                if not why or await self._segment_reader.trusted(entry, 0):  # bytes that went bad on the disk say nothing about the origin
                     entry.trust.no_tar = why
         return entry.trust.no_tar or ""
 
     def doubts(self, entry: Entry) -> bool:
-        """Whether ``of`` has, or may have, something to say against it. Waits for nothing."""
+        """Whether ``of`` finds, or may find, that it is no tar. Does not wait."""
         return bool(entry.trust.no_tar) or self._unseen(entry) is not None
 
     @staticmethod
     def _unseen(entry: Entry) -> int | None:
-        """How many bytes to look at; None where that was done, or nothing is to be judged."""
+        """How many bytes to check; None if that is done, or the entry is not judged."""
         length = entry.version.length
         judged = is_named_tar(entry.name) and not entry.version.encoding
         if entry.trust.no_tar is not None or not judged or length is None or (length and not entry.segments.has(0)):

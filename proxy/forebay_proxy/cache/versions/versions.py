@@ -1,9 +1,10 @@
-"""Which versions a shard's name means now: the latest version that its origin has named, and the versions that it shows to other
-credentials; and how long that holds: whether a job may read a stored version without asking the origin about it first (``--revalidate``).
-A reader that names no job cannot say that a new run began: for it a comparison holds for the burst of readings it was made in, and for a
-minute.
+"""The versions that a shard's name means now, and how long that holds.
 
-Not thread-safe: the event loop's only.
+A name means the latest version that its origin has named, and the versions that the origin gives to other credentials. ``--revalidate``
+says how long a job may read a stored version without asking the origin again. A reader without a job cannot tell that a new run began: for
+it a comparison holds for the burst of reads in which it was made, and for a minute at most.
+
+Not thread-safe: used on the event loop alone.
 """
 
 from __future__ import annotations
@@ -22,52 +23,52 @@ from forebay_proxy.policy.plans.live_jobs import Bursts
 
 __all__ = ["Versions"]
 
-MOST_VARIANTS = 16  # of a shard, beside the latest: a user or two have theirs; what made-up credentials are shown leaves again
-# A minute is what a person waits before asking why the new data is not read, and costs the origin one small request a shard and minute at
-# most, of shards that are read. So long it is also left alone where it did not answer.
+MOST_VARIANTS = 16  # per shard, besides the latest: a user or two have their own; those of invented credentials leave again
+# A person waits about a minute before asking why new data is not read. It costs the origin at most one small request per read shard and
+# minute. An origin that did not answer is left alone for as long.
 NO_JOB_S = 60.0
 MOST_SILENT = 1024  # origins
 
 
 class Versions:
-    """The versions in use by shard name."""
+    """The versions in use, by shard name."""
 
     def __init__(
         self, *, room: SpaceManager, faults: ShardFaults, clock: Callable[[], float], hmac_key: bytes, revalidate: str | float
     ) -> None:
-        """``hmac_key``: the key of the credentials' HMACs; no credential itself is kept. ``revalidate``: "job", "never", or for how many
-        seconds a comparison holds.
+        """Start without versions; no credential itself is stored.
+
+        ``hmac_key`` is the key of the credentials' HMACs. ``revalidate``: "job", "never", or the seconds for which a comparison holds.
         """
         self.current: dict[str, Entry] = {}  # the latest that the origin has named
-        self._variants: dict[str, list[Entry]] = {}  # what it shows to other credentials, where that is something else; none is stale
+        self._variants: dict[str, list[Entry]] = {}  # other versions that it gives to other credentials; none is stale
         self._room = room
         self._revalidate = revalidate
         self._faults = faults
         self._clock = clock
         self._hmac_key = hmac_key
         self.bursts = Bursts(clock)
-        self._silent: Expiring[str, bool] = Expiring(NO_JOB_S, MOST_SILENT, clock)  # origins that could not be asked just now
-        # Of versions that nothing tells apart: begun by chance, or another process would give other bytes an ETag of this one's again.
+        self._silent: Expiring[str, bool] = Expiring(NO_JOB_S, MOST_SILENT, clock)  # origins that could not be asked recently
+        # For versions that nothing tells apart. It starts at random, so that no other process gives other bytes the same ETag.
         self._serial = secrets.randbits(63)
 
     def __repr__(self) -> str:
         return f"<Versions of {len(self.current)} shards>"
 
     def mac(self, shard: Shard) -> str:
-        """What the credential of ``shard`` is known by; "" for none."""
+        """The HMAC of the credential of ``shard``; "" for none."""
         return shard.credential.mac(self._hmac_key)
 
     def readable(self, shard: Shard) -> Entry | None:
-        """The version in use that the origin has shown to the credential of ``shard``; None where it must be asked first."""
+        """The version in use that the origin has given to the credential of ``shard``; None if it must be asked first."""
         mac = self.mac(shard)
         entry = self.meant(shard.name, mac)
         return entry if entry is not None and entry.access.may_read(mac, self._clock()) else None
 
     def meant(self, name: str, mac: str, elsewhere: Container[Entry] = ()) -> Entry | None:
-        """The entry that ``name`` means to this credential: one that it may read, else the latest, which the origin has yet to show it;
-        None: not known.
+        """The entry that ``name`` means to this credential: one that it may read, else the latest; None if unknown.
 
-        ``elsewhere``: entries that the origin shows to other credentials only.
+        The origin must be asked before the latest is used. ``elsewhere``: entries that the origin gives to other credentials only.
         """
         latest = self.current.get(name)
         if latest is None:
@@ -88,19 +89,19 @@ class Versions:
         return not version.is_weak or entry.access.chosen == shard.credential.chosen_by({*entry.access.vary, *version.vary}, self._hmac_key)
 
     def found(self, entry: Entry) -> None:
-        """An earlier process stored it."""
+        """Add an entry that an earlier process stored."""
         before = self.current.get(entry.name)
         if before is not None:
             self._variants.setdefault(entry.name, []).append(before)
         self.current[entry.name] = entry
 
     def known_by(self, entry: Entry, shard: Shard) -> None:
-        """``shard``'s credential reads bytes that an earlier process stored: its access is recorded from now on."""
+        """``shard``'s credential reads bytes that an earlier process stored: note its variant from now on."""
         if entry.access.variant is None:
             entry.access.variant = shard.credential.variant(self._hmac_key)
 
     def forget(self, entry: Entry) -> None:
-        """``entry`` is not what its name means any more, to anybody."""
+        """``entry`` is no longer what its name means, to anybody."""
         others = self._variants.get(entry.name, [])
         if self.current.get(entry.name) is entry:
             if others:
@@ -113,23 +114,22 @@ class Versions:
             self._variants.pop(entry.name, None)
 
     def admit(self, shard: Shard, job: str, version: Version, *, ranged: bool) -> Entry:
-        """The entry of a version the origin has just named to ``shard``; what the name meant before, to this variant of the request, is
-        outdated.
+        """The entry of a version that the origin has just named to ``shard``. What the name meant to this variant before is outdated.
 
-        Raises ``OriginError`` for a length that no shard may have here, whoever said it: an answer, a hub, a file system.
+        Raises ``OriginError`` for a length that no shard may have.
         """
         check_length(shard.name, version.length)
         entry = self._entered(shard, version, ranged=ranged)
         if entry.passes:
-            entry.in_use.stale = True  # serves this reader, and leaves: nothing would tell whether the next one may have the same
+            entry.in_use.stale = True  # serves this reader, and leaves: nothing tells whether the next reader may have the same
             return entry
         self._show(entry, shard)
-        # now, not when the opener runs again: whoever looks in between must not ask the origin once more
+        # Now, not when the opener continues: a reader in between must not ask the origin again.
         self.checked(entry, job)
         return entry
 
     def _entered(self, shard: Shard, version: Version, *, ranged: bool) -> Entry:
-        """The entry of ``version``, which is shown to ``shard`` too; a new one where the entry that is here cannot be gone on with."""
+        """The entry of ``version``, which ``shard`` may read too; a new one if the present entry cannot be continued."""
         mac, variant = self.mac(shard), shard.credential.variant(self._hmac_key)
         chosen = shard.credential.chosen_by(version.vary, self._hmac_key) if version.is_weak else ""
         key = store_key(shard.name, version.identity, chosen)
@@ -152,9 +152,7 @@ class Versions:
         return entry
 
     def _show(self, entry: Entry, shard: Shard) -> None:
-        """``entry`` is what the origin shows to ``shard``: the entry that it showed to this variant before is outdated, but not for other
-        variants.
-        """
+        """``entry`` is what the origin gives to ``shard``. What it gave to this variant before is outdated, but not for other variants."""
         name = entry.name
         others = [known for known in (*self._variants.get(name, []), self.current.get(name)) if known is not None and known is not entry]
         for other in others:
@@ -171,16 +169,16 @@ class Versions:
             self._variants.pop(name, None)
 
     def not_shown(self, entry: Entry, shard: Shard) -> None:
-        """The origin shows something else to requests of the variant of ``shard``: to all of them; of the others nothing is known."""
+        """The origin gives something else to requests of ``shard``'s variant: to all of them; nothing is known of other variants."""
         if entry.access.variant is None or entry.access.variant == shard.credential.variant(self._hmac_key):
             self._room.outdated(entry)
         else:
             entry.access.refuse(self.mac(shard))
 
-    # How long that holds
+    # Freshness
 
     def is_fresh(self, entry: Entry, job: str) -> bool:
-        """Whether ``job`` ("": none was named) may read the stored version without asking the origin about it first."""
+        """Whether ``job`` ("" for none) may read the stored version without asking the origin about it first."""
         if self._revalidate == "never" or entry.immutable:
             return True
         age_s = self._clock() - entry.trust.checked_at
@@ -191,18 +189,18 @@ class Versions:
         return age_s < float(self._revalidate)
 
     def checked(self, entry: Entry, job: str) -> None:
-        """The origin holds this version still, or cannot say: ``job`` need not ask again."""
+        """The origin still has this version, or cannot say: ``job`` need not ask again."""
         entry.trust.checked(job, self._clock())
 
     def silenced(self, origin: str) -> None:
-        """``origin`` cannot be asked now: where each shard is compared again and again, each would wait out its silence once more."""
+        """``origin`` cannot be asked now. If each shard is compared repeatedly, each would wait for another timeout."""
         self._silent.put(origin, True)
 
     def is_silent(self, origin: str) -> bool:
-        """Whether ``origin`` could not be asked a moment ago."""
+        """Whether ``origin`` could not be asked recently."""
         return self._silent.get(origin) is not None
 
 
 def _can_go_on(entry: Entry, ranged: bool) -> bool:
-    """Whether what is here of a version can be completed; part of a body that cannot be asked in pieces is of no use for another."""
+    """Whether the entry can be completed; a part of a body that comes only whole is useless for another."""
     return entry.in_use.fault is None and (entry.segments.complete or entry.in_use.whole is not None or (entry.ranged and ranged))

@@ -1,9 +1,9 @@
-"""Which segments are given room, and which must leave for them: the ledger, the eviction queue and what is read ahead together. Pure.
+"""Decides which segments get room, and which leave for them, from the ledger, the eviction queue and the read-ahead counts. Pure.
 
-The half of the space manager that decides. It has no files and no tasks: it names victims, and the caller takes them out of use (and tells
-``EvictionCandidates.touch``). So ``forebay plan --replay`` drives these very decisions with entries that have no bytes.
+This is the deciding half of the space manager. It has no files and no tasks: it names victims, and the caller removes them (and calls
+``EvictionCandidates.touch``). So ``forebay plan --replay`` makes the same decisions with entries that have no bytes.
 
-Not thread-safe: the event loop's only.
+Not thread-safe: used on the event loop alone.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from forebay_proxy.policy.plans.registry import NextUse, NextUseChanged, PlanReg
 
 __all__ = ["AdmissionPolicy", "EvictionCandidates", "HeldBytes", "HeldUse"]
 
-REFRESHED = 1024  # shards put in their place again each second: 10 ms, and a cache of a terabyte in a few seconds
+REFRESHED = 1024  # shards that ``refresh`` sorts again each second: 10 ms, and a few seconds for a cache of a terabyte
 
 
 class HeldBytes(Protocol):
-    """What must be known of a shard version to decide whether it leaves."""
+    """The facts about a shard version that decide whether it leaves."""
 
     key: str
     name: str
@@ -39,15 +39,15 @@ class HeldBytes(Protocol):
 
 
 class HeldUse(Protocol):
-    """What keeps a shard version from leaving, or makes it leave first."""
+    """The facts that keep a shard version from leaving, or make it leave first."""
 
     readers: int
     stale: bool  # the origin has another version now
-    stuck_until: float  # something of it could not be removed: not tried again before
+    stuck_until: float  # a part could not be removed; not tried again before this moment
 
     @property
     def idle(self) -> bool:
-        """Nobody is inside, nothing of it is in the air, nothing is being removed."""
+        """True while no reader is inside, no segment is being fetched, and none is being removed."""
         ...
 
 
@@ -55,10 +55,10 @@ H = TypeVar("H", bound=HeldBytes)
 
 
 class EvictionCandidates(Generic[H]):
-    """The shards that are here, in the order in which they leave. A victim's subject is an entry with the segments that leave together."""
+    """The cached shards, in the order in which they leave. A victim's subject is an entry and the segments that leave together."""
 
     def __init__(self, plans: PlanRegistry, clock: Callable[[], float], can_punch: Callable[[], bool]) -> None:
-        """``can_punch``: whether single segments can be given up; else shards leave whole."""
+        """``can_punch`` says whether single segments can be removed; otherwise shards leave whole."""
         self.entries: dict[str, H] = {}
         self._plans = plans
         self._clock = clock
@@ -66,7 +66,7 @@ class EvictionCandidates(Generic[H]):
         self._queue = EvictionQueue(self._use_of)
 
     def use_of(self, entry: H) -> NextUse:
-        """When an entry is used next, whoever is inside it now."""
+        """When an entry is used next, regardless of readers that are inside it now."""
         return NextUse(Rank.DEAD, 0.0) if entry.in_use.stale else self._plans.next_use(entry.name, entry.group)
 
     def _use_of(self, key: str) -> NextUse | None:
@@ -87,22 +87,22 @@ class EvictionCandidates(Generic[H]):
         return entry.ranged and self._can_punch()
 
     def touch(self, entry: H) -> None:
-        """Something happened to ``entry`` that may change when it leaves."""
+        """Note a change of ``entry`` that may change when it leaves."""
         self._queue.touch(entry.key)
 
     def next_use_changed(self, current: Mapping[str, H], fact: NextUseChanged) -> None:
-        """As ``touch``, of the shards that plans use at another time than before; ``current``: what is here, by shard name."""
+        """Call ``touch`` for the shards in ``fact``, whose next use has changed. ``current`` maps a shard name to its cached version."""
         for name in fact.names:
             entry = current.get(name)
             if entry is not None:
                 self.touch(entry)
 
     def refresh(self, count: int = REFRESHED) -> None:
-        """Once a second: put some shards where they belong now; time alone has moved them."""
+        """Sort ``count`` shards again. Call it once a second: the order also changes with time alone."""
         self._queue.refresh(count)
 
     def in_order(self) -> Generator[tuple[NextUse, H], None, None]:
-        """Everything stored, first to leave first. A caller that stops early must close the iterator."""
+        """All stored shards, the first to leave first. A caller that stops early must close the iterator."""
         order = self._queue.order()
         try:
             for use, key in order:
@@ -111,10 +111,10 @@ class EvictionCandidates(Generic[H]):
             order.close()  # type: ignore[attr-defined]
 
     def before(self, limit: NextUse | None) -> Iterator[Victim[tuple[H, tuple[int, ...]]]]:
-        """What may leave, first to leave first; with a ``limit`` only what is used later than that.
+        """The victims, the first to leave first; with a ``limit`` only those that are used later than it.
 
-        Of a shard that is read for the last time in this epoch, what all its readers have behind them is used no sooner than any other
-        shard read in this epoch: else each reader would keep a whole shard from those that are still needed.
+        A shard may be read for the last time in this epoch. Then the segments that all its readers have passed rank like shards that were
+        read in this epoch. Otherwise each reader would keep a whole shard's room from segments that are still needed.
         """
         order, now = self.in_order(), self._clock()
         inside: list[H] = []
@@ -135,7 +135,7 @@ class EvictionCandidates(Generic[H]):
             yield from self._single(entry, entry.segments.before_readers())
 
     def victims_of(self, entry: H) -> Iterator[Victim[tuple[H, tuple[int, ...]]]]:
-        """What of ``entry`` may leave now, first to leave first."""
+        """The victims in ``entry`` that may leave now, the first to leave first."""
         segments = entry.segments
         if self._leaves_in_parts(entry):
             yield from self._single(entry, segments.may_leave())
@@ -149,7 +149,7 @@ class EvictionCandidates(Generic[H]):
 
 
 class AdmissionPolicy(Generic[H]):
-    """Which segments are given room, and which must leave for them: the first of ``candidates`` that may."""
+    """Gives room to segments, and names the first of ``candidates`` that may leave for them."""
 
     def __init__(
         self,
@@ -165,17 +165,24 @@ class AdmissionPolicy(Generic[H]):
         self.candidates: EvictionCandidates[H] = EvictionCandidates(plans, clock, can_punch)
 
     def reserve(self, size: int) -> Grant[tuple[H, tuple[int, ...]]]:
-        """Room for a demanded segment: whatever is not leased may leave for it. Raises ``CacheFull``."""
+        """Room for a segment that a reader waits for: everything that is not leased may leave for it. Raises ``CacheFull``."""
         return self._reserve(size, None)
 
     def reserve_ahead(
         self, size: int, need_at: float | None, reader: Hashable, place: tuple[str, int] | None = None, *, inside: bool = False
     ) -> Grant[tuple[H, tuple[int, ...]]]:
-        """Room for a segment ahead of need: free room, and what has been read. What is needed later than at ``need_at`` leaves for it too,
-        as long as ``reader`` has less than two segments ahead.
+        """Room for a segment that is fetched ahead. It takes free room, and the room of segments that nobody is known to need.
 
-        ``place`` (store key, segment): noted as read ahead; None, or without a reader: not noted. ``inside``: it is for a reader that is
-        in that very shard already, and will have read it in a moment; it is noted only where something needed leaves. Raises ``CacheFull``.
+        Segments that are needed later than ``need_at`` leave for it too, while ``reader`` has fewer than two segments ahead.
+
+        Args:
+            size: Bytes of the segment.
+            need_at: When it is needed, on the plans' clock; None if unknown.
+            reader: The reader that will read it.
+            place: Store key and segment, to count it as read ahead. None, or no ``reader``: it is not counted.
+            inside: The reader is in this shard already and reads the segment soon. It is counted only if a needed segment leaves for it.
+
+        Raises ``CacheFull``.
         """
         has_few = self.read_ahead.has_few(reader)
         if reader is not None and not inside and not has_few:
@@ -191,7 +198,7 @@ class AdmissionPolicy(Generic[H]):
         return grant
 
     def check_half(self, size: int) -> None:
-        """Raises ``CacheFull`` where ``size`` bytes more would be too much that is unread."""
+        """Raises ``CacheFull`` if ``size`` more bytes would fill more than half of the cache with unread segments."""
         unread, capacity = self.read_ahead.unread_bytes, self.ledger.capacity_bytes
         if unread + size > capacity // 2:
             raise CacheFull(f"{unread} prefetched bytes are unread, and half of {capacity} may be")
@@ -200,7 +207,7 @@ class AdmissionPolicy(Generic[H]):
         return self.ledger.reserve(size, lambda: self.candidates.before(before))
 
     def check_ahead(self, size: int, need_at: float | None, reader: Hashable) -> None:
-        """Raises ``CacheFull`` where ``reserve_ahead`` would; nothing leaves for it."""
+        """Raises ``CacheFull`` if ``reserve_ahead`` would; removes nothing."""
         has_few = self.read_ahead.has_few(reader)
         if reader is not None and not has_few:
             self.check_half(size)
@@ -208,7 +215,7 @@ class AdmissionPolicy(Generic[H]):
             raise CacheFull(f"no {size} bytes are free ahead of need, and nothing may leave for them")
 
     def has_spare(self, size: int) -> bool:
-        """Whether ``size`` bytes are free, or taken by what nobody is known to need."""
+        """Whether ``size`` bytes are free, or held by segments that nobody is known to need."""
         return self._has(size, NextUse(Rank.LATER, float("-inf")))
 
     def _has(self, size: int, before: NextUse) -> bool:
@@ -219,6 +226,6 @@ class AdmissionPolicy(Generic[H]):
         return found >= size
 
     def excess(self) -> list[Victim[tuple[H, tuple[int, ...]]]]:
-        """The capacity shrank (others fill the disk): what leaves for that, in the usual order; empty where nothing must or can."""
+        """The victims for a capacity that shrank because other programs fill the disk; empty if nothing must or can leave."""
         excess = self.ledger.excess_bytes()
         return chosen(excess, lambda: self.candidates.before(None)) if excess > 0 else []

@@ -1,8 +1,9 @@
-"""In what order shards leave. Pure.
+"""The order in which shards leave the cache. Pure.
 
-``next_use`` changes with every opening and every second, so what is written down here is always a little stale. Whatever comes to the top
-is therefore asked for again: still first -> it is really next; otherwise it sinks to where it belongs. What *rises* towards leaving through
-an opening, a closing or a plan is told by ``touch``; through mere time, or a reader that became slower, ``refresh`` finds it out.
+A shard's ``next_use`` changes with every opening and every second, so the noted order is always a little old. When a shard comes to the
+top, its ``next_use`` is computed again: if it is still first it leaves, otherwise it sinks to its place. The other direction needs a call.
+``touch`` reports shards that may leave sooner because of an opening, a closing or a plan. ``refresh`` finds those that may leave sooner
+through time alone, or because a reader became slower.
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ from forebay_proxy.policy.plans.registry import NextUse
 
 __all__ = ["EvictionQueue"]
 
-_SLACK = 64  # stale entries that are not worth cleaning up
+_SLACK = 64  # more outdated heap entries than this are cleaned up
 
 
 class EvictionQueue:
-    """The stored shards by when they are used next. Not thread-safe: the event loop's only."""
+    """The stored shards, ordered by next use. Not thread-safe: used on the event loop alone."""
 
     def __init__(self, next_use: Callable[[str], NextUse | None]) -> None:
-        """``next_use`` maps a store key to its ``NextUse``; None once nothing of it is stored."""
+        """``next_use`` maps a store key to its ``NextUse``; None when nothing of it is stored."""
         self._next_use = next_use
-        self._newest: dict[str, NextUse] = {}  # only this entry of a key counts, older ones are skipped
-        self._heap: list[tuple[int, float, float, str]] = []  # (rank, order, then, key): a tuple is compared without a line of Python
-        self._round: deque[str] = deque()  # keys still to be looked at in this round of ``refresh``
+        self._newest: dict[str, NextUse] = {}  # only this entry of a key counts; older ones in the heap are skipped
+        self._heap: list[tuple[int, float, float, str]] = []  # (rank, order, then, key): tuples compare without running Python code
+        self._round: deque[str] = deque()  # keys that ``refresh`` has not visited in this round
 
     def __len__(self) -> int:
         return len(self._newest)
 
     def touch(self, key: str) -> None:
-        """Something happened to ``key``: put it where it belongs now."""
+        """Sort ``key`` again after a change."""
         use = self._next_use(key)
         if use is None:
             self._newest.pop(key, None)
@@ -44,7 +45,7 @@ class EvictionQueue:
                 heapq.heapify(self._heap)
 
     def refresh(self, count: int) -> None:
-        """Put the next ``count`` keys, round and round, where they belong now."""
+        """Sort the next ``count`` keys again, round robin."""
         if not self._round:
             self._round.extend(self._newest)
         for _ in range(min(count, len(self._round))):
@@ -53,7 +54,7 @@ class EvictionQueue:
                 self.touch(key)
 
     def order(self) -> Iterator[tuple[NextUse, str]]:
-        """Keys from the first to leave on. A key that was yielded stays here: the caller touches the entries it changes."""
+        """Keys, the first to leave first. A yielded key stays in the queue: the caller calls ``touch`` for those it changes."""
         taken: set[str] = set()
         try:
             while self._heap:
@@ -67,7 +68,7 @@ class EvictionQueue:
                     del self._newest[key]
                     continue
                 self._newest[key] = now
-                if now > written:  # needed sooner than it seemed: sinks
+                if now > written:  # needed sooner than noted: it sinks
                     heapq.heappush(self._heap, _place(now, key))
                     continue
                 taken.add(key)

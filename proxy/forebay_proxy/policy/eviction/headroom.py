@@ -1,12 +1,12 @@
-"""How much of its configured size the cache may use now: what others leave of the disk, and what the disk itself refused. Pure.
+"""How much of its configured size the cache may use now, given what other programs leave free and what the disk refused. Pure.
 
-The file system's free bytes are looked at once a second: the cache may hold what it holds already and what is free above the floor.
+The sidecar reads the file system's free bytes once a second. The cache may hold what it holds already, plus the free bytes above the floor.
 
-A quota shows in no free-space figure, and a disk may be full for us before it is full (reserved blocks, a writer between two looks). So a
-refusal teaches a *ceiling*: what we held when it came. Below it segments replace one another, instead of each of them failing. It is lifted
-after a while, and at once where the file system shows more room.
+The free-space figure does not show a quota. A disk may also be full for us before it is full (reserved blocks, or another program that
+writes between two measurements). So after a refusal the cache keeps a *ceiling*: the bytes that it held at the refusal. Below it,
+segments replace one another instead of failing. The ceiling ends after ``CEILING_S``, or as soon as the file system shows more room.
 
-The capacity only ever says what may be *granted*; what is held above it is worked off, and meanwhile nothing is granted.
+The capacity only limits new grants. Bytes held above it are removed step by step, and meanwhile nothing is granted.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from collections.abc import Callable
 
 __all__ = ["Headroom"]
 
-MARGIN_BYTES = 2 * 2**20  # below what was held at a refusal: the index must be able to say what leaves
-LIFT_BYTES = 8 * 2**20  # more room than at the refusal, by a segment: less is the breathing of the index and of other programs
+MARGIN_BYTES = 2 * 2**20  # below the bytes held at a refusal: the index needs room to record what leaves
+LIFT_BYTES = 8 * 2**20  # a segment more room than at the refusal; smaller changes come from the index and from other programs
 CEILING_S = 300.0  # a quota is rarely raised, and each try stops storing for a minute
 
 
 class Headroom:
-    """Gives the capacity of the moment. Not thread-safe: the event loop's only."""
+    """The capacity at each moment. Not thread-safe: used on the event loop alone."""
 
     def __init__(self, configured_bytes: int, floor_bytes: int, effective_bytes: int, clock: Callable[[], float]) -> None:
         """``floor_bytes`` of the disk stay free; ``effective_bytes`` is what fitted at the start."""
         self.configured_bytes = configured_bytes
         self.floor_bytes = floor_bytes
-        self._fits_bytes = effective_bytes  # by the free-space figure
+        self._fits_bytes = effective_bytes  # according to the free-space figure
         self._ceiling_bytes: int | None = None
-        self._ours_at_refusal: int | None = None  # free and held together, which our own doings do not change: the least seen since
+        self._ours_at_refusal: int | None = None  # free and held bytes together, which our own actions do not change: the least since then
         self._until = 0.0
         self._clock = clock
 
@@ -39,15 +39,18 @@ class Headroom:
 
     @property
     def capacity_bytes(self) -> int:
-        """The bound of the moment, between 0 and the configured one."""
+        """The present bound, between 0 and the configured size."""
         fits = min(self.configured_bytes, self._fits_bytes)
         return max(0, fits if self._ceiling_bytes is None else min(fits, self._ceiling_bytes))
 
     def looked(self, free_bytes: int | None, held_bytes: int, size_bytes: int = 0) -> None:
-        """What the file system says is free for us, and what it held of ours then, at least.
+        """Take a measurement of the file system.
 
-        ``free_bytes`` None: the file system does not say (ramfs). ``size_bytes`` is its whole size, where known: the ledger may count more
-        bytes than the disk has (blocks are shared or packed), and room beyond that size does not exist.
+        Args:
+            free_bytes: Bytes that are free for us; None if the file system does not say (ramfs).
+            held_bytes: At least so many bytes of the disk were ours then.
+            size_bytes: The size of the file system, if known. The ledger may count more bytes than the disk has (shared or packed
+                blocks); room beyond this size does not exist.
         """
         if free_bytes is None:
             self._fits_bytes = self.configured_bytes
@@ -63,7 +66,7 @@ class Headroom:
             self._ceiling_bytes = None
 
     def refused(self, held_bytes: int) -> None:
-        """The disk refused to give more while ``held_bytes`` of ours were on it."""
+        """Note that the disk refused to give more while it held ``held_bytes`` of ours."""
         self._until = self._clock() + CEILING_S
         if self._ceiling_bytes is None:
             self._ours_at_refusal = None

@@ -1,18 +1,16 @@
-"""The books of the cache's bytes: what is reserved, stored and doomed, and which victims a new grant needs. Pure.
+"""Counts the cache's bytes (reserved, stored, doomed) and names the victims that a new grant needs. Pure.
 
-The invariant, after every call: ``stored + reserved + doomed + overhead <= capacity``, all in allocated bytes. (While a shrunk capacity
-is being worked off the left side may be larger; then nothing is granted.)
+The invariant after every call: ``stored + reserved + doomed + overhead <= capacity``, all in allocated bytes. If the capacity shrank, the
+left side may be larger until enough has left; meanwhile nothing is granted.
 
-Theory of operation. Bytes are reserved *before* they are asked of an origin. ``reserve`` takes what is free and, where that is not enough,
-names victims: their bytes turn from stored to doomed at once, and from doomed to reserved when the caller has removed them (``vacated``).
-No byte is promised twice, and no moment exists in which more is on the disk than the sum says. A grant ends in ``commit`` (bytes landed:
-stored) or in ``release``. The shape is bazel-remote's Reserve/Add/Unreserve; the doomed state is ours.
+Bytes are reserved *before* they are requested from an origin. ``reserve`` takes free bytes and, if they are not enough, names victims. The
+victims' bytes turn from stored to doomed at once, and from doomed to reserved when the caller has removed them (``vacated``). So no byte is
+promised twice, and the disk never holds more than the sum. A grant ends in ``commit`` (its bytes are stored) or ``release``.
 
-The ledger hears of the disk a moment late: threads allocate and free blocks, and tell afterwards. So ``held_bytes`` is what the disk holds
-of ours at least: no block counts while it is being allocated, cut or removed. Whoever compares it with the file system's free bytes, which
-a thread counts too, takes the least of it over the time that took (``watch``).
+Threads allocate and free blocks, and report afterwards. So ``held_bytes`` is a lower bound: blocks count neither while they are being
+allocated nor while they are being removed. To compare it with the file system's free bytes, call ``watch`` first and use ``least_bytes``.
 
-Not thread-safe: the event loop's only.
+Not thread-safe: used on the event loop alone.
 """
 
 from __future__ import annotations
@@ -25,14 +23,14 @@ from forebay_proxy.core.errors import CacheFull
 
 __all__ = ["OVERHEAD_STEP_BYTES", "Grant", "Ledger", "Victim", "chosen"]
 
-OVERHEAD_STEP_BYTES = 2**20  # the index grows by pages of 4 KiB; a step keeps the figure ahead of it between two measurements
+OVERHEAD_STEP_BYTES = 2**20  # the index grows by pages of 4 KiB; the figure stays ahead of it between two measurements
 
 S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
 class Victim(Generic[S]):
-    """Something that may leave: ``subject`` is the caller's own handle, ``bytes`` what its leaving frees."""
+    """Something that may leave: ``subject`` is the caller's own handle, ``bytes`` is what its removal frees."""
 
     subject: S
     bytes: int
@@ -40,7 +38,7 @@ class Victim(Generic[S]):
 
 @dataclass(slots=True, eq=False)
 class Grant(Generic[S]):
-    """A right to ``bytes`` of disk. ``owed`` of them are still held by ``victims`` that the caller must remove first."""
+    """A right to ``bytes`` of disk. ``victims`` still hold ``owed`` of them; the caller must remove the victims first."""
 
     bytes: int
     victims: list[Victim[S]] = field(default_factory=list)
@@ -50,20 +48,20 @@ class Grant(Generic[S]):
 
 
 class Ledger(Generic[S]):
-    """Four sums and a bound; see the module's text for the rules."""
+    """Four sums and a bound; the module's docstring has the rules."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self.configured_bytes = capacity_bytes
-        self.capacity_bytes = capacity_bytes  # effective: what others on the disk leave us
+        self.capacity_bytes = capacity_bytes  # effective: what other programs leave us
         self.stored_bytes = 0
         self.reserved_bytes = 0
         self.doomed_bytes = 0
         self.overhead_bytes = 0
         self.peak_bytes = 0
-        self.unallocated_bytes = 0  # of the reserved ones: promised, and the disk still counts them as free
-        self.least_bytes = 0  # that the disk has held of ours since ``watch``
-        self._not_yet_bytes = 0  # of the overhead: set aside for what comes, and not on the disk
-        self._measured_bytes = 0  # what the overhead really was when it was last looked at, without what is being swept
+        self.unallocated_bytes = 0  # the part of the reserved bytes that the disk still counts as free
+        self.least_bytes = 0  # the smallest ``held_bytes`` since ``watch``
+        self._not_yet_bytes = 0  # the part of the overhead that is set aside and not on the disk yet
+        self._measured_bytes = 0  # the overhead as last measured, without files that are being removed
 
     def __repr__(self) -> str:
         mib = 2**20
@@ -74,7 +72,7 @@ class Ledger(Generic[S]):
 
     @property
     def used_bytes(self) -> int:
-        """Stored, reserved, doomed and overhead: never above the capacity, but while a capacity that shrank is worked off."""
+        """Stored, reserved, doomed and overhead. Above the capacity only while a capacity that shrank is being worked off."""
         return self.stored_bytes + self.reserved_bytes + self.doomed_bytes + self.overhead_bytes
 
     @property
@@ -83,34 +81,34 @@ class Ledger(Generic[S]):
         return max(0, self.capacity_bytes - self.used_bytes)
 
     def grantable_bytes(self, leased_bytes: int) -> int:
-        """Room that could be made: everything but overhead, reserved, doomed and leased."""
+        """Room that could be made: everything but overhead, reserved, doomed and leased bytes."""
         return max(0, self.capacity_bytes - self.overhead_bytes - self.reserved_bytes - self.doomed_bytes - leased_bytes)
 
     @property
     def held_bytes(self) -> int:
-        """What the disk holds of ours at least."""
+        """At least so many bytes of the disk are ours."""
         return self.stored_bytes + self.reserved_bytes - self.unallocated_bytes + self._measured_bytes
 
     def watch(self) -> None:
-        """From here on ``least_bytes`` is the least that the disk holds of ours."""
+        """Start a new minimum: from now on ``least_bytes`` is the smallest ``held_bytes``."""
         self.least_bytes = self.held_bytes
 
     def allocated(self, grant: Grant[S]) -> None:
-        """The disk has given the blocks of ``grant``."""
+        """The disk has allocated the blocks of ``grant``."""
         grant.on_disk = True
         self.unallocated_bytes -= grant.bytes
 
     def freeing(self, grant: Grant[S]) -> None:
-        """The disk begins to take blocks of ``grant`` back."""
+        """The disk begins to free the blocks of ``grant``."""
         if grant.on_disk:
             grant.on_disk = False
             self.unallocated_bytes += grant.bytes
             self._changed()
 
     def reserve(self, size: int, leaving: Callable[[], Iterable[Victim[S]]]) -> Grant[S]:
-        """Promise ``size`` bytes, taking victims from ``leaving()`` in its order where free room does not do.
+        """Promise ``size`` bytes. If the free bytes are not enough, victims are taken from ``leaving()`` in its order.
 
-        Raises ``CacheFull`` with the numbers, and changes nothing, when that is not enough.
+        Raises ``CacheFull``, with the numbers, if the victims are not enough either; nothing changes then.
         """
         missing = size - (self.capacity_bytes - self.used_bytes)
         victims = chosen(missing, leaving) if missing > 0 else []
@@ -129,7 +127,7 @@ class Ledger(Generic[S]):
         return Grant(size, victims, owed)
 
     def vacated(self, grant: Grant[S]) -> None:
-        """The victims of ``grant`` are gone from the disk: what they owed it is reserved now, the rest of their bytes is free."""
+        """The victims of ``grant`` are removed: the bytes it needed are reserved now, the rest is free."""
         self.doomed_bytes -= sum(victim.bytes for victim in grant.victims)
         self.reserved_bytes += grant.owed
         self.unallocated_bytes += grant.owed
@@ -138,7 +136,7 @@ class Ledger(Generic[S]):
         self._changed()
 
     def stayed(self, grant: Grant[S], victim: Victim[S]) -> None:
-        """``victim`` could not be removed: it is stored again, and the grant must be released (it is smaller than promised)."""
+        """``victim`` could not be removed: it counts as stored again. The grant is smaller than promised and must be released."""
         grant.victims.remove(victim)
         self.doomed_bytes -= victim.bytes
         self.stored_bytes += victim.bytes
@@ -148,35 +146,35 @@ class Ledger(Generic[S]):
         self._changed()
 
     def part(self, grant: Grant[S], sizes: Sequence[int]) -> list[Grant[S]]:
-        """Grants of ``sizes``, which are all of ``grant``, instead of it; its victims are gone."""
-        assert sum(sizes) == grant.bytes, "nothing of it is lost"
-        assert not grant.owed, "its victims are gone"
-        assert not grant.on_disk, "nothing of it is allocated"
+        """Split ``grant``, whose victims are removed, into grants of ``sizes``, which must add up to it."""
+        assert sum(sizes) == grant.bytes, "the sizes must add up to the grant"
+        assert not grant.owed, "the victims must be removed first"
+        assert not grant.on_disk, "no block may be allocated yet"
         grant.closed = True
         return [Grant(size) for size in sizes]
 
     def commit(self, grant: Grant[S]) -> None:
-        """The bytes of ``grant`` are on the disk to stay."""
+        """The bytes of ``grant`` are on the disk and stay."""
         self._close(grant)
         self.reserved_bytes -= grant.bytes
         self.stored_bytes += grant.bytes
         self._changed()
 
     def release(self, grant: Grant[S]) -> None:
-        """Give a grant back. Only once its victims are gone, or were never needed."""
+        """Give a grant back. Its victims must be removed first, unless it had none."""
         self._close(grant)
         self.reserved_bytes -= grant.bytes
         self._changed()
 
     def _close(self, grant: Grant[S]) -> None:
         assert not grant.closed, "a grant ends once"
-        assert not grant.owed, "a grant ends after its victims"
+        assert not grant.owed, "the victims must be removed first"
         grant.closed = True
         if not grant.on_disk:
             self.unallocated_bytes -= grant.bytes
 
     def doom(self, size: int) -> None:
-        """Stored bytes are about to be removed for another reason than a grant (stale, evicted by hand, shrinking)."""
+        """Stored bytes are about to be removed for another reason than a grant: stale, evicted by a command, or a smaller capacity."""
         self.stored_bytes -= size
         self.doomed_bytes += size
         self._changed()
@@ -187,19 +185,21 @@ class Ledger(Generic[S]):
         self._changed()
 
     def spared(self, size: int) -> None:
-        """Doomed bytes could not be removed."""
+        """Doomed bytes could not be removed: they count as stored again."""
         self.doomed_bytes -= size
         self.stored_bytes += size
         self._changed()
 
     def found(self, size: int) -> None:
-        """At start: bytes the disk already holds for shards."""
+        """At the start: the disk already holds ``size`` bytes of shards."""
         self.stored_bytes += size
         self._changed()
 
     def measured_overhead(self, size: int, swept: int = 0, ahead: int = 0) -> None:
-        """What index, log, lock and directories hold now, rounded up to the next step and one more for what comes before the next look;
-        ``swept`` of it are being removed. ``ahead``: a single commit may add so much, of which the whole steps are set aside too.
+        """Set the overhead (index, log, lock, directories) from a measurement of ``size`` bytes.
+
+        It is rounded up to the next step, plus one step for growth until the next measurement. ``swept`` bytes of it are being removed. A
+        single commit may add ``ahead`` bytes; whole steps of it are set aside too.
         """
         self.overhead_bytes = (size // OVERHEAD_STEP_BYTES + 2 + ahead // OVERHEAD_STEP_BYTES) * OVERHEAD_STEP_BYTES
         self._not_yet_bytes = self.overhead_bytes - size
@@ -207,12 +207,15 @@ class Ledger(Generic[S]):
         self._changed()
 
     def excess_bytes(self) -> int:
-        """How far the sums stand above a capacity that shrank."""
+        """By how many bytes the sums exceed a capacity that shrank, without those that are leaving already."""
         return max(0, self.used_bytes - self.doomed_bytes - self.capacity_bytes)
 
     def pop_peak(self) -> int:
-        """The most that was on the disk since the last call, reserved bytes among it. What is set aside for an overhead that grows can
-        take the sums above the bound until its victims have left, but nothing of it is on the disk."""
+        """The most bytes on the disk since the last call, reserved bytes included.
+
+        Bytes set aside for a growing overhead are left out: they may push the sums above the bound until victims have left, but are not on
+        the disk.
+        """
         peak, self.peak_bytes = self.peak_bytes, self.used_bytes - self._not_yet_bytes
         return peak
 
@@ -222,7 +225,7 @@ class Ledger(Generic[S]):
 
 
 def chosen(missing: int, leaving: Callable[[], Iterable[Victim[S]]]) -> list[Victim[S]]:
-    """As many of ``leaving()``, in its order, as hold ``missing`` bytes; all of them where that is not enough."""
+    """Victims from ``leaving()``, in its order, until they hold ``missing`` bytes; all of them if that is not enough."""
     victims: list[Victim[S]] = []
     for victim in leaving():
         victims.append(victim)

@@ -1,1 +1,1 @@
-"""What readers announced, and when a shard is used next."""
+"""The plans that readers announced, and when a shard is used next."""

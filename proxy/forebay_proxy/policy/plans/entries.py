@@ -1,9 +1,9 @@
-"""What one message announces: URLs as they were sent, or a brace pattern's texts by index; made into names when they are asked for. Pure.
+"""The shards that one message announces, kept as URLs, or as a brace pattern and indices. Names are made when they are needed. Pure.
 
-A plan keeps names, not shards. A shard is four objects that the garbage collector walks through, again and again while half a million of
-them are made (pauses of 0.3 s); a text is one object, which it never looks at.
+A plan keeps names, not shards. A shard is four objects that the garbage collector visits; with half a million of them it pauses for 0.3 s.
+It never visits a string.
 
-Of many shards of few folders the first of a folder is parsed, and its plain siblings are put together from it: 3 instead of 12 us each.
+Many shards lie in few folders: the first URL of a folder is parsed, and its plain siblings are made from it in 3 instead of 12 us each.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from forebay_proxy.wire.urls.shard_url import InvalidShardUrl, ShardUrl, parse_o
 
 __all__ = ["Entries", "PlanCredential", "Siblings"]
 
-# Unreserved characters only: no parser changes them, whatever the scheme. "." and ".." it would.
+# Unreserved characters only: no parser changes them, whatever the scheme. It would change "." and "..".
 _PLAIN_LEAF = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", re.ASCII)
 _MOST_SIBLINGS = 1024  # folders remembered; a set has a handful
 
 
 class Siblings:
-    """URLs as shards or as names. ``headers`` are the credential of the first one's host, and of no other."""
+    """Turns URLs into shards or names. ``headers`` are the credential for the host of the first URL, and for no other."""
 
     def __init__(self, headers: tuple[tuple[str, str], ...] = ()) -> None:
         self._headers = headers
-        self._folders: dict[str, tuple[Shard, str]] = {}  # as written -> (the first shard in it, its group)
+        self._folders: dict[str, tuple[Shard, str]] = {}  # folder as written -> (its first shard, its group)
         self._host: str | None = None
 
     def shard(self, text: str) -> Shard:
         """The shard that ``text`` names. Raises ``InvalidShardUrl``."""
         folder, _, leaf = text.rpartition("/")
-        plain = _PLAIN_LEAF.fullmatch(leaf) is not None and "?" not in folder and "#" not in folder  # a query may have slashes of its own
+        plain = _PLAIN_LEAF.fullmatch(leaf) is not None and "?" not in folder and "#" not in folder  # a query may contain slashes
         known = self._folders.get(folder) if plain else None
         if known is None:
             return self._parsed(text, folder if plain else "")
@@ -44,7 +44,7 @@ class Siblings:
         return Shard(ShardUrl(url.scheme, url.authority, path, ""), group + leaf, first.credential)
 
     def name(self, text: str) -> str:
-        """The name of that shard, for less. Raises ``InvalidShardUrl``."""
+        """The name of that shard, for less work. Raises ``InvalidShardUrl``."""
         folder, _, leaf = text.rpartition("/")
         known = self._folders.get(folder)
         if known is not None and _PLAIN_LEAF.fullmatch(leaf):
@@ -72,7 +72,7 @@ class PlanCredential:
     host: str
 
     def put_on(self, shard: Shard) -> Shard:
-        """``shard`` with the credential, if it is of that host."""
+        """``shard`` with the credential if it is on that host, else without."""
         return shard.carrying(self.headers) if shard.origin == self.host else shard
 
 
@@ -82,9 +82,9 @@ class Entries:
     def __init__(
         self, texts: Sequence[str], headers: tuple[tuple[str, str], ...] = (), *, pattern: str = "", indices: Sequence[int] | None = None
     ) -> None:
-        """``texts`` are URLs; with ``indices`` those of the texts of ``pattern`` instead.
+        """``texts`` are URLs. With ``indices``, the entries are those texts of ``pattern`` instead.
 
-        Raises ``InvalidPattern``, and ``InvalidShardUrl`` where the headers would have no host.
+        Raises ``InvalidPattern``, and ``InvalidShardUrl`` if there are headers and the first entry has no valid host.
         """
         self._texts = texts
         self._pattern = parse_pattern(pattern) if indices is not None else None
@@ -95,19 +95,19 @@ class Entries:
 
     @classmethod
     def of(cls, shards: Sequence[Shard]) -> Entries:
-        """Shards that stand side by side already, all with the first one's headers."""
+        """The entries for ``shards``, with the first one's headers."""
         return cls([shard.url.text() for shard in shards], shards[0].credential.headers if shards else ())
 
     def __len__(self) -> int:
         return len(self._indices)
 
     def _slice(self, start: int, stop: int) -> list[str]:
-        """As written."""
+        """The entries as written."""
         at = self._texts.__getitem__ if self._pattern is None else self._pattern.at
         return [at(index) for index in self._indices[start:stop]]
 
     def names(self, start: int, stop: int) -> tuple[list[str], dict[str, str]]:
-        """The names of a slice, and by name the URLs that say more than it (a signature). Raises ``InvalidShardUrl``."""
+        """The names of a slice, and the URL by name where it differs from the name (a signature). Raises ``InvalidShardUrl``."""
         names, texts = list[str](), dict[str, str]()
         for text in self._slice(start, stop):
             try:
@@ -120,6 +120,6 @@ class Entries:
         return names, texts
 
     def after(self, count: int) -> Entries:
-        """These less the first ``count``, with the same credential."""
+        """Drop the first ``count`` entries."""
         self._indices = self._indices[count:]
         return self

@@ -1,21 +1,16 @@
-"""One job's way through one set: which of its shards were read in which of the last epochs, told or guessed. Pure.
+"""One job's pass over one set: which shards it has read in the present and in the last epoch, told by readers or guessed. Pure.
 
-The rule. A job reads each shard of a set once an epoch, in any order, by several readers of which some begin the next epoch while others
-are still in the last one. A shard counts as *read* when nobody of the job opens it again before the newest epoch that has begun is over.
+The rule: a job reads each shard of a set once per epoch, in any order, and its readers are at most one epoch apart. A shard counts as
+*read* if no reader of the job opens it again before the newest epoch is over.
 
-- Where readers tell their epoch, an opening belongs to that epoch. The pass is in the newest epoch told; a shard that was read in it, but
-  not in the one before, is unread as long as some reader of the job is still in that one.
-- Where nobody tells, an opening fills the oldest epoch, of the last and the present one, in which the shard has not been opened. Only
-  when both are filled, the opening begins the next epoch: someone is ahead, and the shards that others have yet to open keep their place
-  in the old one. (One epoch is all that readers of a job are apart; and the order of two openings of one shard is no matter.)
-- Two things keep a wrong guess from lasting. A repeat begins no epoch before a quarter of the known shards was opened in the present
-  one: eight ranks that peek at the same first shard are one opening. And once seven eighths of what the last epoch had are opened in
-  the present one, the last one is over: what it lacks was never seen (a sidecar that started half-way), and is not waited for.
+- If readers tell their epoch, an opening belongs to that epoch. A shard read in the newest epoch but not in the one before counts as unread
+  while some reader of the job is still in the older one.
+- Otherwise an opening fills the older of the two epochs in which the shard was not opened. If both are filled, the next epoch begins.
+- Two bounds end a wrong guess. A repeat begins no epoch until a quarter of the known shards is opened (eight ranks may all open the
+  first shard). And when seven eighths of the last epoch's count are opened in the present one, the last one is over.
 
-It takes some 70 bytes a shard, however long its name: a name is kept as 64 bits of its hash. Of a million names two share one in fewer
-than one of ten million runs, and then one of them is taken for read an epoch too early, which costs one fetch at worst.
-
-Not thread-safe: the event loop's only.
+A shard takes some 70 bytes: its name is kept as a 64-bit hash. A collision is very unlikely, and costs one fetch at worst.
+Not thread-safe: used on the event loop alone.
 """
 
 from __future__ import annotations
@@ -24,19 +19,19 @@ from collections.abc import Collection
 
 __all__ = ["UNTOLD", "Epoch", "EpochMarks"]
 
-UNTOLD = -1  # the epoch of plans that tell none: among readers who do, the first one, which a process begins without a number
-SEEN_ROUND = 2  # epochs that have begun under our eyes: the one before the first of them may have been seen by half
+UNTOLD = -1  # the epoch of plans without one; if others tell theirs, it means the first epoch, which a process begins without a number
+SEEN_ROUND = 2  # epochs that began while the sidecar watched: it may have seen only half of the one before
 MOST_EARLY = 1 << 12  # more than a node has readers
-FEWEST = 4  # shards that make an epoch: fewer may be what ranks peek at
-TELLING = 8  # openings after which a job shares a group with another one, or does not: a coincidence of two random orders is over by then
-_NOW, _BEFORE = 1, 2  # bits of a mark: read in the present epoch, in the one before
+FEWEST = 4  # shards that make an epoch; fewer may be ranks that all open the first shards
+TELLING = 8  # openings after which it is clear whether two jobs share a group: by then two random orders have met
+_NOW, _BEFORE = 1, 2  # bits of a mark: read in the present epoch, read in the one before
 
 
 class EpochMarks:
-    """Which names were read in the present epoch and in the one before it, as two bits. Names never seen have none."""
+    """Two bits per name: read in the present epoch, and read in the one before. Names never seen have none."""
 
     def __init__(self) -> None:
-        self._read: dict[int, int] = {}  # hash of the name -> the count of epochs when it was last noted, and its bits then
+        self._read: dict[int, int] = {}  # hash of the name -> the number of the epoch when it was last noted, and its bits then
         self._epochs = 0
 
     def __len__(self) -> int:
@@ -52,19 +47,19 @@ class EpochMarks:
         return 0 if later > 1 else (noted & 3) << later & 3
 
     def add(self, name: str, back: int) -> bool:
-        """Note that ``name`` was read ``back`` epochs ago; whether that is news of the last two."""
+        """Note that ``name`` was read ``back`` epochs ago. Returns whether that changes its two bits."""
         before = self[name]
         mark = before | (1 << back if back < 2 else 0)
         self._read[hash(name)] = self._epochs << 2 | mark
         return mark != before
 
     def shift(self, epochs: int) -> None:
-        """So many epochs later: what was the present one is past."""
+        """Begin a new epoch, ``epochs`` later than the present one."""
         self._epochs += epochs
 
 
 class Epoch:
-    """One job's way through one set: ``epoch`` is the newest that has begun, as told or counted from 0."""
+    """One job's pass over one set. ``epoch`` is the newest that has begun, as told or counted from 0."""
 
     def __init__(self, now: float) -> None:
         self.seen_at = now
@@ -74,15 +69,15 @@ class Epoch:
         self.opened = 0  # shards read in the present epoch
         self.shared = 0  # shards that another job of the same group has opened too
         self.began_at = now  # when the present epoch began
-        self._last_whole = False  # whether the epoch before was seen at all
+        self._last_whole = False  # whether the sidecar saw the epoch before
         self._last_opened = 0  # shards read in it
-        self.went_round = False  # whether the last epoch was one: a few repeats among many shards may have looked like it
-        self._rounds = 0  # such epochs
-        self._early: list[str] = []  # opened again by who tells no epoch, in a job where others do: perhaps as the first of the next one
-        self._late_at = 0  # how many shards of the present epoch had been opened when the last one of the epoch before was
+        self.went_round = False  # whether the last epoch was a real one; a few repeats among many shards may look like one
+        self._rounds = 0  # the number of real epochs
+        self._early: list[str] = []  # opened again by readers without an epoch, where others tell theirs: perhaps in the next epoch
+        self._late_at = 0  # how many shards of the present epoch were opened when the last late opening of the epoch before came
 
     def read(self, name: str, epoch: int | None, running: Collection[int] = ()) -> None:
-        """A reader opened the shard, in ``epoch`` if it told. ``running`` are the epochs that readers of the job are in."""
+        """A reader opened the shard, in ``epoch`` if it told one. ``running`` are the epochs that readers of the job are in."""
         if epoch is not None:
             if epoch != self.epoch or not self.told:
                 self.begin(epoch, running)
@@ -97,16 +92,16 @@ class Epoch:
         self.opened += self.marks.add(name, back) and not back
 
     def has_read(self, name: str, running: Collection[int] = ()) -> bool:
-        """Whether nobody of the job opens the shard again in the epochs that have begun."""
+        """Whether no reader of the job opens the shard again in the epochs that have begun."""
         mark = self.marks[name]
         if not mark & _NOW:
             return False
         return bool(mark & _BEFORE) or not (self.told and self._last_whole and (self.epoch - 1 in running or UNTOLD in running))
 
     def waits_for(self, name: str, running: Collection[int], *, known_to_live: bool, known: bool) -> bool:
-        """Whether the job may open a shard of its group again, or at all, however long that takes.
+        """Whether the job may open a shard of its group again, or for the first time, at any later time.
 
-        ``known``: somebody else has opened it, ``known_to_live``: as a shard of this group, in a job that is live.
+        ``known``: another job has opened it. ``known_to_live``: a live job has opened it as a shard of this group.
         """
         if name in self.marks:
             return bool(self.marks[name] & (_NOW | _BEFORE)) or not self.went_round or self._has_late(running)
@@ -122,10 +117,10 @@ class Epoch:
 
     def begin(self, epoch: int, running: Collection[int] = ()) -> None:
         """A reader of the job told that it is in ``epoch``."""
-        if not self.told:  # what was guessed so far is the epoch before
+        if not self.told:  # what was guessed so far becomes the epoch before
             later, self.epoch, self.told = 1 if len(self.marks) else 0, epoch, True
         elif self.epoch - epoch > 1 and not any(other > epoch + 1 for other in running):
-            later, self.epoch = 8, epoch  # the job began again from an earlier epoch: what it read before is no matter
+            later, self.epoch = 8, epoch  # the job began again from an earlier epoch; what it read before does not count
         else:
             later = max(0, epoch - self.epoch)
             self.epoch += later
@@ -136,8 +131,8 @@ class Epoch:
                 self.opened += self.marks.add(name, 0)
 
     def _guess(self, mark: int) -> int:
-        """How many epochs ago the epoch of this opening is, by the ``mark`` of its shard."""
-        if self.told:  # this reader tells nothing in a job where others do
+        """How many epochs ago this opening belongs, from the ``mark`` of its shard."""
+        if self.told:  # this reader tells no epoch in a job where others do
             return 1 if self._last_whole and not mark & _BEFORE else 0
         if mark & _NOW:
             if self.opened * 4 >= len(self.marks):

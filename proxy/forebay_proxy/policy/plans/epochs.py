@@ -1,7 +1,7 @@
-"""What each job has read of a set in its present epoch, told or guessed. Pure.
+"""What each job has read of each set in its present epoch, as told or guessed. Pure.
 
-A *set* is what a plan or a person named (``ShardSets``); where nobody did, a shard's *group* stands for it: the shards of one URL up to the
-last ``/``. A *pass* is one job's present way through one set. Requests without a reader belong to one anonymous job.
+A *set* is what a plan or a person named (``ShardSets``). Shards without a set belong to a *group*: the shards whose URLs are equal up to
+the last ``/``. A *pass* is one job's present epoch over one set. Requests without a reader belong to one anonymous job.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from forebay_proxy.policy.plans.shard_sets import ShardSets
 
 __all__ = ["GROUP_LIFE_S", "EpochTracker", "Groups"]
 
-GROUP_LIFE_S = 6 * 3600.0  # longer than a night's checkpoint-and-restart, shorter than a day of other work
-MOST_JOBS = 64  # passes kept of one set: a node runs a handful of jobs, and a client may make names up
+GROUP_LIFE_S = 6 * 3600.0  # longer than a restart from a checkpoint at night, shorter than a day of other work
+MOST_JOBS = 64  # passes per set: a node runs a handful of jobs, and a client may invent names
 MOST_GROUPS = 1 << 16  # sets and groups; some data sets have a folder for every hundred shards
-MOST_SEEN = 1 << 21  # shards over all passes: 150 MB, and the largest public set has 585,270
-ANONYMOUS_AGAIN = "/"  # and a number: anonymous jobs after the first; no reader's name has a slash
-WARM = "\0warm"  # the pass of shards that were asked for ahead; no job has this name
+MOST_SEEN = 1 << 21  # shards in all passes: 150 MB; the largest public set has 585,270
+ANONYMOUS_AGAIN = "/"  # and a number: the anonymous jobs after the first; no reader's name has a slash
+WARM = "\0warm"  # the pass of shards that were requested before any job; no job has this name
 
 
 @dataclass(slots=True)
@@ -34,22 +34,22 @@ class Group:
 
 
 class Groups:
-    """Every set and group that somebody opened: so many, with so many shards over all passes. Not thread-safe: the event loop's only."""
+    """Every set and group that somebody opened, bounded in number and in shards. Not thread-safe: used on the event loop alone."""
 
     def __init__(self) -> None:
         self.sets = ShardSets(self._lose)
-        self._groups: OrderedDict[str, Group] = OrderedDict()  # longest unopened first
+        self._groups: OrderedDict[str, Group] = OrderedDict()  # the longest unopened first
         self._seen = 0  # shards in all passes
 
     def __len__(self) -> int:
         return len(self._groups)
 
     def get(self, key: str) -> Group | None:
-        """None: nobody has opened or declared anything of it."""
+        """The set or group; None if nobody has opened or declared a shard of it."""
         return self._groups.get(key)
 
     def enter(self, key: str, job: str, now: float) -> Epoch:
-        """The pass of ``job`` over the set or group ``key``, which it is in now."""
+        """The present pass of ``job`` over the set or group ``key``."""
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = Group(now)
@@ -66,26 +66,26 @@ class Groups:
         return found
 
     def unlisted(self, name: str, job: str | None = None) -> tuple[str, ...]:
-        """The sets known by name alone under which the shard was opened, by ``job`` or by anybody."""
+        """The sets known by name alone under which the shard was opened, by ``job`` or, with None, by anybody."""
         groups = ((key, self._groups[key].passes) for key in self.sets.unlisted if key in self._groups)
         return tuple(key for key, passes in groups if any(name in known.marks for of, known in passes.items() if job is None or of == job))
 
     def count(self, shards: int) -> None:
-        """So many more have been seen in some pass."""
+        """Add ``shards`` to the number of shards seen in all passes."""
         self._seen += shards
 
     def shards_read(self, since: float) -> int:
-        """How many shards have been read of the sets and groups that were opened since then, by that job of each which has read most."""
+        """How many shards were read of the sets and groups opened since then. Of each it counts the job that has read most."""
         lately = (group for group in self._groups.values() if group.opened_at >= since)
         return sum(max((len(known.marks) for known in group.passes.values()), default=0) for group in lately)
 
     def expire(self, now: float) -> None:
-        """Forget the groups nobody opens any more."""
+        """Forget the groups that nobody has opened for ``GROUP_LIFE_S``."""
         for key in [key for key, group in self._groups.items() if now - group.opened_at > GROUP_LIFE_S and key not in self.sets.kept]:
             self._drop(key)
 
     def keep_bounds(self) -> None:
-        """Forget the groups unopened for longest, if there are too many, or of too many shards."""
+        """If there are too many groups, or too many shards in them, forget those that were not opened for longest."""
         while len(self._groups) > 1 and (len(self._groups) > MOST_GROUPS or self._seen > MOST_SEEN):
             self._drop(next(iter(self._groups)))
 
@@ -94,31 +94,31 @@ class Groups:
         self._lose(key)
 
     def _lose(self, key: str) -> None:
-        """Nobody knows the set of this key any more, and a name may be long: what was read of it is forgotten too."""
+        """Forget what was read of the set ``key``: the set itself is no longer known."""
         group = self._groups.pop(key, None)
         if group is not None:
             self._seen -= sum(len(known.marks) for known in group.passes.values())
 
 
 class EpochTracker:
-    """All sets and groups. Moments are on the caller's clock. Not thread-safe: the event loop's only."""
+    """All sets and groups. Moments are on the caller's clock. Not thread-safe: used on the event loop alone."""
 
     def __init__(self, jobs: LiveJobs | None = None) -> None:
         self.groups = Groups()
         self.sets = self.groups.sets
         self.jobs = LiveJobs(lambda: 0.0) if jobs is None else jobs
-        self._opened_at: dict[str, float] = {}  # shard name -> when last opened
-        self._running: dict[str, Counter[int]] = {}  # by job: how many of its plans are of which epoch
-        self._anonymous = ANONYMOUS  # the present anonymous job
-        self._sessions = 0  # anonymous jobs after the first
-        self._anonymous_since = float("-inf")  # what it has not opened since then it has left
+        self._opened_at: dict[str, float] = {}  # shard name -> when it was last opened
+        self._running: dict[str, Counter[int]] = {}  # job -> how many of its plans are in each epoch
+        self._anonymous = ANONYMOUS  # the name of the present anonymous job
+        self._sessions = 0  # the number of anonymous jobs after the first
+        self._anonymous_since = float("-inf")  # the anonymous job has left sets that it has not opened since then
 
-    # What is told
+    # Events
 
     def opened(self, shard: Shard, job: str, now: float, set_name: str | None = None, epoch: int | None = None) -> tuple[str, ...]:
-        """A reader of ``job`` opened ``shard``; ``set_name`` and ``epoch`` as its plan has them.
+        """A reader of ``job`` opened ``shard``; ``set_name`` and ``epoch`` come from its plan.
 
-        Returns the keys of the sets it is of; none where its group stands for them.
+        Returns the keys of the sets that the shard belongs to; empty if its group stands for them.
         """
         name = shard.name
         self._opened_at[name] = now
@@ -133,11 +133,11 @@ class EpochTracker:
         return sets
 
     def _sets_of(self, name: str, job: str, told: str) -> tuple[str, ...]:
-        """The sets under which ``job`` opened the shard ``name``; ``told`` is the one that its plan names, "" without."""
+        """The sets under which ``job`` opened the shard ``name``. ``told`` is the set that its plan names, or ""."""
         sets = self.sets.containing(name) if self.sets.listed else ()
-        if not sets:  # whatever is opened under a name that nobody can list belongs to it
+        if not sets:  # a set that cannot be listed owns every shard opened under its name
             return (told,) if told in self.sets.unlisted else self.groups.unlisted(name, job)
-        if told in sets:  # a larger set that holds it too may be one that this job does not read
+        if told in sets:  # this job may not read a larger set that also holds the shard
             return (told, *(other for other in sets if other != told and other in self.sets.kept))
         return sets
 
@@ -158,7 +158,7 @@ class EpochTracker:
             its.began_at = now
 
     def _anonymous_job(self, name: str, keys: Collection[str]) -> str:
-        """Under which name the anonymous job counts that opens the shard of this name now."""
+        """The name under which the anonymous job counts that opens the shard ``name`` now."""
         if self.jobs.resumed:
             self.jobs.resumed = False
             known = (group.passes.get(self._anonymous) for key in keys if (group := self.groups.get(key)) is not None)
@@ -168,18 +168,18 @@ class EpochTracker:
         return self._anonymous
 
     def declare(self, shard: Shard, now: float) -> None:
-        """Somebody asked for ``shard`` ahead of any job: until a job reads its set, it counts as unread."""
+        """Somebody asked for ``shard`` before any job did: it counts as unread until a job reads its set."""
         for key in self.sets.containing(shard.name) or (shard.group,):
             self.groups.enter(key, WARM, now)
 
     def declare_set(self, text: str, now: float) -> str:
-        """Somebody declared the set ``text``: until a job reads it, it counts as unread. Returns its key."""
+        """Somebody declared the set ``text``: it counts as unread until a job reads it. Returns its key."""
         key = self.sets.keep(text)
         self.groups.enter(key, WARM, now)
         return key
 
     def began(self, set_name: str | None, job: str, epoch: int | None, now: float) -> None:
-        """A reader of ``job`` has announced shards, of the set and in ``epoch`` if it told."""
+        """A reader of ``job`` has announced shards, with their set and epoch if it told them."""
         self.jobs.heard(job, now)
         self._running.setdefault(job, Counter())[UNTOLD if epoch is None else epoch] += 1
         if set_name:
@@ -188,7 +188,7 @@ class EpochTracker:
                 found.begin(epoch, self._running[job])
 
     def ended(self, job: str, epoch: int | None) -> None:
-        """Such a plan is over: withdrawn, replaced or expired."""
+        """A plan with this epoch is over: withdrawn, replaced or expired."""
         running = self._running.get(job)
         if running is None:
             return
@@ -199,12 +199,12 @@ class EpochTracker:
         if not running:
             del self._running[job]
 
-    # What follows
+    # Questions
 
     def unread_by(self, name: str, group_name: str, now: float) -> dict[str, float] | None:
-        """The live jobs that know the shard's sets and have not read it in their present pass, and when each was last heard of there.
+        """The live jobs that know the shard's sets and have not read it in their present pass, with the time each was last heard of there.
 
-        None where no reader waits for one of the shards: all sets are dead, or all their jobs are over.
+        None if no job waits for shards of these sets: all sets or all their jobs are over.
         """
         unread: dict[str, float] = {}
         alive = False
@@ -222,7 +222,7 @@ class EpochTracker:
         return unread if alive else None
 
     def _waiting(self, key: str, group: Group, now: float) -> list[str]:
-        """The jobs that count: live ones; else a set's that a person declared for good, or declared once more after they were over."""
+        """The jobs that count: the live ones. For a set declared for good, or declared again after its jobs were over, others count too."""
         passes = group.passes
         live = [job for job, found in passes.items() if self._is_live(job, found, now)]
         if live or not passes:
@@ -242,7 +242,7 @@ class EpochTracker:
         return job in self._running or self.jobs.is_live(job, now)
 
     def _waits_for(self, group: Group, job: str, name: str, now: float) -> bool:
-        """Whether the shard is one of those in the group that the job reads."""
+        """Whether the job reads this shard of the group."""
         found, running = group.passes[job], self._running.get(job, ())
         if name in found.marks:
             return found.waits_for(name, running, known=False, known_to_live=False)
@@ -251,7 +251,7 @@ class EpochTracker:
         return found.waits_for(name, running, known=name in self._opened_at, known_to_live=live)
 
     def has_read(self, key: str, name: str, now: float) -> bool:
-        """Whether every job that reads the set ``key`` has read the shard; False while none does."""
+        """Whether every job that reads the set ``key`` has read the shard; False if no job reads the set."""
         group = self.groups.get(key)
         if group is None:
             return False
@@ -263,7 +263,7 @@ class EpochTracker:
         return group.passes[job].has_read(name, self._running.get(job, ()))
 
     def of(self, key: str) -> dict[str, Epoch]:
-        """Each job's pass over the set or group ``key``; of anonymous jobs only the last one's."""
+        """Each job's pass over the set or group ``key``; of the anonymous jobs only the last one's."""
         group = self.groups.get(key)
         if group is None:
             return {}
@@ -273,7 +273,7 @@ class EpochTracker:
         return found
 
     def live(self, key: str, now: float) -> dict[str, Epoch]:
-        """``of``, of jobs that go on."""
+        """``of`` for live jobs only."""
         group = self.groups.get(key)
         if group is None:
             return {}
@@ -283,10 +283,10 @@ class EpochTracker:
     def last_opened(self, name: str) -> float | None:
         return self._opened_at.get(name)
 
-    # What is forgotten
+    # Forgetting
 
     def forget(self, name: str) -> None:
-        """The shard left the cache for good: its last opening is of no more use."""
+        """The shard left the cache for good: forget its last opening."""
         self._opened_at.pop(name, None)
         self.sets.uncache(name)
 

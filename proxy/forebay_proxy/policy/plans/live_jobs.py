@@ -1,13 +1,12 @@
-"""Which jobs still go on: what a job has read is worth keeping only while it may read it again. Pure; the clock is an argument.
+"""Which jobs are still running: what a job has read is worth keeping only while the job may read it again. Pure; the clock is an argument.
 
-A job is *live* while a connection is open on which it has asked for something (a trainer that writes a checkpoint for half an hour keeps
-its workers' connections, or the hold of ``forebay run``), and for a minute after it was last heard of. A job that was held is over as soon
-as the last hold and the last connection are gone. Requests without a reader belong to one anonymous job, of which little more than the
-minute is known: its idle connections are closed.
+A job is *live* while a connection is open on which it has asked for something, and for a minute after its last request. A trainer that
+writes a checkpoint for half an hour keeps its workers' connections, or the hold of ``forebay run``. If a job was held, it is over when its
+last hold and its last connection have closed. Requests without a reader belong to one anonymous job. Its idle connections are closed, so
+for that job little more than the minute counts.
 
-A plain HTTP client says neither who it is nor which run it belongs to. Reads of one folder that follow each other closely are one *burst*,
-which stands in for a job so that a new run asks the origin anew: after a pause the next reads may be another run's, and data may have been
-replaced in between.
+A plain HTTP client names neither itself nor its run. Reads of one folder that closely follow each other are one *burst*, which stands in
+for a job. After a pause, the next reads may belong to another run, and the data may have been replaced: the sidecar asks the origin again.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from math import inf
 __all__ = ["ANONYMOUS", "QUIET_S", "Bursts", "LiveJobs", "Presence"]
 
 ANONYMOUS = ""
-QUIET_S = 60.0  # as long as a plan lives without a sign of its reader; workers of the next epoch start within seconds
-MOST_JOBS = 1 << 12  # remembered by the moment they were heard: a client may make names up
+QUIET_S = 60.0  # as long as a plan lives without a sign of its reader; the workers of the next epoch start within seconds
+MOST_JOBS = 1 << 12  # jobs remembered by their last request: a client may invent names
 
 
 class LiveJobs:
-    """Not thread-safe: the event loop's only."""
+    """The jobs that are live. Not thread-safe: used on the event loop alone."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._connected: Counter[str] = Counter()
         self._held: Counter[str] = Counter()
-        self._over: set[str] = set()  # held once, and not any more
-        self._heard: dict[str, float] = {}  # longest silent first
-        self.resumed = False  # the anonymous job was heard of after it had not been live; for whoever looks for another one in it
+        self._over: set[str] = set()  # was held once, and is no longer
+        self._heard: dict[str, float] = {}  # job -> its last request, the longest silent first
+        self.resumed = False  # the anonymous job asked again after it was over; ``EpochTracker`` reads and clears this
 
     def heard(self, job: str, now: float) -> None:
-        """It asked for something."""
+        """``job`` asked for something."""
         if job == ANONYMOUS and job in self._heard and not self.is_live(job, now):
             self.resumed = True
         self._heard.pop(job, None)
@@ -46,7 +45,7 @@ class LiveJobs:
             del self._heard[next(iter(self._heard))]
 
     def came(self, job: str, *, holds: bool = False) -> None:
-        """A connection is open on which it asks; ``holds``: for as long as it goes on."""
+        """A connection is open on which ``job`` asks; ``holds``: the connection is a hold, open as long as the job runs."""
         self.heard(job, self._clock())
         self._connected[job] += 1
         if holds:
@@ -54,7 +53,7 @@ class LiveJobs:
             self._held[job] += 1
 
     def left(self, job: str, *, holds: bool = False) -> None:
-        """That connection is gone."""
+        """That connection has closed."""
         self.heard(job, self._clock())
         _decrement(self._connected, job)
         if holds and not _decrement(self._held, job):
@@ -69,7 +68,7 @@ class LiveJobs:
 
 
 class Presence:
-    """One connection, and the job that asks on it: that of its last request, since a process is of one job."""
+    """One connection, and the job that asks on it: that of its last request, since a process belongs to one job."""
 
     def __init__(self, jobs: LiveJobs) -> None:
         self._jobs = jobs
@@ -77,25 +76,25 @@ class Presence:
 
     @property
     def is_named(self) -> bool:
-        """Whether it is of a job that has told its name."""
+        """Whether the connection's job has told its name."""
         return bool(self._job)
 
     def asks(self, job: str) -> None:
-        """``job`` has asked for something."""
+        """``job`` has asked for something on this connection."""
         if job != self._job:
             self.end()
             self._jobs.came(job)
             self._job = job
 
     def end(self) -> None:
-        """The connection is gone. Safe to repeat."""
+        """The connection has closed. Safe to repeat."""
         job, self._job = self._job, None
         if job is not None:
             self._jobs.left(job)
 
 
 def _decrement(counts: Counter[str], job: str) -> int:
-    """One less; how many are left."""
+    """Decrement, and return how many are left."""
     counts[job] -= 1
     left = counts[job]
     if not left:
@@ -103,10 +102,10 @@ def _decrement(counts: Counter[str], job: str) -> int:
     return left
 
 
-# A program that ends and is started again needs longer than this to import webdataset or torch. It is also what a pause of a slow reader
-# costs: no more than one small request to the origin every two seconds.
+# A program that ends and is started again needs longer than this to import webdataset or torch. For a slow reader the pause costs at most
+# one small request to the origin every two seconds.
 PAUSE_S = 2.0
-MOST_FOLDERS = 4096  # folders; one that is forgotten begins anew
+MOST_FOLDERS = 4096  # folders remembered; a forgotten one begins a new burst
 
 
 @dataclass(slots=True)
@@ -117,7 +116,7 @@ class _Burst:
 
 
 class Bursts:
-    """By folder (a shard's URL up to the last slash). Not thread-safe: the event loop's only."""
+    """The bursts, by folder (a shard's URL up to the last slash). Not thread-safe: used on the event loop alone."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -125,7 +124,7 @@ class Bursts:
 
     @contextmanager
     def inside(self, group: str) -> Iterator[None]:
-        """A reader without a name opens and reads a shard of ``group``, for the length of the ``with``."""
+        """A reader without a name opens and reads a shard of ``group`` within the ``with``."""
         now = self._clock()
         burst = self._bursts.get(group)
         if burst is None or (not burst.inside and now - burst.active > PAUSE_S):
@@ -142,6 +141,6 @@ class Bursts:
             burst.active = self._clock()
 
     def began(self, group: str) -> float:
-        """When the present burst began; long ago if there is none."""
+        """When the present burst began; minus infinity if there is none."""
         burst = self._bursts.get(group)
         return float("-inf") if burst is None else burst.began

@@ -1,9 +1,11 @@
-"""Plans as lists of names: taken in slices, mentioned, swept behind their readers, cleared away in slices; and who mentions a shard. Pure.
+"""Stores plans as lists of names, and finds the plans that mention a shard. Plans are written and removed in slices. Pure.
 
-What it promises ``PlanRegistry``: a plan that is not live is nowhere ahead, however much of it is written down; and nothing here runs
-longer than a slice. An entry takes 178 bytes where its name has 50 characters (585,270 entries of one reader, Python 3.11): the name, its
-place in the plan's list, and its mention in one dict of all names. That dict grows all at once: 23 ms among half a million names, which is
-the longest that the event loop is held while such a plan is taken.
+It promises ``PlanRegistry`` two things: a plan that is not live is never found by ``ahead``, however much of it is stored; and no step
+takes longer than one slice.
+
+An entry takes 178 bytes if its name has 50 characters (585,270 entries of one reader, Python 3.11): the name, its place in the plan's list,
+and its mention in one dict of all names. When that dict grows at half a million names, it holds the event loop for 23 ms, the longest
+pause.
 """
 
 from __future__ import annotations
@@ -22,32 +24,31 @@ from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["INDEX_BITS", "SLICE", "PlanStorage", "ReverseIndex"]
 
-SLICE = 512  # entries: two milliseconds of the event loop where each is a new name
+SLICE = 512  # entries: two milliseconds of the event loop if each is a new name
 INDEX_BITS = 32
 INDEX_MASK = (1 << INDEX_BITS) - 1
 
 
 class ReverseIndex:
-    """Which plans mention a shard, and where in them.
+    """Which plans mention a shard, and at which index.
 
-    A mention is one integer: the number of the plan, 32 bits, then the index in it. Sorted, those of one plan stand together, in its order.
+    A mention is one integer: 32 bits for the plan's number, then 32 for the index. Sorted, the mentions of one plan are adjacent and in
+    order.
     """
 
     def __init__(self) -> None:
-        self._mentions: dict[
-            str, int | array[int]
-        ] = {}  # an array where there are several: a resampled shard is mentioned a thousand times
+        self._mentions: dict[str, int | array[int]] = {}  # an array if there are several: a resampled shard is mentioned a thousand times
 
     def __len__(self) -> int:
         return len(self._mentions)
 
     def of(self, name: str) -> Sequence[int]:
-        """Every mention of the shard, in order. Not to be kept: it changes."""
+        """Every mention of the shard, in order. Do not keep it: it changes."""
         found = self._mentions.get(name, ())
         return (found,) if isinstance(found, int) else found
 
     def first_from(self, name: str, plan: int, index: int) -> int | None:
-        """The first index, ``index`` or later, at which the plan mentions the shard."""
+        """The first index, ``index`` or later, at which the plan mentions the shard; None if there is none."""
         mentions = self.of(name)
         place = bisect_left(mentions, plan << INDEX_BITS | index)
         if place == len(mentions) or mentions[place] >> INDEX_BITS != plan:
@@ -55,7 +56,7 @@ class ReverseIndex:
         return mentions[place] & INDEX_MASK
 
     def add(self, name: str, plan: int, index: int) -> None:
-        """The plan of this serial number mentions the shard at ``index``."""
+        """The plan with this serial number mentions the shard at ``index``."""
         mention = plan << INDEX_BITS | index
         other = self._mentions.setdefault(name, mention)
         if isinstance(other, array):
@@ -64,7 +65,7 @@ class ReverseIndex:
             self._mentions[name] = array("Q", sorted((other, mention)))
 
     def remove(self, name: str, plan: int, index: int) -> None:
-        """It does not any more; it must have."""
+        """Remove a mention, which must exist."""
         found = self._mentions[name]
         if isinstance(found, array):
             found.pop(bisect_left(found, plan << INDEX_BITS | index))
@@ -74,31 +75,31 @@ class ReverseIndex:
             del self._mentions[name]
 
     def clear(self) -> None:
-        """Nobody mentions anything any more."""
+        """Remove all mentions."""
         self._mentions = {}
 
 
 class PlanStorage:
-    """Every plan that is written down, live or not. Not thread-safe: the event loop's only."""
+    """Every stored plan, live or not. Not thread-safe: used on the event loop alone."""
 
     def __init__(self, tell: Callable[[Iterable[str]], None]) -> None:
-        """``tell`` hears of the shards that are needed at another time than before."""
+        """``tell`` is called with the shards whose time of need has changed."""
         self._tell = tell
         self.mentions = ReverseIndex()
         self._by_serial: list[ReaderPlan | None] = [None]
         self._vacant: list[int] = []
         self._reclaimer: deque[Iterator[None]] = deque()
-        self.entries_held = 0  # of all plans, what is read or withdrawn already but not cleared away included
+        self.entries_held = 0  # of all plans, including entries that were read or withdrawn but not removed yet
         self.name_bytes = 0  # characters of their names and URLs
 
-    # Writing down
+    # Writing
 
     @contextmanager
     def entering(self, reader: ReaderName, epoch: int | None, set_name: str | None, now: float) -> Iterator[ReaderPlan]:
-        """A new plan, not live yet; one that has not been live at the end either is cleared away."""
+        """A new plan, not live yet. If it is not live at the end of the ``with``, it is removed."""
         serial = self._vacant.pop() if self._vacant else len(self._by_serial)
         plan = ReaderPlan(reader, epoch, set_name, ReaderPace(now, now), serial)
-        self._by_serial[serial : serial + 1] = [plan]  # in the place of a former one, or behind all
+        self._by_serial[serial : serial + 1] = [plan]  # in the place of a removed plan, or at the end
         try:
             yield plan
         finally:
@@ -107,7 +108,8 @@ class PlanStorage:
 
     def write(self, plan: ReaderPlan, entries: Entries, instead_of: ReaderPlan | None = None) -> Iterator[None]:
         """Write ``entries`` into ``plan``, in slices. Raises ``PlansFull``, ``InvalidShardUrl``."""
-        spare, spare_bytes = (len(instead_of), instead_of.name_bytes + instead_of.text_bytes) if instead_of else (0, 0)  # for a moment
+        # While the new plan is written, the old one is stored too.
+        spare, spare_bytes = (len(instead_of), instead_of.name_bytes + instead_of.text_bytes) if instead_of else (0, 0)
         count = len(entries)
         while self._reclaimer and self.entries_held + count - spare > reader_plan.MOST_SHARDS:
             self.tidy(1)
@@ -118,7 +120,7 @@ class PlanStorage:
             names, texts = entries.names(start, start + SLICE)
             self._write(plan, names, texts)
             check_held(shards=self.entries_held - spare, name_bytes=self.name_bytes - spare_bytes)
-            self.tidy(1)  # so clearing away keeps up with taking
+            self.tidy(1)  # so that removal keeps up with writing
             yield
 
     def _write(self, plan: ReaderPlan, names: list[str], texts: dict[str, str]) -> None:
@@ -131,19 +133,19 @@ class PlanStorage:
         self.name_bytes += name_bytes + text_bytes
 
     def copy_ahead(self, plan: ReaderPlan, source: ReaderPlan) -> None:
-        """Write what is ahead in ``source`` into ``plan``."""
+        """Write the entries that are ahead in ``source`` into ``plan``."""
         names = source.names[source.position :]
         plan.credentials = [(max(0, start - source.position), credential) for start, credential in source.credentials]
         self._write(plan, names, {name: source.texts[name] for name in names if name in source.texts} if source.texts else {})
 
     def exchange_credentials(self, plan: ReaderPlan, other: ReaderPlan) -> None:
-        """The same shards were announced once more, perhaps with fresher credentials."""
+        """The same shards were announced again, perhaps with newer credentials: keep the newer ones."""
         plan.texts, other.texts = other.texts, plan.texts
         plan.text_bytes, other.text_bytes = other.text_bytes, plan.text_bytes
         plan.credentials, other.credentials = other.credentials, plan.credentials
 
     def mention(self, plan: ReaderPlan) -> Iterator[None]:
-        """Let all of ``plan`` be found by shard, in slices. It is not ahead before it is live."""
+        """Add the mentions of ``plan``, in slices. They count only when it is live."""
         while plan.mentioned_to < len(plan):
             self._mention(plan)
             yield
@@ -155,7 +157,7 @@ class PlanStorage:
         plan.mentioned_to = min(len(plan), start + SLICE)
 
     def extend(self, plan: ReaderPlan, more: ReaderPlan) -> Iterator[None]:
-        """Move the entries of ``more`` behind those of ``plan``, in slices, for as long as that lives."""
+        """Append the entries of ``more`` to ``plan``, in slices, as long as ``plan`` is live."""
         credential = more.credential_at(0)
         if credential != plan.credential_at(len(plan)):
             plan.credentials.append((len(plan), credential))
@@ -175,19 +177,19 @@ class PlanStorage:
         finally:
             del more.names[:moved]
 
-    # Clearing away
+    # Removing
 
     def sweep(self, plan: ReaderPlan, slices: int) -> None:
-        """Nothing that the reader has passed is mentioned any more: so many slices of it now, the rest with ``tidy``."""
+        """Remove the mentions that the reader has passed: ``slices`` of them now, the rest in ``tidy``."""
         if self._sweep(plan):
             self._begin(self._sweeping(plan), slices)
 
     def discard(self, plan: ReaderPlan, slices: int) -> None:
-        """Nothing of ``plan``, which ended, is kept: so many slices of it now, the rest with ``tidy``."""
+        """Remove ``plan``, which has ended: ``slices`` of it now, the rest in ``tidy``."""
         self._begin(self._discarding(plan), slices)
 
     def tidy(self, slices: int | None = None) -> None:
-        """Clear away so many slices of what is left; all of it without a number."""
+        """Remove ``slices`` slices of what is left to remove; with None, everything."""
         while self._reclaimer and slices != 0:
             if next(self._reclaimer[0], self) is self:
                 self._reclaimer.popleft()
@@ -198,7 +200,7 @@ class PlanStorage:
             self._reclaimer.append(reclaimer)
 
     def _sweep(self, plan: ReaderPlan) -> bool:
-        """A slice; whether there may be more."""
+        """Remove the mentions of one slice. Returns whether there may be more."""
         start, stop = plan.mentioned_from, plan.position if plan.live else plan.mentioned_to
         part = plan.names[start : min(stop, start + SLICE)]
         for index, name in enumerate(part, start):
@@ -226,26 +228,26 @@ class PlanStorage:
         if not self.entries_held:
             self.mentions.clear()
 
-    # Asking
+    # Questions
 
     def ahead(self, name: str) -> Iterator[tuple[ReaderPlan, int]]:
-        """Where live plans mention the shard ahead of their readers. Nothing may be changed before it is read to its end."""
+        """Where live plans mention the shard ahead of their readers. Read it to its end before changing anything."""
         for mention in self.mentions.of(name):
             plan, index = self._by_serial[mention >> INDEX_BITS], mention & INDEX_MASK
             if plan is not None and plan.live and index >= plan.position:
                 yield plan, index
 
     def first_need(self, name: str) -> float:
-        """When the shard is opened by the first live plan that has it ahead; never (infinite) if none has."""
+        """When the first live plan opens the shard; infinity if none has it ahead."""
         need = inf
-        for mention in self.mentions.of(name):  # not by way of ``ahead``: a generator costs more than what it finds
+        for mention in self.mentions.of(name):  # not through ``ahead``: the generator costs more than the search
             plan, index = self._by_serial[mention >> INDEX_BITS], mention & INDEX_MASK
             if plan is not None and plan.live and index >= plan.position:
                 need = min(need, plan.need_at(index))
         return need
 
     def next_mention(self, plan: ReaderPlan, name: str) -> int | None:
-        """Where ``plan`` mentions the shard next."""
+        """The index at which ``plan`` mentions the shard next; None if it does not."""
         if plan.position < len(plan) and plan.names[plan.position] == name:
             return plan.position
         return self.mentions.first_from(name, plan.serial, plan.position)

@@ -1,16 +1,14 @@
-"""What each reader opens next, when a shard is needed again, and what to fetch first. Pure; the clock is an argument.
+"""All readers' plans: what each reader opens next, and when a shard is needed again. Pure; the clock is an argument.
 
-Turn-taking rule. A reader's plan is a list of shards and a position in it, moved by the reader's own openings: opening the shard at the
-position or any later one moves it there (what was passed over counts as *skipped*); a shard that was passed already is a *repeat*, one that
-is not in the plan at all *unplanned*, and neither moves anything. Time of need of a planned shard = its distance from the position divided
-by the reader's measured rate (shards a second).
-*Nearest need first* over all readers decides what is fetched; *farthest use first* decides who leaves.
+A reader's plan is a list of shards and a position. Opening the shard at the position, or a later one, moves the position there; shards in
+between count as *skipped*. Opening a shard before the position is a *repeat*; opening one that is not in the plan is *unplanned*. Neither
+moves the position. A planned shard is needed at its distance from the position divided by the reader's measured rate (shards per second).
+*Nearest need first* over all readers decides what is fetched; *farthest use first* decides what leaves.
 
-A plan of half a million shards is taken, and forgotten, in slices: ``replacing`` and ``appending`` yield between them. Until the last slice
-of a new plan the old one counts; what was withdrawn counts no more at once, and is cleared away later (``tidy``).
+A plan of half a million shards is taken and removed in slices: ``replacing`` and ``appending`` yield between them. The old plan counts
+until the new one is complete. A withdrawn plan stops counting at once, and is removed later (``tidy``).
 
-Without plans the same ordering runs on guesses (``EpochTracker``). ``next_use`` is the one function that orders: see ``NextUse`` for the
-ranks and for how they are found.
+Without plans, guesses take their place (``EpochTracker``). ``next_use`` alone decides the order; ``Rank`` has its ranks.
 """
 
 from __future__ import annotations
@@ -46,12 +44,12 @@ __all__ = [
 
 
 class Rank(IntEnum):
-    """Why a segment may leave. From "leaves first" to "stays":
+    """How soon a segment may leave. From "leaves first" to "stays":
 
     =====  ============================================================================  ====================
     rank   meaning                                                                       within the rank
     =====  ============================================================================  ====================
-    DEAD   nobody waits for it: no plan, no set that a live job reads (``EpochTracker``)  oldest opening first
+    DEAD   no plan has it, and no live job reads a set with it (``EpochTracker``)        oldest opening first
     READ   every live job that knows the group has read it in its present pass           tails before heads
     LATER  unread, not announced, while every reader of its jobs has a plan              latest opening first
     AHEAD  announced                                                                     farthest need first
@@ -59,11 +57,12 @@ class Rank(IntEnum):
     NOW    a reader is inside it                                                         latest opening first
     =====  ============================================================================  ====================
 
-    "Tails before heads" goes across shards: what is missing is then spread evenly over the set. Else a shuffle that begins with shards of
-    which nothing is here keeps its readers waiting for a slow origin, and what it saves them at its end comes too late (simulated: 4 % of
-    an epoch at 96 shards of up to 16 segments and half the bandwidth needed, 1 % so). Of equal tails the latest opening is first.
-    "Latest opening first" is what keeps a fixed part of a set that does not fit, instead of chasing it round (LRU keeps nothing of a cyclic
-    scan). Leased segments are never offered.
+    "Tails before heads" compares segments of all shards, so what is missing is spread evenly over the set. Otherwise a shuffle that begins
+    with shards that are not cached would keep its readers waiting for a slow origin (simulated: 4 % of an epoch at 96 shards of up to 16
+    segments and half the bandwidth needed, against 1 %). Of equal tails the latest opening leaves first.
+
+    "Latest opening first" keeps a fixed part of a set that does not fit. LRU would keep nothing of a cyclic scan. Leased segments
+    are never offered.
     """
 
     DEAD = 0
@@ -74,21 +73,21 @@ class Rank(IntEnum):
     NOW = 5
 
 
-@dataclass(slots=True, order=True, unsafe_hash=True)  # not frozen: one is made with every decision, and that would take 1 us more
+@dataclass(slots=True, order=True, unsafe_hash=True)  # not frozen: each decision makes one, and frozen costs 1 us more
 class NextUse:
-    """When a shard is used next, ordered from "leaves first" to "stays". Never changed."""
+    """When a shard is used next, ordered from "leaves first" to "stays". Treat it as immutable."""
 
     rank: Rank
     order: float
-    then: float = 0.0  # who is first among those of the same order
+    then: float = 0.0  # breaks ties of ``order``
 
 
 Announced = Sequence[Shard] | Entries
 
-SILENCE_S = 60.0  # the contract: a plan ends after this much silence of its reader
-CUT_FROM = 4096  # so many opened shards, and half of the plan, are worth cutting off
-AT_ONCE = 8  # slices of clearing away that are done on the spot: nearly always all of it
-EACH_SECOND = 32  # and of what was left, with every look for silent readers: some 10 ms
+SILENCE_S = 60.0  # promised in docs/protocol.md: a plan ends after this much silence of its reader
+CUT_FROM = 4096  # opened shards are cut off from this many on, if they are half of the plan
+AT_ONCE = 8  # slices that are removed at once: nearly always all of them
+EACH_SECOND = 32  # slices that each ``expire`` removes of what was left: some 10 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ class PlanAdvanced(Fact):
 
 @dataclass(frozen=True, slots=True)
 class NextUseChanged(Fact):
-    """These shards, of those whose next use was asked for, are used at another time than before."""
+    """The next use of these shards has changed since somebody asked for it."""
 
     names: Iterable[str]
 
@@ -113,10 +112,10 @@ class SetShardOpened(Fact):
 
 
 class PlanRegistry:
-    """All readers' plans and passes. Not thread-safe: the event loop's only."""
+    """All readers' plans and passes. Not thread-safe: used on the event loop alone."""
 
     def __init__(self, clock: Callable[[], float], events: Events | None = None) -> None:
-        """Without ``events`` nobody hears what changes."""
+        """Without ``events``, changes are not reported."""
         self.clock = clock
         self._events = events or Events()
         self.storage = PlanStorage(self._tell)
@@ -125,7 +124,7 @@ class PlanRegistry:
         self.epochs = EpochTracker(self.jobs)
         self._planning: Counter[str] = Counter()  # job -> how many of its readers have a plan
         self._siblings = Siblings()
-        self._watched = set[str]()  # names whose next use somebody has asked for, and wants to be told of
+        self._watched = set[str]()  # names whose next use somebody asked for: ``NextUseChanged`` reports them
 
     def __repr__(self) -> str:
         ahead = sum(len(plan) - plan.position for plan in self._plans.values())
@@ -134,24 +133,24 @@ class PlanRegistry:
     def __len__(self) -> int:
         return len(self._plans)
 
-    # What readers say
+    # Announcements
 
     def replace(
         self, reader: ReaderName, shards: Announced, epoch: int | None = None, set_name: str | None = None, at: int | None = None
     ) -> None:
-        """Take ``shards`` as what ``reader`` opens next, in order, instead of anything it said before. Raises ``PlansFull``."""
+        """Take ``shards`` as what ``reader`` opens next, in order, instead of its earlier plan. Raises ``PlansFull``."""
         deque(self.replacing(reader, shards, epoch, set_name, at), 0)
 
     def append(
         self, reader: ReaderName, shards: Announced, epoch: int | None = None, set_name: str | None = None, at: int | None = None
     ) -> None:
-        """Add ``shards`` behind what ``reader`` announced; the same as ``replace`` if it announced nothing. Raises ``PlansFull``."""
+        """Append ``shards`` to the plan of ``reader``; without a plan, the same as ``replace``. Raises ``PlansFull``."""
         deque(self.appending(reader, shards, epoch, set_name, at), 0)
 
     def replacing(
         self, reader: ReaderName, shards: Announced, epoch: int | None = None, set_name: str | None = None, at: int | None = None
     ) -> Iterator[None]:
-        """``replace`` in slices: yields between them. Closed before its end, nothing was taken. Raises ``InvalidShardUrl`` too.
+        """``replace`` in slices: yields between them. If it is closed before its end, nothing was taken. Raises ``InvalidShardUrl`` too.
 
         ``at`` is how many entries the reader announced before these.
         """
@@ -174,10 +173,10 @@ class PlanRegistry:
     def appending(
         self, reader: ReaderName, shards: Announced, epoch: int | None = None, set_name: str | None = None, at: int | None = None
     ) -> Iterator[None]:
-        """``append`` in slices. Closed before its end, the plan holds the first of ``shards``, or none.
+        """``append`` in slices. If it is closed before its end, the plan holds the first of ``shards``, or none.
 
-        With ``at`` (how many entries the reader announced before these) what is held already is stepped over: a message may come twice.
-        Raises ``PlanGap`` where entries are missing in between.
+        ``at`` is how many entries the reader announced before these: with it, entries that the plan has already are skipped, because a
+        message may come twice. Raises ``PlanGap`` if entries are missing in between.
         """
         entries = shards if isinstance(shards, Entries) else Entries.of(shards)
         plan = self._plans.get(reader)
@@ -205,9 +204,9 @@ class PlanRegistry:
             self._events.emit(PlanAdvanced(plan))
 
     def _cut(self, plan: ReaderPlan) -> Iterator[None]:
-        """Drop what the reader has opened already, so that a plan appended to for days does not grow.
+        """Drop what the reader has opened already, so that a plan that is appended to for days does not grow.
 
-        Left for the next time where the reader announces between two slices: what was copied has the credentials of before.
+        If the reader announces between two slices, this is left for the next time: the copy would have the older credentials.
         """
         credentials = plan.credentials
         with self.storage.entering(plan.reader, plan.epoch, plan.set_name, plan.pace.heard_at) as rest:
@@ -216,11 +215,11 @@ class PlanRegistry:
             if self._plans.get(plan.reader) is plan and plan.credentials is credentials:
                 start = len(plan) - len(rest)
                 rest.first = plan.first + start
-                rest.position = plan.position - start  # further on than when the copying began, perhaps
+                rest.position = plan.position - start  # perhaps further on than when the copying began
                 yield from self._go_live(rest)
 
     def _go_live(self, plan: ReaderPlan) -> Iterator[None]:
-        """From here on ``plan`` is its reader's."""
+        """Make ``plan`` the plan of its reader."""
         before = self._plans.get(plan.reader)
         if before is None:
             check_held(readers=len(self._plans) + 1)  # others may have come between two slices
@@ -240,7 +239,7 @@ class PlanRegistry:
             yield
 
     def withdraw(self, reader: ReaderName) -> bool:
-        """Forget what ``reader`` announced and has not read; False if there was nothing."""
+        """Forget what ``reader`` announced and has not read. Returns False if there was nothing."""
         plan = self._plans.pop(reader, None)
         if plan is None:
             return False
@@ -254,12 +253,12 @@ class PlanRegistry:
         return True
 
     def _tell(self, names: Iterable[str]) -> None:
-        """These shards are used at another time than before."""
+        """Report that the time of need of these shards has changed."""
         watched = self._watched.intersection(names)
         if watched:
             self._events.emit(NextUseChanged(watched))
 
-    # What readers do
+    # Openings
 
     def opened(self, shard: Shard, reader: ReaderName | None) -> str:
         """A reader opened ``shard``. Returns how that fits its plan: "planned", "skipped", "repeated", "unplanned" or "no-plan"."""
@@ -282,27 +281,27 @@ class PlanRegistry:
         return "skipped" if skipped else "planned"
 
     def heard(self, reader: ReaderName) -> None:
-        """The reader is alive (it reads on, or sent something)."""
+        """The reader is alive: it reads on, or sent something."""
         plan = self._plans.get(reader)
         if plan is not None:
             plan.pace.heard_at = self.clock()
 
     def expire(self, alive: Callable[[ReaderName], bool]) -> None:
-        """End the plans of readers silent for ``SILENCE_S`` who are not ``alive`` (inside a shard)."""
+        """End the plans of readers that were silent for ``SILENCE_S`` and are not ``alive`` (inside a shard)."""
         now = self.clock()
         for reader in [reader for reader, plan in self._plans.items() if now - plan.pace.heard_at > SILENCE_S and not alive(reader)]:
             self.withdraw(reader)
         self.epochs.groups.expire(now)
         self.storage.tidy(EACH_SECOND)
 
-    # What follows from it
+    # Questions
 
     def mentions(self, name: str) -> Iterator[tuple[ReaderPlan, int]]:
-        """(plan, index) of each announcement of the shard that is still ahead of its reader."""
+        """(plan, index) of each mention of the shard that is still ahead of its reader."""
         return self.storage.ahead(name)
 
     def next_use(self, name: str, group_name: str) -> NextUse:
-        """When the shard is used next, as far as plans and guesses tell. ``NextUseChanged`` tells of another one, until ``forget``."""
+        """When the shard is used next, from plans and guesses. ``NextUseChanged`` reports a change, until ``forget``."""
         self._watched.add(name)
         need = self.storage.first_need(name)
         if need < inf:
@@ -314,12 +313,12 @@ class PlanRegistry:
             return NextUse(Rank.DEAD, opened_at)
         if not unread:
             return NextUse(Rank.READ, -opened_at)
-        # A job with plans has not announced this shard; a job that has been silent for that long is not about to open it.
+        # A job with plans has not announced this shard. A job that has been silent for that long is not about to open it.
         later = all(job in self._planning or heard_at < now - SILENCE_S for job, heard_at in unread.items())
         return NextUse(Rank.LATER if later else Rank.SOON, -opened_at)
 
     def inside(self, name: str) -> NextUse:
-        """The use of a shard that a reader is inside."""
+        """The next use of a shard that a reader is inside."""
         return NextUse(Rank.NOW, -(self.epochs.last_opened(name) or 0.0))
 
     def shard_at(self, plan: ReaderPlan, index: int) -> Shard:
@@ -337,6 +336,6 @@ class PlanRegistry:
         return list(self._plans.values())
 
     def forget(self, name: str) -> None:
-        """The shard left the cache for good: its last opening is of no more use."""
+        """The shard left the cache for good: forget its last opening."""
         self.epochs.forget(name)
         self._watched.discard(name)

@@ -1,7 +1,7 @@
-"""Sets of shards that are known before any reader opens them: as a pattern's text, or by a name alone. Pure.
+"""Sets of shards that are known before any reader opens them, from a pattern or by a name alone. Pure.
 
-Knowing the set is what saves bytes: a shard of a live set that no job has read yet is worth keeping, whatever plans announce. A pattern is
-not expanded for that: whether it holds a name is asked of the pattern itself. Not thread-safe: the event loop's only.
+Knowing the set saves bytes: a shard of a live set that no job has read yet is worth keeping, whatever plans announce. A pattern is not
+expanded for that; the pattern itself can tell whether it holds a name. Not thread-safe: used on the event loop alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class InvalidSet(ValueError):
 
 @dataclass(frozen=True)
 class PatternSet:
-    """The shards of brace patterns, in their order. Nothing is kept for each."""
+    """The shards of brace patterns, in their order. It keeps nothing per shard."""
 
     text: str
     _parts: tuple[tuple[Pattern, Pattern, tuple[tuple[str, str], ...]], ...] = field(repr=False)  # URLs, names, headers
@@ -62,7 +62,7 @@ class PatternSet:
         raise IndexError(index)
 
     def index(self, name: str) -> int | None:
-        """Where the shard of this name stands; None if it is not of the set."""
+        """The index of the shard with this name; None if it is not in the set."""
         before = 0
         for urls, names, _ in self._parts:
             found = index_in(names, name)
@@ -73,7 +73,7 @@ class PatternSet:
 
 
 def understood(text: str) -> PatternSet | None:
-    """``text`` as a set that can be listed; None where it is only a name."""
+    """``text`` as a set that can be listed; None if it is only a name."""
     try:
         return PatternSet.of(text)
     except InvalidSet:
@@ -81,15 +81,15 @@ def understood(text: str) -> PatternSet | None:
 
 
 class ShardSets:
-    """The sets that plans and people named, by key. A key is what passes and groups know a set by."""
+    """The sets that plans and people named, by key. Passes and groups refer to a set by its key."""
 
     def __init__(self, forgotten: Callable[[str], object]) -> None:
-        """``forgotten`` is called with the key of a set that is known no more."""
+        """``forgotten`` is called with the key of a set that was forgotten."""
         self._forgotten = forgotten
         self.listed: dict[str, PatternSet] = {}
-        self.unlisted: dict[str, None] = {}  # known by their name alone: what was opened under it belongs to them
-        self.kept: dict[str, None] = {}  # declared by a person: not forgotten
-        self._keys: OrderedDict[str, str] = OrderedDict()  # by text, longest unmentioned first: asked for with every opening
+        self.unlisted: dict[str, None] = {}  # known by name alone: every shard opened under the name belongs to the set
+        self.kept: dict[str, None] = {}  # declared by a person: never forgotten
+        self._keys: OrderedDict[str, str] = OrderedDict()  # by text, the longest unmentioned first; used at every opening
         self._containing: dict[str, tuple[str, ...]] = {}
 
     def __len__(self) -> int:
@@ -97,11 +97,11 @@ class ShardSets:
 
     @staticmethod
     def key(text: str) -> str:
-        """What the set is known by; no group's name begins so."""
+        """The key of the set; no group's name begins with "="."""
         return f"={text}"
 
     def learn(self, text: str) -> str:
-        """Know the set ``text`` from now on; its key."""
+        """Know the set ``text`` from now on. Returns its key."""
         key = self._keys.get(text)
         if key is None:
             key = self.key(text)
@@ -112,7 +112,7 @@ class ShardSets:
         return key
 
     def keep(self, text: str) -> str:
-        """Know the set ``text`` for good; its key."""
+        """Know the set ``text`` for good. Returns its key."""
         key = self.learn(text)
         self.kept[key] = None
         return key
@@ -131,7 +131,7 @@ class ShardSets:
         return self.listed.get(key)
 
     def containing(self, name: str) -> tuple[str, ...]:
-        """The keys of the listed sets that hold the shard of this name."""
+        """The keys of the listed sets that hold the shard with this name."""
         found = self._containing.get(name)
         if found is None:
             if len(self._containing) >= _CACHED:
@@ -140,7 +140,7 @@ class ShardSets:
         return found
 
     def forget(self, key: str) -> None:
-        """The set is of no more use, unless it is kept."""
+        """Forget the set, unless it is kept for good."""
         if key in self.kept:
             return
         self._keys.pop(key[1:], None)
@@ -150,5 +150,5 @@ class ShardSets:
         self._forgotten(key)
 
     def uncache(self, name: str) -> None:
-        """The shard left for good."""
+        """The shard left the cache for good: forget its sets."""
         self._containing.pop(name, None)

@@ -1,1 +1,1 @@
-"""Which segment to fetch next, and which reader's turn it is."""
+"""Decides which segment to fetch next, and for which reader."""

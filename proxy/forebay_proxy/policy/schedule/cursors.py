@@ -1,8 +1,8 @@
-"""What one reader still lacks of its future: a lane per origin, each with a cursor. Pure.
+"""What one reader still needs: a lane per origin, each with a cursor. Pure.
 
-A *lane* holds what a reader wants of one origin, in plan order; its *cursor* is the first thing in it that is neither stored nor in the
-air. Most readers have one lane. A reader of several origins has one for each, so that a slow or refusing origin holds up its own shards
-only. The *front* is how far the plan has been sorted into lanes: a few shards beyond the cursors, however long the plan is.
+A *lane* holds the shards that a reader wants from one origin, in plan order. Its *cursor* is the first segment in it that is neither stored
+nor being fetched. Most readers have one lane. A reader of several origins has one for each, so that a slow or failing origin delays its own
+shards only. The *front* is how far the plan has been sorted into lanes: a few shards beyond the cursors, however long the plan is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["CacheView", "Inside", "OriginCursor", "PrefetchRequest", "ReaderCurs
 
 
 class CacheView(Protocol):
-    """What must be known of the cache; ``layout``: how its shards are cut."""
+    """The facts about the cache that scheduling needs; ``layout``: how its shards are cut into segments."""
 
     layout: SegmentLayout
 
@@ -31,32 +31,32 @@ class CacheView(Protocol):
         ...
 
     def length(self, name: str) -> int | None:
-        """Bytes of the version in use; None: it must be opened first."""
+        """Bytes of the version in use; None if the shard must be opened first."""
         ...
 
     def has(self, name: str, index: int) -> bool:
-        """Whether the segment is stored or in the air."""
+        """Whether the segment is stored or being fetched."""
         ...
 
     def fresh(self, name: str, job: str) -> bool:
-        """Whether ``job`` may read what is stored without comparing it with the origin first."""
+        """Whether ``job`` may read the stored bytes without comparing them with the origin first."""
         ...
 
     def may_ask(self, origin: str) -> bool:
-        """Whether more may be asked of ``origin`` ahead of need now."""
+        """Whether more may be requested from ``origin`` ahead of need now."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PrefetchRequest:
-    """What to fetch: a segment, or with ``index`` None a shard's opening (where it is stored: its comparison with the origin)."""
+    """What to fetch: a segment; with ``index`` None a shard's opening, or for a stored shard its comparison with the origin."""
 
     plan: ReaderPlan
     shard: Shard
     index: int | None
-    need_at: float  # by the reader's own rate, as all that is stored is reckoned
-    size: int  # bytes, as far as known
-    due_at: float = 0.0  # by the rate its job's readers share: what is fetched first
+    need_at: float  # at the reader's own rate, like the next use of stored segments
+    size: int  # bytes, if known
+    due_at: float = 0.0  # at the rate that its job's readers share: decides what is fetched first
 
 
 class ReaderLead:
@@ -64,9 +64,9 @@ class ReaderLead:
 
     def __init__(self) -> None:
         self.passed: dict[int, int] = {}  # plan index -> bytes of it that a cursor has passed
-        self.bytes = 0  # the sum of them
-        self._guesses: dict[int, int] = {}  # plan index -> of what is counted, how many bytes nobody knows
-        self._furthest = -1  # no index beyond it is in ``passed``
+        self.bytes = 0  # their sum
+        self._guesses: dict[int, int] = {}  # plan index -> how many of the counted bytes are a guess
+        self._furthest = -1  # the largest index in ``passed``, or larger
 
     def count(self, index: int, size: int) -> None:
         """A cursor passed ``size`` bytes of the shard at ``index``."""
@@ -75,28 +75,28 @@ class ReaderLead:
         self._furthest = max(self._furthest, index)
 
     def uncount(self, index: int) -> None:
-        """The shard at ``index`` is looked at anew, or was read."""
+        """The shard at ``index`` is checked again, or was read."""
         self.bytes -= self.passed.pop(index, 0)
         self._guesses.pop(index, None)
 
     def guessed(self, index: int, size: int) -> None:
-        """So many bytes of what is counted of the shard at ``index`` are a guess: no lead that others could be compared with."""
+        """``size`` of the bytes counted for the shard at ``index`` are a guess, which must not be compared with other readers' leads."""
         self._guesses[index] = size
 
     def drop_between(self, before: int, position: int) -> None:
-        """The reader went on from ``before`` to ``position``: what lies behind it is no lead any more."""
+        """The reader moved from ``before`` to ``position``: what it has passed no longer counts as lead."""
         for index in range(before, position) if position - before < len(self.passed) else list(self.passed):
             if index < position:
                 self.uncount(index)
 
     def bytes_before(self, index: int) -> int:
-        """How many bytes the reader needs before the shard at ``index``, what is counted of that one included."""
+        """How many counted bytes the reader needs up to and including the shard at ``index``."""
         if index >= self._furthest:
             return self.bytes
         return sum(size for passed, size in self.passed.items() if passed <= index)
 
     def known_before(self, index: int, inside_bytes: int) -> int:
-        """The same with ``inside_bytes`` of the shard the reader is in, and without what is a guess; 0 at least."""
+        """``bytes_before`` plus ``inside_bytes`` of the shard that the reader is in, without guessed bytes; 0 at least."""
         size = inside_bytes + self.bytes_before(index)
         return max(0, size - sum(self._guesses.values())) if self._guesses else size
 
@@ -113,10 +113,10 @@ class OriginCursor:
         self.indices: list[int] = []
         self.segment = 0
         self.ticket = 0
-        self.tight = 0  # its place among readers without room; 0: none
+        self.tight = 0  # its number among lanes without room; 0: none
 
     def insert(self, index: int) -> None:
-        """Something of the shard at ``index`` is missing (again)."""
+        """Something of the shard at ``index`` is missing, perhaps again."""
         place = bisect_left(self.indices, index)
         if place == 0 and self.segment:
             self.cursors.lead.uncount(self.indices[0])
@@ -125,7 +125,7 @@ class OriginCursor:
             self.indices.insert(place, index)
 
     def done(self) -> None:
-        """All of the first shard is here or on its way."""
+        """All of the first shard is stored or being fetched."""
         self.cursors.passed(self.indices.pop(0))
         self.segment = 0
 
@@ -139,28 +139,28 @@ class OriginCursor:
 
 @dataclass(slots=True)
 class Inside:
-    """The shard a reader is in."""
+    """The shard that a reader is in."""
 
     opened_at: float | None  # on the plans' clock; None: it has opened none yet
     bytes: int = 0
-    has_waited: bool = False  # for bytes of it
+    has_waited: bool = False  # for bytes of this shard
 
 
 class ReaderCursors:
-    """One reader's lanes, and how far its plan has been looked at."""
+    """One reader's lanes, and how far its plan has been sorted into them."""
 
     def __init__(self, plan: ReaderPlan, window: ReadAheadWindow, shard_at: Callable[[ReaderPlan, int], Shard]) -> None:
-        """``shard_at``: what stands in a plan at an index."""
+        """``shard_at`` returns the shard at an index of a plan."""
         self.plan = plan
         self.window = window
         self.lead = ReaderLead()
         self.inside = Inside(plan.pace.opened_at)
-        self.position = plan.position  # as last seen
+        self.position = plan.position  # when last updated
         self.front = plan.position
-        self.checked_to = plan.position  # stored shards before it have been asked to be compared
-        self.asked: set[int] = set()  # those it had compared, or is waiting for: each once
+        self.checked_to = plan.position  # stored shards before this index have been compared with the origin if necessary
+        self.asked: set[int] = set()  # the shards for which a comparison was requested, each once
         self.lanes: dict[str, OriginCursor] = {}
-        self._shards: dict[int, Shard] = {}  # those in the lanes: a template's are made when asked for, 10 us each
+        self._shards: dict[int, Shard] = {}  # those in the lanes; making one from a pattern takes 10 us
         self._shard_at = shard_at
 
     @property
@@ -169,11 +169,11 @@ class ReaderCursors:
 
     @property
     def waiting(self) -> int:
-        """Shards in front of the cursors that have been sorted."""
+        """How many shards have been sorted and not passed by a cursor."""
         return sum(len(lane.indices) for lane in self.lanes.values())
 
     def shard(self, index: int) -> Shard:
-        """What the plan opens at ``index``; remembered until a cursor or the reader has passed it."""
+        """The shard at ``index``; remembered until a cursor or the reader has passed it."""
         shard = self._shards.get(index)
         if shard is None:
             shard = self._shards[index] = self._shard_at(self.plan, index)
@@ -184,14 +184,14 @@ class ReaderCursors:
         self._shards.pop(index, None)
 
     def lane(self, origin: str) -> OriginCursor:
-        """The lane for ``origin``, made when first asked for."""
+        """The lane for ``origin``, made at the first call."""
         found = self.lanes.get(origin)
         if found is None:
             found = self.lanes[origin] = OriginCursor(self, origin)
         return found
 
     def advance(self) -> None:
-        """The reader moved: what lies behind it is no lead any more."""
+        """The reader moved: what it has passed no longer counts as lead."""
         position = self.plan.position
         self.lead.drop_between(self.position, position)
         for index in [index for index in self._shards if index < position]:
@@ -205,7 +205,7 @@ class ReaderCursors:
         self.checked_to = max(self.checked_to, position)
 
     def fall_back(self, index: int, origin: str) -> OriginCursor | None:
-        """Something of the shard at ``index`` is missing again; the lane to look at anew, None where nothing was counted on it."""
+        """Something of the shard at ``index`` is missing again. Returns the lane to check again; None if no cursor had passed it."""
         if index >= self.front or index < self.position:
             return None
         self.lead.uncount(index)

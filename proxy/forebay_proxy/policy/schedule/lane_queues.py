@@ -1,9 +1,9 @@
-"""Where each reader's lanes stand: in the queue of their origin, among those without room, or nowhere. Pure.
+"""Where each lane waits: in the queue of its origin, among the lanes without room, or nowhere. Pure.
 
-Whose turn it is at one origin: start-time fair queueing (Goyal, Vin and Cheng 1996) over jobs. Each has a tag, the bytes it was given; the
-smallest tag is next. A job that wants something again takes the tag of the job that was served last. So no job saves up turns, and an idle
-job costs the others nothing. Within a job a heap by need, re-keyed when popped: needs mostly move away as time passes, and a lane whose
-need came nearer is put in anew.
+Jobs share an origin by start-time fair queueing (Goyal, Vin and Cheng 1996). Each job has a tag, the bytes it was given; the smallest tag
+is next. A job that becomes active again takes the tag of the job that was served last. So no job saves up turns, and an idle job
+costs the others nothing. Within a job, a heap orders lanes by need, and a popped lane gets its present need: needs mostly move away as time
+passes. A lane whose need came nearer is put in again.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from forebay_proxy.policy.schedule.window import WindowShares
 
 __all__ = ["FairQueue", "LaneQueues"]
 
-MOST_JOBS = 256  # remembered of one origin, unless more than that want something: clients may make names up
+MOST_JOBS = 256  # remembered per origin, unless more than that are active: clients may invent names
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
     """One job's lanes that want something."""
 
-    given: float = 0.0  # bytes, on a scale all jobs share
-    waiting: int = 0  # lanes whose ticket counts
+    given: float = 0.0  # bytes, on a scale that all jobs share
+    waiting: int = 0  # lanes whose ticket is valid
     queued: bool = False
     lanes: list[tuple[float, int, OriginCursor]] = field(default_factory=list)
 
 
 class FairQueue:
-    """The queue of one origin. Not thread-safe: the event loop's only."""
+    """The queue of one origin. Not thread-safe: used on the event loop alone."""
 
     def __init__(self, need: Callable[[OriginCursor], float]) -> None:
-        """``need``: when a lane's next thing is needed now; asked again when it is about to be served."""
+        """``need`` returns when a lane's next request is needed; it is called again just before the lane is served."""
         self._need = need
         self._jobs: dict[str, _Job] = {}
         self._order: list[tuple[float, int, str]] = []
-        self._served = 0.0  # the tag of whoever was served last
+        self._served = 0.0  # the tag of the job that was served last
         self._serial = 0
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class FairQueue:
             self._jobs[lane.job].waiting -= 1
 
     def nearest(self) -> OriginCursor | None:
-        """The lane whose turn it is; it stays where it is. None: nobody wants anything."""
+        """The lane to serve next, which stays in the queue; None if no lane wants anything."""
         while self._order:
             given, serial, name = self._order[0]
             job = self._jobs[name]
@@ -109,7 +109,7 @@ class FairQueue:
         return None
 
     def charge(self, job_name: str, size: int) -> None:
-        """The job whose turn it was was given ``size`` bytes."""
+        """Count ``size`` bytes for the job that was served."""
         job = self._jobs.get(job_name)
         if job is not None:
             self._served = max(self._served, job.given)
@@ -117,16 +117,16 @@ class FairQueue:
 
 
 class LaneQueues:
-    """The queue of each origin, and the one before the disk; a lane is in one of them at most. Not thread-safe."""
+    """The queues of all origins, and the lanes that wait for room; a lane is in one of them at most. Not thread-safe."""
 
     def __init__(self, shares: WindowShares, due: Callable[[OriginCursor], float]) -> None:
-        """``due``: when a lane's next thing is needed now, in seconds of the plans' clock."""
+        """``due`` returns when a lane's next request is needed, in seconds on the plans' clock."""
         self._shares = shares
         self._due = due
-        self._turns: dict[str, FairQueue] = {}  # origin -> its queue; who was served last is last
-        self.roomy = False  # whether there may be some room: no lane that found none is tried before
-        self._tight: list[tuple[float, int, OriginCursor]] = []  # those; a place that is not its lane's any more is passed over
-        self._most_tight = 64  # places, before those that count no more are thrown out
+        self._turns: dict[str, FairQueue] = {}  # origin -> its queue; the one served last is last
+        self.roomy = False  # whether there may be room: only then are lanes that found none tried again
+        self._tight: list[tuple[float, int, OriginCursor]] = []  # lanes without room; an entry with an old number is skipped
+        self._most_tight = 64  # entries, before those with old numbers are removed
         self._serial = 0
 
     def put(self, lane: OriginCursor) -> None:
@@ -137,7 +137,7 @@ class LaneQueues:
         turns.put(lane)
 
     def requeue(self, lane: OriginCursor) -> None:
-        """Put the lane where it belongs now: into the queue, at its need, if it wants something within its window."""
+        """Put the lane into its queue, at its present need, if it wants something within its window."""
         lane.tight = 0
         if lane.indices and self.is_within(lane):
             self.put(lane)
@@ -167,7 +167,7 @@ class LaneQueues:
             self._most_tight = 64 + 2 * len(self._tight)
 
     def retry(self) -> None:
-        """If there may be room, the lane with the nearest need that found none is asked for again."""
+        """If there may be room, put the lane with the nearest need that found none back into its queue."""
         while self.roomy and self._tight:
             _, serial, lane = heapq.heappop(self._tight)
             if lane.tight == serial:
@@ -175,17 +175,17 @@ class LaneQueues:
                 return
 
     def origins(self) -> list[str]:
-        """Origins at which some lane wants something; the longest unserved first."""
+        """The origins at which a lane wants something; the one unserved for longest is first."""
         return list(self._turns)
 
     def nearest(self, origin: str) -> OriginCursor | None:
-        """The lane whose turn it is at ``origin``; it stays where it is. None: nobody wants anything."""
+        """The lane to serve next at ``origin``, which stays in the queue; None if no lane wants anything."""
         lane = self._turns[origin].nearest()
         if lane is None:
             del self._turns[origin]
         return lane
 
     def served(self, lane: OriginCursor, size: int) -> None:
-        """``lane``'s job was given ``size`` bytes; the other origins are asked first next time."""
+        """``lane``'s job was given ``size`` bytes; the other origins come first next time."""
         turns = self._turns[lane.origin] = self._turns.pop(lane.origin)
         turns.charge(lane.job, size)

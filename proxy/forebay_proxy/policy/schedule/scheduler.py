@@ -1,21 +1,15 @@
-"""What to fetch next, ahead of need. Pure: no clock, no task, no byte; the prefetcher and ``forebay plan --replay`` drive the same class.
+"""Decides what to fetch next, ahead of need. Pure; the prefetcher and ``forebay plan --replay`` use the same class.
 
-Every reader has a *cursor*: the first thing of its future that is neither stored nor in the air. A request is what some cursor points at:
+Every reader has a *cursor*: the first segment of its plan that is neither stored nor being fetched. Each request is for a cursor's segment:
 
 1. An origin that takes no more now is asked for nothing; the others go on (``cursors``: a lane per reader and origin).
-2. At an origin that does, jobs take turns by bytes (``lane_queues``), and within a job the reader with the least lead is first: the bytes
-   from where it is to its cursor, at the rate that the job's readers share (``_due``).
-3. A reader is given no more than its window, counted from its position to its cursor (``window``).
+2. At each other origin, jobs take turns by bytes (``lane_queues``). Within a job, the reader with the least lead is first: the bytes
+   from its position to its cursor, at the rate that the job's readers share (``_due``).
+3. No reader gets more than its window, counted from its position to its cursor (``window``).
 4. A lane for which there was no room waits until there may be some; then the nearest is tried first (``LaneQueues``).
 
-A request is taken to be made: the cursor passes it at once, and comes back when it is ``refused``, or ``missing`` later (evicted, failed,
-another version). So no segment is asked for twice, and a cursor never stays beyond something that is missing.
-
-What plans tell between two decisions is looked at with the next one (``_catch_up``), once a reader. So no cursor moves while a plan
-goes live or a shard is opened, and a reader that opens ten small shards between two decisions is looked at once.
-
-Stored shards that their job must compare with the origin first are asked for apart (``PrefetchRequest.index`` None), a few shards ahead of
-each reader and in the order of need: nothing of that waits for room or for bytes.
+A cursor passes its segment when the request is returned. It comes back if the request is ``refused``, or the segment is ``missing`` later
+(evicted, failed, another version). Changes of plans are applied before the next decision (``_catch_up``), once per reader.
 """
 
 from __future__ import annotations
@@ -33,25 +27,25 @@ from forebay_proxy.wire.protocol.plan import ReaderName
 
 __all__ = ["CacheView", "PrefetchRequest", "PrefetchScheduler"]
 
-STEPS = 512  # of cursors within one decision: 1 ms; a cursor that passes thousands of stored shards lets others run in between
-LOOKS = 32  # at readers of which something changed, before one decision: 1 ms too where all of their plans are new
-FRONT = 16  # shards sorted into lanes in front of the cursors: so many of a stuck origin a reader looks past
-CHECKS_AHEAD = 8  # stored shards compared ahead of each reader: at 5 shards a second 1.6 s, a dozen round trips
-AT_ONCE = 8  # small requests in the air at one origin: 80 shards a second at 100 ms
+STEPS = 512  # cursor moves within one decision: 1 ms; a cursor that passes thousands of stored shards lets other tasks run in between
+LOOKS = 32  # changed readers handled before one decision: 1 ms even if all their plans are new
+FRONT = 16  # shards sorted into lanes beyond the cursors: a reader looks past so many shards of a stuck origin
+CHECKS_AHEAD = 8  # stored shards compared ahead of each reader: at 5 shards per second 1.6 s, a dozen round trips
+AT_ONCE = 8  # small requests running per origin: 80 shards per second at 100 ms
 
 
 class PendingShards:
-    """Shards that are being opened or compared ahead of need, and those that cannot be: no cursor waits for one. The event loop's only.
+    """Shards that are being opened or compared ahead of need, and those that cannot be. Used on the event loop alone.
 
-    Stored shards that their job must compare with the origin first have a queue of their own, in the order of need, a few at once per
-    origin: nothing of that waits for room or for bytes.
+    No cursor waits for one of them. Stored shards that their job must compare with the origin first have a queue of their own, in the order
+    of need, with ``AT_ONCE`` running per origin. A comparison waits neither for room nor for bytes.
     """
 
     def __init__(self, plans: PlanRegistry, forgone: Callable[[str], None]) -> None:
-        """``forgone``: who wanted a comparison left before it was asked for; another reader may still wait for the answer."""
+        """``forgone`` is called if the reader left before its comparison was requested; another reader may still wait for the answer."""
         self.opening: set[str] = set()
         self.failed: set[str] = set()
-        self.checks: set[str] = set()  # comparisons that wait or are in the air
+        self.checks: set[str] = set()  # comparisons that wait or are running
         self._plans = plans
         self._forgone = forgone
         self._waiting: dict[str, list[tuple[float, int, str, ReaderName, int]]] = {}  # by origin
@@ -65,7 +59,7 @@ class PendingShards:
         heapq.heappush(self._waiting.setdefault(shard.origin, []), (plan.need_at(index), self._serial, shard.name, plan.reader, index))
 
     def next_check(self) -> tuple[float, ReaderPlan, Shard] | None:
-        """(when needed, for whom, what) to compare now; None: nothing, or enough is in the air."""
+        """The next comparison: (when needed, for whom, what). None if there is none, or enough are running."""
         for origin, waiting in list(self._waiting.items()):
             in_air = sum(asked == origin for asked in self._in_air.values())
             while waiting and in_air < AT_ONCE:
@@ -82,38 +76,38 @@ class PendingShards:
         return None
 
     def ended(self, name: str) -> None:
-        """Its opening, or its comparison with the origin, is over."""
+        """The shard's opening, or its comparison with the origin, is over."""
         self.opening.discard(name)
         self._in_air.pop(name, None)
         self.checks.discard(name)
 
     def fail(self, name: str) -> None:
-        """It cannot be opened, or fetched, ahead of need."""
+        """The shard cannot be opened, or fetched, ahead of need."""
         self.ended(name)
         self.failed.add(name)
 
 
 class PrefetchScheduler:
-    """Whose cursor is acted on next, and what its request came to. Not thread-safe: the event loop's only."""
+    """Chooses the cursor to serve next, and takes the result of its request. Not thread-safe: used on the event loop alone."""
 
     def __init__(self, plans: PlanRegistry, view: CacheView) -> None:
-        """It must be told of everything its methods are named after; ``PlanAdvanced`` is for ``advanced``."""
+        """The caller must report everything that the methods are named after; ``PlanAdvanced`` goes to ``advanced``."""
         self.readers = PlannedReaders(plans, view)
-        self.has_more = False  # the last decision used up its steps: there may be more to say at once
+        self.has_more = False  # the last decision used up its steps: call ``next`` again soon
         self._view = view
         self._layout = view.layout
         self._pending = PendingShards(plans, self.missing)
         self._lanes = LaneQueues(self.readers.shares, self._due)
-        self._changed: dict[ReaderName, ReaderCursors] = {}  # to be looked at before the next decision, longest changed first
-        self._last: tuple[OriginCursor, int] | None = None  # of the last request: what to come back to if it is refused
+        self._changed: dict[ReaderName, ReaderCursors] = {}  # readers to update before the next decision, the longest changed first
+        self._last: tuple[OriginCursor, int] | None = None  # of the last request: where to come back to if it is refused
 
     def __repr__(self) -> str:
         return f"<PrefetchScheduler {len(self.readers)} readers>"
 
-    # What becomes of readers
+    # Changes of readers
 
     def advanced(self, plan: ReaderPlan) -> None:
-        """A reader moved, its plan was replaced, extended or withdrawn."""
+        """A reader moved, or its plan was replaced, extended or withdrawn."""
         over, mine = self.readers.advanced(plan)
         if over is not None:
             for lane in over.lanes.values():
@@ -125,7 +119,7 @@ class PrefetchScheduler:
             self._changed[plan.reader] = mine
 
     def waited(self, reader: ReaderName) -> None:
-        """It had to wait for bytes: its window grows, unless its requests find no room as it is."""
+        """The reader had to wait for bytes: its window grows, unless its requests find no room already."""
         cursors = self.readers.get(reader)
         if cursors is None:
             return
@@ -135,46 +129,46 @@ class PrefetchScheduler:
             self._changed[reader] = cursors
 
     def look_again(self) -> None:
-        """Once a second: readers that left, or a disk with more room, leave more to each of the others; no event of theirs tells."""
+        """Call once a second: readers that left, or a disk with more room, leave larger shares to the others. No event reports that."""
         more = self.readers.shares.grown()
         for lane in [lane for cursors in self.readers.all() if cursors.reader.job in more for lane in cursors.lanes.values()]:
             if not lane.ticket and not lane.tight:
                 self._lanes.requeue(lane)
 
     def _catch_up(self) -> bool:
-        """Look at the readers of which something changed; False: there are more than one decision has time for."""
+        """Update the changed readers. Returns False if there are more than one decision has time for."""
         for reader in list(islice(self._changed, LOOKS)):
             self._look(self._changed.pop(reader))
         return not self._changed
 
     def _look(self, cursors: ReaderCursors) -> None:
-        """Something about the reader changed: its lanes stand where they belong now."""
+        """Update the reader's lanes after a change."""
         self._sort(cursors)
         self._look_for_checks(cursors)
         for lane in cursors.lanes.values():
             if not lane.tight:
                 self._lanes.requeue(lane)
 
-    # What becomes of shards
+    # Changes of shards
 
     def opened(self, name: str) -> None:
-        """The opening, or the comparison, of a shard that was asked for has ended well; also when somebody else opened it."""
+        """The opening or comparison of a shard succeeded, also if somebody else opened it."""
         self._pending.ended(name)
         self.readers.learn(name)
         self.missing(name)
 
     def failed(self, name: str) -> None:
-        """It cannot be opened, or fetched, ahead of need: readers look past it until it is ``forgiven``."""
+        """The shard cannot be opened, or fetched, ahead of need: readers skip it until it is ``forgiven``."""
         self._pending.fail(name)
         self.missing(name)
 
     def forgiven(self, name: str) -> None:
-        """It may be tried again."""
+        """The shard may be tried again."""
         self._pending.failed.discard(name)
         self.missing(name)
 
     def unopened(self, name: str) -> None:
-        """There was no room for its opening: its lane waits for some."""
+        """There was no room for the shard's opening: its lane waits for some."""
         self._pending.ended(name)
         self._lanes.roomy = False
         for lane in self.readers.back_to(name):
@@ -186,10 +180,10 @@ class PrefetchScheduler:
             if not lane.tight:
                 self._lanes.requeue(lane)
 
-    # What becomes of requests
+    # Results of requests
 
     def refused(self, reader: ReaderName) -> None:
-        """There was no room for the last request, which was of this reader; it waits until there may be some."""
+        """There was no room for the last request, which was for this reader. It waits until there may be some."""
         if self._last is None or self._last[0].cursors.reader != reader:
             return
         lane, index = self._last
@@ -212,7 +206,7 @@ class PrefetchScheduler:
         self._lanes.roomy = True
 
     def caught_up(self, reader: ReaderName) -> None:
-        """A segment that came ahead for the reader was read, or is gone: it may have another."""
+        """A segment that came ahead for the reader was read or has left: it may have another."""
         cursors = self.readers.get(reader)
         for lane in cursors.lanes.values() if cursors else ():
             if lane.tight:
@@ -221,7 +215,10 @@ class PrefetchScheduler:
     # What to fetch
 
     def next(self) -> PrefetchRequest | None:
-        """What to fetch next; None: nothing, or (``has_more``) nothing within this turn. Tell at once if it was ``refused``."""
+        """What to fetch next; None if there is nothing, or (``has_more``) nothing within this call.
+
+        Call ``refused`` at once if it finds no room.
+        """
         self._last = None
         self.has_more = not self._catch_up()
         if self.has_more:
@@ -244,7 +241,7 @@ class PrefetchScheduler:
         return None
 
     def _step(self, lane: OriginCursor) -> PrefetchRequest | None:
-        """Move the cursor to the next thing that is missing, within one shard; the request for it if it stood there already."""
+        """Move the cursor to the next missing segment, within one shard. Returns its request if the cursor was there already."""
         index, segment = lane.indices[0], lane.segment
         if not self._lanes.is_within(lane):
             self._lanes.dequeue(lane)
@@ -257,7 +254,7 @@ class PrefetchScheduler:
         self._lanes.requeue(lane)
         return None
 
-    # How a cursor goes on: past segments that are here, in the air or refused now, to the next missing one
+    # How a cursor moves: past segments that are stored, being fetched or refused now, to the next missing one
 
     def _sort(self, cursors: ReaderCursors) -> None:
         """Sort some more of the plan into lanes."""
@@ -265,13 +262,16 @@ class PrefetchScheduler:
         for index in range(cursors.front, min(len(cursors.plan), cursors.front + FRONT - cursors.waiting)):
             origin = cursors.shard(index).origin
             lane = lanes.get(origin) or cursors.lane(origin)
-            lane.indices.append(index)  # behind all of them: the front is beyond every cursor
+            lane.indices.append(index)  # at the end: the front is beyond every cursor
             cursors.front = index + 1
             if len(lane.indices) == 1 and not lane.ticket and not lane.tight:
                 self._lanes.put(lane)
 
     def _walk(self, lane: OriginCursor) -> bool:
-        """Move the cursor as far as the first shard is here or on its way; whether all of it is, or is to be looked past for now."""
+        """Move the cursor as far as the first shard is stored or being fetched.
+
+        Returns whether that is all of it, or the shard is to be skipped now.
+        """
         cursors, index = lane.cursors, lane.indices[0]
         shard = cursors.shard(index)
         size = self._looked_past(shard, cursors, index)
@@ -289,29 +289,29 @@ class PrefetchScheduler:
         return lane.segment >= count
 
     def _looked_past(self, shard: Shard, cursors: ReaderCursors, index: int) -> int | None:
-        """The bytes to count for a shard of which nothing can be asked for now; None where something can."""
+        """The bytes to count for a shard of which nothing can be requested now; None if something can."""
         if shard.name in self._pending.failed:
             return 0
         if shard.name in self._pending.opening:
             return self._expected(cursors)
         length = self._view.length(shard.name)
-        answered = index in cursors.asked and shard.name not in self._pending.checks  # once: it may be worth nothing by now
+        answered = index in cursors.asked and shard.name not in self._pending.checks  # requested once: the answer may be out of date by now
         if length is None or answered or self._view.fresh(shard.name, cursors.reader.job):
             return None
         self._want_check(shard, cursors, index)
         return length
 
     def _expected(self, cursors: ReaderCursors) -> int:
-        """How long a shard is that is being opened: as those before it; where none is known, a quarter of the window: four are opened."""
+        """The expected length of a shard that is being opened: as earlier shards, else a quarter of the window (so four are opened)."""
         return self.readers.rates.expected(cursors.reader.job, self.readers.shares.width(cursors.reader, cursors.window) // 4)
 
     def _pass_by(self, lane: OriginCursor) -> None:
-        """All of the lane's first shard is here or on its way."""
+        """All of the lane's first shard is stored or being fetched."""
         lane.done()
         self._sort(lane.cursors)
 
     def _ask(self, lane: OriginCursor) -> PrefetchRequest:
-        """The request for what the cursor points at; the cursor moves on."""
+        """The request for the cursor's segment; the cursor moves on."""
         cursors, index, segment = lane.cursors, lane.indices[0], lane.segment
         shard, need_at, due_at = cursors.shard(index), self._need(lane), self._due(lane)
         length = self._view.length(shard.name)
@@ -333,7 +333,7 @@ class PrefetchScheduler:
         return request
 
     def _look_for_checks(self, cursors: ReaderCursors) -> None:
-        """Ask for a comparison of what is stored of the reader's next shards, where its job needs one."""
+        """Request comparisons of the reader's next shards, if they are stored and its job needs one."""
         plan = cursors.plan
         end = min(len(plan), plan.position + CHECKS_AHEAD)
         for index in range(cursors.checked_to, end):
@@ -348,10 +348,10 @@ class PrefetchScheduler:
         cursors.asked.add(index)
         self._pending.want_check(shard, cursors.plan, index)
 
-    # When; in seconds of the plans' clock
+    # Times, in seconds on the plans' clock
 
     def _need(self, lane: OriginCursor) -> float:
-        """When what the lane's cursor points at is needed, by its reader's own rate."""
+        """When the cursor's segment is needed, at its reader's own rate."""
         plan, index = lane.cursors.plan, lane.indices[0]
         need_at = plan.need_at(index)
         if lane.segment:
@@ -360,11 +360,11 @@ class PrefetchScheduler:
         return need_at
 
     def _due(self, lane: OriginCursor) -> float:
-        """The same by the rate that the job's readers share, so that the reader with the least lead is first. Infinite for an empty lane.
+        """When it is needed at the rate that the job's readers share; infinity for an empty lane. The reader with the least lead is first.
 
-        A reader's own rate tells how well it was served: a reader that is served well reads fast, its needs look near, and it is served
-        again, while a reader that waits looks slow (measured: a lead of 20 segments beside one of none). So a reader's own rate counts only
-        if it has never waited and is still far slower than the others.
+        A reader's own rate depends on how well it was served. A well-served reader reads fast, so its needs look near and it is served
+        again, while a reader that waits looks slow (measured: a lead of 20 segments against none). So a reader's own rate counts only if it
+        has never waited and is still far slower than the others.
         """
         if not lane.indices:
             return float("inf")
@@ -375,14 +375,14 @@ class PrefetchScheduler:
         return since + lead / self.readers.rates.rate(lane.job, None if inside.has_waited else pace.rate)
 
     def ahead_bytes(self, reader: ReaderName) -> int:
-        """How many bytes of what the reader announced are here or on their way, counted from its position as far as its window."""
+        """How many announced bytes are stored or being fetched, from the reader's position to the end of its window."""
         cursors = self.readers.get(reader)
         if cursors is None:
             return 0
         if self._changed.pop(reader, None) is not None:
             self._look(cursors)
         walked = 0
-        while walked < len(cursors.lanes):  # what is passed may bring a shard of another origin, and so one more lane
+        while walked < len(cursors.lanes):  # passing a shard may add a lane for another origin
             lane = list(cursors.lanes.values())[walked]
             walked += 1
             while lane.indices and self._lanes.is_within(lane) and self._walk(lane):

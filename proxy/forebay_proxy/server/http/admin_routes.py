@@ -1,4 +1,4 @@
-"""Our own paths beside the shards: health, metrics, status, evict and warm; those of the page are in ``page_routes``."""
+"""Routes for health, metrics, status and commands (evict, warm, verify, hold). ``page_routes`` has those of the status page."""
 
 from __future__ import annotations
 
@@ -26,23 +26,25 @@ __all__ = ["AdminRoutes", "parse_patterns"]
 
 # Warm-ups at once: a person starts one, a cluster's prologue a few. Each keeps its list of shards in memory until it ends.
 MOST_WARMS = 8
-# Holds at once. A node runs a few jobs, each with a hold for `forebay run` and one for each rank that calls fb.sidecar(): a crowd of
-# holds is a fault, and would take the places of readers.
+# Holds at once. A node runs a few jobs, each with one hold for `forebay run` and one for each rank that calls fb.sidecar(). More than
+# this is a fault in a client, and would take the connections of readers.
 MOST_HOLDS = 256
 COMMAND_BODY_BYTES = 1024 * 1024  # an evict list; a pattern says the same in a hundred bytes
 MAX_PATTERNS = 10_000
-MAX_ORIGINS = 100  # a command line of a person's
+MAX_ORIGINS = 100  # a person types them
 
-MOST_REST_S = 1.0  # an asker's patience is some seconds
-ANSWER_S = 0.002  # what an answer costs beside its text
+MOST_REST_S = 1.0  # a client waits a few seconds at most
+ANSWER_S = 0.002  # the cost of an answer without making its text
 
 Handler = Callable[[web.BaseRequest, RequestRecord], Awaitable[web.StreamResponse]]
 T = TypeVar("T")
 
 
 class _MadeForAll(Generic[T]):
-    """What takes the event loop some milliseconds to make. It is made after it was asked for, once for all who ask meanwhile; then the loop
-    is free of it for as long as it would have taken to make one for each of them: else fifty askers leave readers no time at all.
+    """A text that takes the event loop some milliseconds to make.
+
+    It is made on request, once for all clients that wait meanwhile. Then the event loop rests for as long as one text per client would have
+    taken. Without the rest, fifty clients of ``/metrics`` would leave readers no time.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -72,7 +74,7 @@ class _MadeForAll(Generic[T]):
 
 
 class AdminRoutes:
-    """One method a path. ``status`` and ``metrics`` are asked at each request; ``ready`` says whether ``/readyz`` is 200."""
+    """One method per path. Each request calls ``status`` or ``metrics``; ``/readyz`` answers 200 if ``ready`` returns "ready"."""
 
     def __init__(
         self,
@@ -115,7 +117,10 @@ class AdminRoutes:
         }
 
     async def answer(self, path: str, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        """``path`` is the target without its query. Raises ``NoSuchPath``, ``MethodNotAllowed``, ``InvalidRequest``."""
+        """Answer the request for ``path``, the target without its query.
+
+        Raises ``NoSuchPath``, ``MethodNotAllowed`` or ``InvalidRequest``.
+        """
         return await self._handler(path, request.method)(request, record)
 
     def _handler(self, path: str, method: str) -> Handler:
@@ -136,9 +141,9 @@ class AdminRoutes:
         return _text(f"{state}\n", status=200 if state == "ready" else 503)
 
     async def _hold(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        """A header, and then nothing until the client leaves or we end: whoever has one open needs this sidecar.
+        """Send a header, then nothing, until the client leaves or the sidecar stops. An open hold keeps an idle sidecar alive.
 
-        ``Forebay-Job``: the job that goes on for so long.
+        The header ``Forebay-Job`` names the job that counts as running meanwhile.
         """
         job = unquote(request.headers.get("Forebay-Job", ""))
         if self._holds >= MOST_HOLDS:
@@ -187,7 +192,7 @@ class AdminRoutes:
     async def _warm(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
         self._check_warming()
         _, shards, _ = await self._plans.read(request)
-        self._check_warming()  # again: a place is taken only now, or bodies that drip would keep them all
+        self._check_warming()  # again: the body may have taken long. A warm-up counts only after its body, so slow bodies keep no place
         self._warm_ups += 1
         try:
             return await self._stream(request, record, self._operations.warm(shards))
@@ -217,7 +222,7 @@ class AdminRoutes:
     async def _stream(
         self, request: web.BaseRequest, record: RequestRecord, source: AsyncIterator[dict[str, object]]
     ) -> web.StreamResponse:
-        """``source`` as lines of JSON, each as it comes."""
+        """Send ``source`` as lines of JSON, each as it comes."""
         headers = {"Content-Type": "application/x-ndjson", "Cache-Control": "no-store", "Server": SERVER}
         response = web.StreamResponse(headers=headers)
         record.answered(response.status)
@@ -233,7 +238,7 @@ class AdminRoutes:
 
 
 def parse_patterns(body: bytes) -> list[str] | None:
-    """What a body names; None for everything. Raises ``InvalidRequest`` naming the first bad entry."""
+    """The shard patterns that a body names; None for all shards. Raises ``InvalidRequest``, naming the first bad entry."""
     step = 'send {"shards": ["s3://bucket/train-*.tar"]} or {"all": true}'
     wish = _object(body, step)
     return None if wish == {"all": True} and wish["all"] is True else _texts(wish, "shards", MAX_PATTERNS, step)
@@ -248,7 +253,7 @@ def _object(body: bytes, step: str) -> dict[str, Any]:
 
 
 def _texts(wish: dict[str, Any], name: str, most: int, step: str) -> list[str]:
-    """The list ``name``, the only member of ``wish``."""
+    """The list ``name``, which must be the only member of ``wish``. Raises ``InvalidRequest``."""
     texts = wish[name] if set(wish) == {name} else None
     if not isinstance(texts, list) or not 0 < len(texts) <= most:
         raise InvalidRequest(f"the body does not name 1 to {most} {name}", next_step=step)
@@ -259,7 +264,7 @@ def _texts(wish: dict[str, Any], name: str, most: int, step: str) -> list[str]:
 
 
 def _begin(path: str) -> str:
-    """As much of an unknown path as can hold no secret: with a scheme we do not read, what follows may be ``user:password@``."""
+    """The part of an unknown path that cannot hold a secret: after an unknown scheme, ``user:password@`` may follow."""
     first, slash, rest = path[1:].partition("/")
     return path[:200] if first == "v1" else f"/{first.rpartition('@')[2][:40]}{'/…' if slash and rest else slash}"
 

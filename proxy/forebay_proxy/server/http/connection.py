@@ -1,12 +1,13 @@
-"""One client connection: limits of the parser and of patience, socket buffers, who is behind it, and parser errors in our own words.
+"""One client connection: parser limits, timeouts, socket buffers, the client's identity, and parser errors in our own words.
 
-A connection costs a descriptor, and a stuck one also a megabyte of socket buffer, so their number has a bound (``ConnectionLimit``; the
-connections close themselves). Idle connections leave first: they come back in a tenth of a millisecond, and a client that opens many cannot
-lock the working ones out. *Strangers* (another local user, who gets the health paths at most, and a remote client that has not shown its
-token yet) have a smaller bound of their own, because any user of the machine could take all the places.
+A connection costs a descriptor; a stuck one also costs a megabyte of socket buffer. So ``ConnectionLimit`` bounds their number. It closes
+idle connections first: a client opens a new one in a tenth of a millisecond. So a client that opens many cannot lock out the ones in use.
 
-The only module that looks at attributes which aiohttp keeps to itself. ``PRIVATE`` names them; a test looks for them in the aiohttp that
-is installed, and pyproject.toml bounds its version.
+*Strangers* have a smaller bound of their own, because any user of the machine could take all the places. A stranger is another local
+user, who may ask for the health paths at most, or a remote client that has not sent its token yet.
+
+This is the only module that uses private attributes of aiohttp. ``PRIVATE`` names them. A test looks for them in the installed
+aiohttp, and pyproject.toml bounds its version.
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ __all__ = ["PRIVATE", "Connection", "ConnectionLimit", "ConnectionServer", "asks
 
 log = logging.getLogger("forebay")
 
-# Large enough that a target of 20 kB, too long for us, still reaches our own answer. The two differ so that the parser's complaint tells
-# which of them it was.
+# A target of 20 kB, which is too long for us, still reaches our own answer. The two limits differ so that the parser's error tells which
+# of them was exceeded.
 MAX_LINE_BYTES = 64 * 1024
 MAX_FIELD_BYTES = 32 * 1024  # tokens in Authorization reach 16 kB
-MAX_FIELDS = 100  # loaders send ten; with the field's limit this bounds what a header can make us hold
+MAX_FIELDS = 100  # loaders send ten; with MAX_FIELD_BYTES this bounds the memory of one header
 # From the end of an answer to the end of the next request's header. Half a header counts as none: a header fits into one packet, so a
-# client that sends half of one has gone or drips on purpose, and keeps its place no longer than a silent client.
+# client that sends half of one has gone, or sends slowly on purpose.
 IDLE_S = 30.0
-# One chunk of 1 MiB in the kernel while the next is read. Left to itself Linux keeps a new connection's buffer so small that the loop
-# wakes up for every 100 kB: less than half the throughput. Twice this is what the kernel counts, and 64 readers pay it.
+# One chunk of 1 MiB is in the kernel while the next is read. Linux starts with a buffer so small that the event loop would wake up for
+# every 100 kB: less than half the throughput. The kernel counts twice this size, for each of 64 readers.
 SEND_BUFFER_BYTES = 1024 * 1024
-# What a client still sends after we have answered (a refused body) is read this long, so that it sees the answer and not a reset.
+# After an answer, the sidecar reads for this long what the client still sends (a refused body). So the client sees the answer, not a reset.
 LINGER_S = 2.0
-# What a client beyond the bound is told. Written by hand: it must cost less than the connection it refuses.
+# The answer to a client beyond the limit. Written by hand: it must cost less than the connection it refuses.
 _FULL_BODY = (
     b'{"type": "urn:forebay:problem:too-many-connections", "title": "Too many connections", "status": 503, "retryable": true, '
     b'"detail": "every place is taken by a connection that is being answered", "next_step": "use fewer connections, or ask again"}\n'
@@ -69,7 +70,7 @@ class Connection(web.RequestHandler):
 
     __slots__ = ("_idle_since", "_idle_timer", "_server", "peer", "presence", "stranger")
 
-    stranger: bool  # its client has not proved yet that it may talk to the sidecar
+    stranger: bool  # its client has not proved yet that it may use the sidecar
 
     def __init__(self, server: ConnectionServer, **limits: Any) -> None:
         super().__init__(server, **limits)
@@ -78,7 +79,7 @@ class Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._idle_since = asyncio.get_running_loop().time()  # the end of the last answer
         self._idle_timer = asyncio.get_running_loop().call_later(IDLE_S, self._look_whether_it_asks)
-        self.peer: Peer = peer_of(transport)  # at once: later its client may be gone, and the kernel with nothing to tell
+        self.peer: Peer = peer_of(transport)  # at once: when the client has gone, the kernel no longer knows it
         self.stranger = self._server.is_stranger(self.peer)
         self.presence = Presence(self._server.jobs)
         assert isinstance(transport, asyncio.WriteTransport)
@@ -93,7 +94,7 @@ class Connection(web.RequestHandler):
 
     @property
     def idle(self) -> bool:
-        """Whether no request is being answered or waits to be."""
+        """Whether no request is being answered or queued."""
         return self._waiter is not None and not self._waiter.done() and not self._messages
 
     def answered(self) -> None:
@@ -102,7 +103,7 @@ class Connection(web.RequestHandler):
 
     def _look_whether_it_asks(self) -> None:
         left_s = IDLE_S
-        # While a job's connections are open it goes on, so they may rest as long as a checkpoint takes.
+        # While a job's connections are open the job is running, so they may be idle for as long as a checkpoint takes.
         if self.idle and not self.presence.is_named:
             left_s -= asyncio.get_running_loop().time() - self._idle_since
         if left_s <= 0:
@@ -112,7 +113,7 @@ class Connection(web.RequestHandler):
             self._idle_timer = asyncio.get_running_loop().call_later(left_s, self._look_whether_it_asks)
 
     def turn_away(self, *, newcomer: bool) -> None:
-        """No place for it any more; a newcomer is told so, an idle one sees an ordinary end of keep-alive."""
+        """Close the connection for lack of room. A newcomer gets a 503; an idle connection sees an ordinary end of keep-alive."""
         if self.transport is not None:
             if newcomer:
                 self.transport.write(_FULL)
@@ -121,7 +122,7 @@ class Connection(web.RequestHandler):
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """What the parser refuses, as a problem; no traceback, because a malformed request is no fault of ours."""
+        """The parser's error as a problem document. No traceback: a malformed request is no fault of ours."""
         log.debug("malformed request refused: %s", type(exc).__name__)
         response = answer_error(_parser_error(exc, message))
         response.headers["Server"] = SERVER
@@ -131,12 +132,12 @@ class Connection(web.RequestHandler):
 
 # Eight GPUs with 32 workers of two connections each are 512; four such jobs on one node still fit.
 MOST_CONNECTIONS = 2048
-# Probes of node agents are a handful. Remote workers are strangers for the one round trip of their first request: a job's worth of them.
+# Node agents probe with a handful. Remote workers are strangers until their first request is answered: room for one job of them.
 MOST_STRANGERS = 256
 
 
 class ConnectionLimit:
-    """The connections, in the order in which they were last heard. Not thread-safe: the event loop's only."""
+    """The connections, ordered by their last request. Not thread-safe: used on the event loop alone."""
 
     def __init__(self, most: int = MOST_CONNECTIONS, most_strangers: int = MOST_STRANGERS) -> None:
         self._most = most
@@ -150,20 +151,20 @@ class ConnectionLimit:
         return f"<ConnectionLimit {len(self)} of {self._most}>"
 
     def enter(self, guest: Connection) -> Connection | None:
-        """Admit ``guest``; returns the connection that must leave instead: None, the one idle for longest, or ``guest`` itself."""
+        """Admit ``guest``. Returns the connection to close: None, the one that has been idle longest, or ``guest`` itself."""
         self._guests[guest] = None
         if guest.stranger and sum(other.stranger for other in self._guests) > self._most_strangers:
             return self._longest_idle(guest, strangers_only=True)
         return self._longest_idle(guest, strangers_only=False) if len(self._guests) > self._most else None
 
     def heard(self, guest: Connection) -> None:
-        """``guest`` asked something."""
+        """``guest`` has sent a request."""
         if guest in self._guests:
             del self._guests[guest]
             self._guests[guest] = None
 
     def leave(self, guest: Connection) -> None:
-        """It is gone; leaving twice is no error."""
+        """``guest`` has closed; leaving twice is no error."""
         self._guests.pop(guest, None)
 
     def _longest_idle(self, newest: Connection, *, strangers_only: bool) -> Connection:
@@ -172,7 +173,7 @@ class ConnectionLimit:
 
 
 class ConnectionServer(web.Server):
-    """Makes a ``Connection`` for each client, as many as ``connection_limit`` takes."""
+    """Makes a ``Connection`` for each client, as many as ``connection_limit`` allows."""
 
     def __init__(
         self,
@@ -182,7 +183,7 @@ class ConnectionServer(web.Server):
         connection_limit: ConnectionLimit | None = None,
         jobs: LiveJobs | None = None,
     ) -> None:
-        # Cancelled when its client leaves: a handler that waits for an origin must not hold its lease until bytes come.
+        # Cancelled when its client leaves: a handler that waits for an origin must not keep its lease.
         super().__init__(self._answer, handler_cancellation=True)
         self._handler = handler
         self.is_stranger = is_stranger
@@ -194,7 +195,7 @@ class ConnectionServer(web.Server):
             self,
             loop=asyncio.get_running_loop(),
             access_log=None,  # none: a request line holds queries, and a query may hold a secret
-            auto_decompress=False,  # no bomb unfolds in a plan
+            auto_decompress=False,  # no decompression bomb in a plan
             max_line_size=MAX_LINE_BYTES,
             max_field_size=MAX_FIELD_BYTES,
             max_headers=MAX_FIELDS,
@@ -216,7 +217,7 @@ class ConnectionServer(web.Server):
         leaver = self.connection_limit.enter(handler)
         if leaver is not None:
             assert isinstance(leaver, Connection)
-            # In the next turn: this connection's own task has not begun to wait yet.
+            # Later: this connection's own task has not begun to wait yet.
             asyncio.get_running_loop().call_soon(partial(leaver.turn_away, newcomer=leaver is handler))
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
@@ -226,7 +227,7 @@ class ConnectionServer(web.Server):
 
 
 def asks(request: web.BaseRequest, reader: ReaderName | None) -> None:
-    """The connection is one of the reader's job from now on."""
+    """Count the connection as one of the reader's job from now on."""
     if isinstance(request.protocol, Connection):
         request.protocol.presence.asks(reader.job if reader else ANONYMOUS)
 
@@ -244,22 +245,22 @@ def _parser_error(exc: BaseException | None, message: str | None) -> InvalidRequ
     )
 
 
-# Far above what a node's sidecar needs; an unlimited one would let a leak run until the kernel is out of memory instead of descriptors.
+# Far above what a sidecar needs. Without a limit, a leak would run until the kernel is out of memory instead of descriptors.
 _ENOUGH = 65_536
 
 
 def raise_limit() -> int:
-    """Raise the soft limit towards the hard one; returns what holds. 1,024, the usual one, is a few hundred readers and their shards."""
+    """Raise the soft limit of descriptors towards the hard one; returns the limit in force. The usual 1,024 is a few hundred readers."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _ENOUGH if hard == resource.RLIM_INFINITY else min(_ENOUGH, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):  # a container may forbid it; then fewer clients are taken
+        with suppress(OSError, ValueError):  # a container may forbid it; then fewer clients are accepted
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             return wanted
     return soft
 
 
 def client_places() -> int:
-    """How many clients may be connected: half of all descriptors at most, because each may need a shard file and an origin connection."""
+    """How many clients may be connected: half of the descriptor limit, because each may need a shard file and an origin connection too."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(MOST_CONNECTIONS, soft // 2))

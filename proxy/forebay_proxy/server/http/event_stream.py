@@ -1,7 +1,7 @@
-"""Server-sent events (``GET /v1/events``): one encoding for all who listen, made while somebody does.
+"""Server-sent events (``GET /v1/events``): each frame is encoded once for all clients, and only while there are clients.
 
-A client gets the newest frame whenever it can take one; what it missed meanwhile it does not get. So nothing is kept for it but the frame
-that it takes just now and a socket buffer, and one that takes none for ``PATIENCE_S`` is cut off.
+A client gets the newest frame when it can take one; it does not get the frames it missed. So a client costs one frame and a socket buffer.
+The sidecar closes a client that has read nothing for ``PATIENCE_S``.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from forebay_proxy.server.http.request_record import RequestRecord
 __all__ = ["MOST_LISTENERS", "EventStream"]
 
 EVERY_S = 2.0  # as often as a person can read
-MOST_LISTENERS = 256  # pages of a team; each has a connection and a socket buffer
+MOST_LISTENERS = 256  # the status pages of a team; each has a connection and a socket buffer
 PATIENCE_S = 10.0
-BUFFER_BYTES = 64 * 1024  # in the kernel, not the megabyte of a reader of shards: a page that does not read must show soon
+BUFFER_BYTES = 64 * 1024  # in the kernel; a shard's reader gets a megabyte, but a status page that does not read must be noticed soon
 
 
 class EventStream:
-    """``frame`` makes the bytes of the present moment. Not thread-safe: the event loop's only."""
+    """Streams what ``frame`` returns. Not thread-safe: used on the event loop alone."""
 
     def __init__(
         self, frame: Callable[[], Awaitable[bytes]], *, every_s: float = EVERY_S, patience_s: float = PATIENCE_S, most: int = MOST_LISTENERS
@@ -36,15 +36,15 @@ class EventStream:
         self._patience_s = patience_s
         self._most = most
         self._making = asyncio.Lock()
-        self._made: bytes | None = None  # the last frame, for who comes new
-        self._due_s = 0.0  # the next one, on the loop's clock
+        self._made: bytes | None = None  # the last frame, for a client that connects
+        self._due_s = 0.0  # when the next frame is due, on the event loop's clock
         self.listeners = 0
 
     def __repr__(self) -> str:
         return f"<EventStream {self.listeners} listeners>"
 
     async def answer(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        """Frames until either end leaves. Raises ``Busy``, ``ClientGone``."""
+        """Send frames until the client or the sidecar ends. Raises ``Busy``, ``ClientGone``."""
         if self.listeners >= self._most:
             step = "close some, or ask GET /v1/status as often as is needed"
             raise Busy(f"{self.listeners} pages listen already", next_step=step, status=503)
@@ -64,7 +64,7 @@ class EventStream:
                     try:
                         async with asyncio.timeout(self._patience_s):
                             await response.write(frame)
-                            await writer.drain()  # the kernel has all of it
+                            await writer.drain()  # returns when the kernel has all of it
                     except TimeoutError as error:
                         raise ClientGone(f"the page has read nothing for {self._patience_s:g} s") from error
                     frame = await self._next(frame)
@@ -75,7 +75,7 @@ class EventStream:
         return response
 
     async def _next(self, shown: bytes | None) -> bytes:
-        """The frame after ``shown``. The first who asks makes it, the others wait for it; if that one leaves, the next in line makes it."""
+        """The frame after ``shown``. The first client that asks makes it, the others wait. If that client leaves, the next one makes it."""
         async with self._making:
             if self._made is None or self._made is shown:
                 if self._made is not None:

@@ -1,6 +1,6 @@
-"""How a request is framed: its target, its headers, its body. A request that is not plain enough to be trusted is refused.
+"""Checks how a request is framed (target, headers, body) and refuses any that two programs could read differently.
 
-The headers that name the reader, and the headers that travel to the origin, are read here too.
+It also reads the headers that name the reader, and those that travel to the origin.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from forebay_proxy.wire.urls.shard_url import MAX_URL_BYTES
 
 __all__ = ["BadFraming", "Bodies", "Busy", "checked_path", "credential_headers", "named_reader", "reader_of"]
 
-# A plan of 64 MiB over a slow link still moves; a client that says nothing for this long has gone or drips on purpose.
+# A plan of 64 MiB over a slow link still moves; a client that sends nothing for this long has gone, or sends slowly on purpose.
 BODY_SILENCE_S = 30.0
-# Four of the largest plans at once. Plans are parsed one after the other, so that more bodies would only wait in memory.
+# Four of the largest plans at once. Plans are parsed one after the other, so more bodies would only wait in memory.
 BODIES_MOST_BYTES = 256 * 1024 * 1024
 
-# A repeated one of these lets two readers of one request disagree about it: the root of request smuggling.
+# If one of these is repeated, two programs may read the same request differently: the root of request smuggling.
 _SINGLE = ("Host", "Range", "Content-Length", "Transfer-Encoding", "If-Range", "Forebay-Reader", "Forebay-Token")
 
 
 class BadFraming(InvalidRequest):
-    """Where this request ends cannot be trusted; the connection is closed after the answer."""
+    """It is unclear where this request ends. The connection is closed after the answer."""
 
 
 class Busy(InvalidRequest):
-    """The request is fine, but there are too many like it at this moment."""
+    """The request is valid, but too many like it are being answered."""
 
     retryable = True
     title = "Too many requests"
@@ -42,7 +42,7 @@ class Busy(InvalidRequest):
 
 
 def checked_path(request: web.BaseRequest) -> str:
-    """The raw target less its query; raises ``InvalidRequest`` for what is no plain request for a path of ours."""
+    """The raw target without its query. Raises ``InvalidRequest`` unless it is a plain request for a path."""
     target = request.raw_path
     if len(target) > MAX_URL_BYTES:
         raise InvalidRequest(
@@ -56,7 +56,7 @@ def checked_path(request: web.BaseRequest) -> str:
 
 
 class Bodies:
-    """How much of request bodies is held in memory, all clients together. Not thread-safe: the event loop's only."""
+    """Bounds the memory of request bodies, for all clients together. Not thread-safe: used on the event loop alone."""
 
     def __init__(self, most_bytes: int = BODIES_MOST_BYTES) -> None:
         self._most_bytes = most_bytes
@@ -66,8 +66,8 @@ class Bodies:
     async def read(self, request: web.BaseRequest, limit_bytes: int) -> AsyncIterator[bytes]:
         """The whole body, which counts as held within the ``async with``.
 
-        One longer than ``limit_bytes`` is refused with 413, before it is read where its length is announced, and one without room with
-        ``Busy``. A client silent for ``BODY_SILENCE_S`` has left (``ClientGone``).
+        Raises ``InvalidRequest`` (413) for a body longer than ``limit_bytes``, before reading it if its length is announced. Raises
+        ``Busy`` if there is no room for it, and ``ClientGone`` if the client is silent for ``BODY_SILENCE_S``.
         """
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise InvalidRequest("an encoded request body", status=415, next_step="send it without Content-Encoding")
@@ -75,7 +75,7 @@ class Bodies:
             raise _too_large(f"{request.content_length} bytes", limit_bytes)
         if request.headers.get("Expect", "").lower() == "100-continue" and request.version >= (1, 1):
             assert request.transport is not None
-            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")  # curl waits a second for this before it sends a body of some size
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")  # curl waits a second for this before it sends a larger body
         parts: list[bytes] = []
         size = 0
         try:
@@ -106,7 +106,7 @@ async def _more(request: web.BaseRequest) -> bytes:
 
 
 def credential_headers(headers: Iterable[tuple[str, str]], pass_headers: frozenset[str] = frozenset()) -> tuple[tuple[str, str], ...]:
-    """The request headers that travel: Authorization, Cookie, X-* but not X-Forwarded-*, and ``pass_headers`` (lower case)."""
+    """The request headers for the origin: Authorization, Cookie, X-* but not X-Forwarded-*, and ``pass_headers`` (lower case)."""
 
     def travels(name: str) -> bool:
         name = name.lower()
@@ -117,7 +117,7 @@ def credential_headers(headers: Iterable[tuple[str, str]], pass_headers: frozens
 
 
 def reader_of(request: web.BaseRequest) -> ReaderName | None:
-    """Who asks, from ``Forebay-Reader``; None without it. Raises ``InvalidRequest`` for one that is not ``job/rank/worker/opener``."""
+    """The reader named by ``Forebay-Reader``; None without it. Raises ``InvalidRequest`` if it is not ``job/rank/worker/opener``."""
     text = request.headers.get("Forebay-Reader")
     if text is None:
         return None
@@ -125,7 +125,7 @@ def reader_of(request: web.BaseRequest) -> ReaderName | None:
 
 
 def named_reader(text: str, what: str, step: str) -> ReaderName:
-    """The reader that ``text`` names. Raises ``InvalidRequest`` that says ``what`` does not, and the next ``step``."""
+    """The reader that ``text`` names. Raises ``InvalidRequest`` that says ``what`` is wrong, with the next ``step``."""
     try:
         return ReaderName.parse(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What training processes tell of their stalls (``/v1/meter``), and what all of a job's have told."""
+"""``/v1/meter``: training processes report their stalls, and clients read the totals of a job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMED = "/v1/meter/{job}/{rank}/{worker}/{opener}"
 
 
 class MeterRoute:
-    """What lies below ``/v1/meter``. ``page`` shows the totals of a job's processes; ``bodies`` bounds what is held of requests."""
+    """Answers requests below ``/v1/meter``. ``page`` returns the totals of a job; ``bodies`` bounds the memory of request bodies."""
 
     def __init__(self, meters: MeterBoard, page: Callable[[str], dict[str, Any]], bodies: Bodies) -> None:
         self._meters = meters
@@ -32,7 +32,10 @@ class MeterRoute:
         self._bodies = bodies
 
     async def answer(self, path: str, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        """Totals are taken, a process's end noted, or those of a job shown. Raises ``MethodNotAllowed``, ``InvalidRequest``."""
+        """Take the totals of a process (POST), note its end (DELETE), or show those of a job (GET).
+
+        Raises ``MethodNotAllowed`` or ``InvalidRequest``.
+        """
         if "/" not in path.removeprefix(f"{METER_PATH}/"):
             if request.method not in ("GET", "HEAD"):
                 raise MethodNotAllowed.of(path, request.method, ("GET",))
@@ -57,7 +60,7 @@ class MeterRoute:
 
 
 def _job(path: str) -> str:
-    """The job of the path of a GET. Raises ``InvalidRequest``."""
+    """The job in the path of a GET. Raises ``InvalidRequest``."""
     job = unquote(path.removeprefix(f"{METER_PATH}/"))
     try:
         return ReaderName(job, "0", "main", "0").job

@@ -1,7 +1,7 @@
-"""The status page, and what it reads beside ``/v1/status``: the last minutes, the map of shards, and the stream of events.
+"""The status page, and the data that it reads beyond ``/v1/status``: recent history, the map of shards, and the event stream.
 
-The page is useful without JavaScript: its verdict and main tables are written here, into the page's own text, and the script takes over
-from there. Names come from outside, so every one is escaped.
+The page works without JavaScript: its verdict and main tables are written into its HTML here, and the script replaces them. All names come
+from outside, so every one is escaped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from forebay_proxy.server.http.request_record import RequestRecord
 
 __all__ = ["PAGE_PATHS", "PageRoutes", "PageSources", "for_page"]
 
-# Nothing but our own files is loaded, and nobody frames the page.
+# The page loads our own files only, and no other page may frame it.
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -30,7 +30,7 @@ _PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-# What the page reads beside its files; looking on keeps no sidecar alive.
+# Paths that the status page reads. Watching the page does not keep an idle sidecar alive.
 PAGE_PATHS = frozenset({"/", "/v1/events", "/v1/history", "/v1/shards/map"})
 _MOST = {
     "readers": 64,
@@ -41,7 +41,7 @@ _MOST = {
     "progress": 32,
     "derived": 16,
     "events": 20,
-}  # rows that a page gets twice a second
+}  # rows that a page gets every two seconds
 _NOT_SHOWN = ("settings", "jobs", "anonymous", "fingerprint", "tasks", "fd_socket")
 
 Handler = Callable[[web.BaseRequest, RequestRecord], Awaitable[web.StreamResponse]]
@@ -59,14 +59,14 @@ class _ShardMap(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PageSources:
-    """What a page shows that ``/v1/status`` has not."""
+    """What the status page shows beyond ``/v1/status``."""
 
     history: _History
     shard_map: _ShardMap
 
 
 class PageRoutes:
-    """``routes``: handlers by path and method."""
+    """The status page's handlers. ``routes``: handler by path and method."""
 
     def __init__(self, status: Callable[[], dict[str, Any]], sources: PageSources) -> None:
         self._status = status
@@ -105,7 +105,7 @@ class PageRoutes:
 
 
 def for_page(status: Mapping[str, Any]) -> dict[str, Any]:
-    """``/v1/status`` without what the page does not show, and of each list no more rows than a person looks at; those that wait first."""
+    """``/v1/status`` for the page: without fields it does not show, and each list cut to ``_MOST`` rows. Waiting readers come first."""
     shown = {name: value for name, value in status.items() if name not in _NOT_SHOWN}
     if "readers" in shown:
         shown["readers"] = sorted(shown["readers"], key=lambda row: not row.get("waiting_for"))
@@ -123,7 +123,7 @@ HEADLINES = {"fine": ("✔", "No wait"), "look": ("▲", "Look"), "act": ("✖",
 
 
 def rendered(template: str, status: Mapping[str, Any]) -> bytes:
-    """The page with the verdict of now in it, and with tables for who runs no script."""
+    """The page with the present verdict, and with tables for browsers without JavaScript."""
     verdict = status.get("verdict") or {"severity": "look", "share": None, "cause": "", "sentence": "", "do": "", "line": ""}
     icon, word = HEADLINES.get(verdict["severity"], HEADLINES["look"])
     fine, share, cause = verdict["severity"] == "fine", verdict["share"], verdict["cause"]
@@ -140,7 +140,7 @@ def rendered(template: str, status: Mapping[str, Any]) -> bytes:
 
 
 def _tables(status: Mapping[str, Any]) -> str:
-    """Ranks, plans, derived caches, origins and readers."""
+    """Tables of ranks, progress, derived caches, origins and readers."""
     shown = for_page(status)
     return "".join((
         _table("Ranks", ("rank", "waited", "most for"), (

@@ -1,4 +1,4 @@
-"""What readers announce, and what is announced: plans read, checked and shown."""
+"""``/v1/plans``: readers announce or withdraw plans; clients list them."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ __all__ = [
 ]  # fmt: skip
 
 PLANS_PATH = "/v1/plans"
-PLAN_BODY_BYTES = 64 * 1024 * 1024  # the contract
-# Parsing above this leaves the loop: 32 kB are some hundred URLs, or the 64 shards that a reader keeps announced: 1 ms.
+PLAN_BODY_BYTES = 64 * 1024 * 1024  # promised in docs/protocol.md
+# A longer plan is parsed in a thread. 32 kB are some hundred URLs, or the 64 shards that a reader keeps announced: 1 ms.
 _PARSE_ON_LOOP_BYTES = 32 * 1024
-MOST_ROWS = 256  # in one answer: about 120 kB and 5 ms of the loop
+MOST_ROWS = 256  # per answer: about 120 kB and 5 ms of the event loop
 
-Announced = Callable[[str | None, ReaderName | None, int], dict[str, Any]]  # plans of a job (or all), behind a reader, so many
+Announced = Callable[[str | None, ReaderName | None, int], dict[str, Any]]  # plans of a job (None: of all), after a reader, at most so many
 Headers = tuple[tuple[str, str], ...]
 
 
 class PlanRoute:
-    """``/v1/plans`` and what lies below it. ``bodies`` bounds what is held of requests while they come."""
+    """Answers requests below ``/v1/plans``. ``bodies`` bounds the memory of request bodies."""
 
     def __init__(
         self, plans: PlanIntake, announced: Announced, parser_pool: Executor, bodies: Bodies, pass_headers: Iterable[str] = ()
@@ -48,14 +48,14 @@ class PlanRoute:
         self._pass_headers = frozenset(name.lower() for name in pass_headers)
 
     async def answer(self, path: str, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        """One reader's plan is announced or withdrawn. Raises ``MethodNotAllowed``, ``InvalidRequest``."""
+        """Announce (PUT), extend (POST) or withdraw (DELETE) one reader's plan. Raises ``MethodNotAllowed``, ``InvalidRequest``."""
         if request.method not in ("PUT", "POST", "DELETE"):
             raise MethodNotAllowed.of(path, request.method, ("PUT", "POST", "DELETE"))
         record.reader = reader = named_reader(
             path.removeprefix(f"{PLANS_PATH}/"), "the plan's reader", "use /v1/plans/{job}/{rank}/{worker}/{opener}"
         )
         if request.method == "DELETE":
-            await self._plans.retract(reader)  # withdrawing twice is no error: the wish is fulfilled
+            await self._plans.retract(reader)  # withdrawing twice is no error
             return web.Response(status=204)
         asks(request, reader)
         plan, _, headers = await self.read(request, expand=False)
@@ -66,12 +66,12 @@ class PlanRoute:
         return web.Response(status=204)
 
     async def show(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        """Some of what is announced."""
+        """List announced plans, one page at a time."""
         return answer_json(self._announced(*parse_plan_query(request.raw_path.partition("?")[2])))
 
     async def read(self, request: web.BaseRequest, *, expand: bool = True) -> tuple[PlanBody, list[Shard], Headers]:
-        """The plan in a request's body, its shards as ``parse_plan`` says, and the headers that travel with them."""
-        async with self._bodies.read(request, PLAN_BODY_BYTES) as body:  # held until it is parsed
+        """The plan in a request's body, its shards as ``parse_plan`` returns them, and the headers that travel to their origin."""
+        async with self._bodies.read(request, PLAN_BODY_BYTES) as body:  # the body counts as held until it is parsed
             headers = credential_headers(request.headers.items(), self._pass_headers)
             arguments = (request.headers.get("Content-Type", ""), body, request.raw_path.partition("?")[2], headers, expand)
             if len(body) <= _PARSE_ON_LOOP_BYTES:
@@ -86,9 +86,9 @@ def parse_plan(
     headers: tuple[tuple[str, str], ...],
     expand: bool = True,
 ) -> tuple[PlanBody, list[Shard]]:
-    """A plan; with ``expand`` its shards too, also those of indices.
+    """The plan in ``body``; with ``expand`` also its shards, including those given by indices.
 
-    Runs in the parser's own thread for large bodies: touches nothing but its arguments.
+    Large bodies are parsed in a thread, so this function uses its arguments alone. Raises ``InvalidRequest``.
     """
     try:
         plan = decode(content_type, body, query, expand=expand)
@@ -108,7 +108,7 @@ def shards_of(texts: Iterable[str], headers: tuple[tuple[str, str], ...] = ()) -
 
 
 def parse_plan_query(query: str) -> tuple[str | None, ReaderName | None, int]:
-    """``?job=&after=&limit=``: of which job (None: of all), behind which reader, how many at most. Raises ``InvalidRequest``."""
+    """``?job=&after=&limit=``: the job (None: all jobs), the reader after which to continue, how many plans. Raises ``InvalidRequest``."""
     asked = dict(parse_qsl(query))
     limit = asked.get("limit", str(MOST_ROWS))
     if not (limit.isascii() and limit.isdigit() and len(limit) <= 9 and int(limit) > 0):

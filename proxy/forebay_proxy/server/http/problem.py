@@ -1,4 +1,4 @@
-"""Answers in JSON, above all errors as ``application/problem+json`` (RFC 9457): what is wrong, where, the numbers, what to do next."""
+"""Answers in JSON. An error becomes ``application/problem+json`` (RFC 9457): what is wrong, with which shard, and what to do next."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ __all__ = [
     "answer_json", "describe", "headers_of", "in_words", "json_line",
 ]  # fmt: skip
 
-SERVER = "forebay"  # of every answer; versions are nobody's business who may not ask for /v1/status
+SERVER = "forebay"  # in every answer; the version is only for clients that may read /v1/status
 CONTENT_TYPE = "application/problem+json"
 JSON_HEADERS = {"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-# The fetch behind a 502/503/504 has already been repeated for minutes; 2 s keeps sixty-four workers from asking again at once, and
-# curl takes the longer of this and its own delay.
+# Before a 502, 503 or 504 the fetch has been repeated for minutes. 2 s keeps sixty-four workers from asking again at once. curl takes the
+# longer of this and its own delay.
 _RETRY_AFTER_S = 2
 _RETRY_AFTER_MAX_S = 3600
 _RETRY_STATUSES = frozenset({429, 502, 503, 504})
 
 
 class InternalFault(ForebayError):
-    """Forebay itself went wrong. What exactly is in the log, not in the answer."""
+    """A fault in Forebay itself. The log has the details, the answer has not."""
 
 
 class NoSuchPath(ForebayError):
-    """Neither a shard nor one of our own paths."""
+    """The path is neither a shard nor a route."""
 
     status = 404
     title = "No such path"
 
 
 class MethodNotAllowed(ForebayError):
-    """The path exists, the method does not. ``allow`` are the methods that do."""
+    """The path exists, but not for this method. ``allow`` names the methods it takes."""
 
     status = 405
     title = "Method not allowed"
@@ -50,14 +50,14 @@ class MethodNotAllowed(ForebayError):
 
     @classmethod
     def of(cls, path: str, method: str, taken: Iterable[str]) -> MethodNotAllowed:
-        """``path`` does not take ``method``, but ``taken``."""
+        """The error for ``path``, which takes the methods ``taken``."""
         taken = tuple(taken)
         allow = (*taken, "HEAD") if "GET" in taken else taken
         return cls(f"{path[:200]} does not take {method}", allow=allow, next_step=f"use {' or '.join(taken)}")
 
 
 class Draining(ForebayError):
-    """The sidecar is shutting down: what is being answered ends, nothing new begins."""
+    """The sidecar is shutting down: running answers may end, no new one begins."""
 
     status = 503
     retryable = True
@@ -65,7 +65,7 @@ class Draining(ForebayError):
 
 
 class PreconditionFailed(ShardError):
-    """If-Match names a version that is not the one here. ``etag`` is the one that is."""
+    """If-Match names another version than the present one. ``etag`` is the present one."""
 
     status = 412
     title = "Precondition failed"
@@ -76,8 +76,8 @@ class PreconditionFailed(ShardError):
 
 
 def describe(error: ForebayError) -> dict[str, object]:
-    """The members of the problem document. ``type`` is a stable name made from the class; the rest is for people and for numbers."""
-    # Of the first class that others know: a module's own kinds of an error are not part of what is promised.
+    """The members of the problem document. ``type`` is a stable name made from the class."""
+    # The first public class: a module's private subclasses are not part of the promised names.
     public = next(known.__name__ for known in type(error).__mro__ if not known.__name__.startswith("_"))
     document: dict[str, object] = {
         "type": f"urn:forebay:problem:{re.sub(r'(?<=[a-z])(?=[A-Z])', '-', public).lower()}",
@@ -98,7 +98,7 @@ def describe(error: ForebayError) -> dict[str, object]:
 
 
 def headers_of(error: ForebayError) -> dict[str, str]:
-    """The header fields that belong to the status: Allow, Content-Range, Retry-After."""
+    """The header fields that go with the status: Allow, Content-Range, Retry-After."""
     headers = {"Cache-Control": "no-store"}
     if isinstance(error, MethodNotAllowed):
         headers["Allow"] = ", ".join(error.allow)
@@ -117,7 +117,7 @@ def answer_error(error: ForebayError, *, extra: Mapping[str, str] | None = None)
 
 
 def answer_json(value: object) -> web.Response:
-    """``value`` as a line of JSON, of this moment."""
+    """``value`` as a line of JSON that must not be cached."""
     return web.Response(body=json_line(value), headers=JSON_HEADERS)
 
 
@@ -126,7 +126,7 @@ def json_line(value: object) -> bytes:
 
 
 def in_words(error: ForebayError) -> str:
-    """The message, with a shard's name shown as ``shown`` allows."""
+    """The error's message, with the shard's name as ``shown`` gives it (without secrets)."""
     if isinstance(error, ShardError):
         return f"shard {shown(error.shard)}: {error.cause}"
     return str(error)

@@ -1,4 +1,4 @@
-"""The requests that are being answered: each with its answer, as far as they have come, and all of them when the sidecar ends."""
+"""Running requests: a record of each one's answer so far, and the shutdown of all of them."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ __all__ = ["OpenRequests", "RequestRecord", "ShardRecord"]
 
 log = logging.getLogger("forebay")
 
-CLIENT_LEFT = 499  # no status was sent: the client left before there was an answer
-# Those turned away by a drain unwind within a turn or two of the loop, unless a disk is slow; the drain does not wait for them longer.
+CLIENT_LEFT = 499  # no status was sent: the client left before the answer
+# Requests turned away by a drain end within a turn or two of the event loop, unless a disk is slow. The drain waits no longer than this.
 _UNWIND_S = 1.0
 
 
 @dataclass(slots=True)
 class ShardRecord:
-    """What a request was given of a shard. ``outcome`` stays None until its body is about to begin."""
+    """What a request was given of a shard. ``outcome`` stays None until the body is about to begin."""
 
     name: str
     length: int | None = None
     range: tuple[int, int] | None = None  # of a 206, both inclusive
-    epoch: int | None = None  # as the reader's plan told it
+    epoch: int | None = None  # from the reader's plan
     outcome: RequestOutcome | None = None
     bytes_sent: int = 0
-    hit_bytes: int = 0  # of bytes_sent: read from the store
+    hit_bytes: int = 0  # the part of bytes_sent that came from the store
     waited_s: float = 0.0
 
 
 @dataclass(slots=True)
 class RequestRecord:
-    """Filled in by whoever knows, reported once at the end. Times are ``clock()`` seconds.
+    """The record of one request, reported once at its end. Times are ``clock()`` seconds.
 
-    ``code`` is the status sent; ``shard`` is None until the request is known to be for one.
-    ``looks_only``: a probe, a scrape, a person watching or somebody refused, for whom no idle sidecar stays.
+    ``code`` is the status sent; ``shard`` is None until the request is known to be for one. ``looks_only``: a probe, a scrape, a status
+    page or a refused request, which does not keep an idle sidecar alive.
     """
 
     method: str
@@ -51,7 +51,7 @@ class RequestRecord:
     reader: ReaderName | None = None
     shard: ShardRecord | None = None
     aborted: str = ""
-    error: str = ""  # why not, in words that people and logs may see
+    error: str = ""  # the error, in words that people and logs may see
     expected: bool = False  # see ``RequestDone``
     looks_only: bool = True
     _started: float = field(init=False)
@@ -62,7 +62,7 @@ class RequestRecord:
 
     @property
     def job(self) -> str:
-        """Of the reader that asks; "" for an anonymous one."""
+        """The job of the reader; "" for an anonymous one."""
         return self.reader.job if self.reader else ""
 
     @property
@@ -72,23 +72,23 @@ class RequestRecord:
 
     @property
     def body_begun(self) -> bool:
-        """Whether bytes of a shard are on their way: what a drain lets end."""
+        """Whether bytes of a shard are being sent. A drain lets such answers end."""
         return self.headers_out and self.shard is not None and self.shard.outcome is not None
 
     def answered(self, code: int) -> None:
-        """The header with ``code`` is about to leave; later calls change nothing."""
+        """Note that the header with ``code`` is about to be sent; later calls change nothing."""
         if self._first_byte is None:
             self.code = code
             self._first_byte = self.clock()
 
     def abort(self, reason: str, cause: str = "") -> None:
-        """The response was cut, by ``cause`` in words; only the first reason counts."""
+        """Note that the response was cut, and why, in the words of ``cause``. Only the first reason counts."""
         if not self.aborted:
             self.aborted = reason
             self.events.emit(Aborted(reason, self.job, cause))
 
     def endless(self) -> None:
-        """It ends with its connection: that is no abort."""
+        """Note that this answer ends with its connection, which is no abort."""
         self.aborted = "endless"
 
     def close(self) -> None:
@@ -114,11 +114,11 @@ class RequestRecord:
 
 
 class OpenRequests:
-    """The requests that are being answered, each by a task of its own. Not thread-safe: the event loop's only."""
+    """The running requests, each with the task that answers it. Not thread-safe: used on the event loop alone."""
 
     def __init__(self, events: Events, clock: Callable[[], float]) -> None:
-        self.last_active = clock()  # when the last one ended that did more than look on
-        self.closing = False  # whether all that are left are being cut
+        self.last_active = clock()  # when the last request ended that was more than a look at the status
+        self.closing = False  # whether the remaining requests are being cut
         self._events = events
         self._clock = clock
         self._records: dict[asyncio.Task[Any], RequestRecord] = {}
@@ -133,12 +133,12 @@ class OpenRequests:
 
     @property
     def in_use(self) -> bool:
-        """Whether a client holds the sidecar, reads or asks for work; looking on does not count."""
+        """Whether a client holds the sidecar, reads, or waits for a command; probes and status pages do not count."""
         return any(not record.looks_only for record in self._records.values())
 
     @contextmanager
     def answering(self, method: str) -> Iterator[RequestRecord]:
-        """One more, which the current task answers for the length of the ``with``; it is reported at its end."""
+        """Record a request that the current task answers within the ``with``; it is reported at the end."""
         task = asyncio.current_task()
         assert task is not None
         self._records[task] = record = RequestRecord(method, self._events, self._clock)
@@ -157,7 +157,7 @@ class OpenRequests:
         return asyncio.current_task() in self._turned_away
 
     async def turn_away(self) -> None:
-        """Cancel all but the bodies that are on their way; returns once those requests have released their leases and buffers."""
+        """Cancel all requests but those whose body is being sent. Returns once those requests have released leases and buffers."""
         for task, record in self._records.items():
             if not record.body_begun:
                 self._turned_away.add(task)
@@ -165,7 +165,7 @@ class OpenRequests:
         await self._until(lambda: self._turned_away.isdisjoint(self._records), _UNWIND_S)
 
     async def let_end(self, grace_s: float, hurried: asyncio.Event) -> None:
-        """Wait until all have ended, ``grace_s`` at most, or until ``hurried``."""
+        """Wait until all requests have ended, for ``grace_s`` seconds at most, or until ``hurried`` is set."""
         if not self._records:
             return
         log.info("draining: %d answers may end within %g s", len(self), grace_s)
@@ -179,14 +179,14 @@ class OpenRequests:
             log.info("draining: %d answers are cut after %s", len(self), why)
 
     async def cut(self) -> None:
-        """Cancel those that are left, and wait for them."""
+        """Cancel the remaining requests, and wait for them."""
         self.closing = True
         for task in list(self._records):
             task.cancel()
         await asyncio.gather(*self._records, return_exceptions=True)
 
     async def _until(self, fact: Callable[[], bool], within_s: float) -> None:
-        """Wait until ``fact`` holds; looked at whenever an answer has ended."""
+        """Wait until ``fact`` holds, for ``within_s`` seconds at most; checked whenever a request has ended."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while not fact():

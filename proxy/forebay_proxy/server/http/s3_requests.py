@@ -1,8 +1,8 @@
-"""Programs that speak S3 to ``/s3`` (``endpoint_url=http://127.0.0.1:7070/s3``): what their requests mean here, and how they are refused.
+"""Translates requests of S3 clients (``endpoint_url=http://127.0.0.1:7070/s3``) into shard requests, and errors into S3's XML.
 
-Paths are the same, bucket and key. What an SDK adds for its own service (a signature for our host, an identifier of the call) says nothing
-about the bytes and goes nowhere. Of S3's operations there are two, GetObject and HeadObject; all others are refused as S3 refuses, in XML,
-because an SDK understands nothing else. Pure but for the response it makes.
+The path is the same: bucket and key. A query parameter or header that an SDK adds for S3 itself (a signature for our host, a call id)
+does not change the bytes and is dropped. Forebay offers GetObject and HeadObject; it refuses all other operations in XML, which is
+all that an SDK understands.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from forebay_proxy.wire.urls.shard_url import S3_OPTIONS
 
 __all__ = ["NotOffered", "answer_in_xml", "object_target", "speaks_s3"]
 
-_HEADERS = ("x-amz-", "amz-sdk-")  # signed or not, every AWS SDK sends one of these
-_SCHEMES = ("aws4-", "aws ")  # of Authorization: signature version 4, and 2
-_SIGNATURES = frozenset({"awsaccesskeyid", "signature", "expires"})  # version 2 in a query; version 4's begin with x-amz-
-_CALLS = frozenset({"x-id"})  # the operation's name, as newer SDKs repeat it
+_HEADERS = ("x-amz-", "amz-sdk-")  # every AWS SDK sends one of these, signed or not
+_SCHEMES = ("aws4-", "aws ")  # of Authorization: signature versions 4 and 2
+_SIGNATURES = frozenset({"awsaccesskeyid", "signature", "expires"})  # version 2 in a query; the names of version 4 begin with x-amz-
+_CALLS = frozenset({"x-id"})  # the operation's name, which newer SDKs repeat
 _LISTING = frozenset({"list-type", "location", "versions", "uploads", "delete", "prefix", "delimiter"})
 _PAYER = "x-amz-request-payer"
 _READS = "Forebay reads objects and does nothing else: GetObject and HeadObject"
 
 
 class NotOffered(ForebayError):
-    """An operation of S3 that a read-only cache of objects has not."""
+    """An S3 operation that a read-only cache does not offer."""
 
     status = 501
     title = "Not implemented"
 
 
 def speaks_s3(raw_target: str, headers: Mapping[str, str]) -> bool:
-    """Whether this is a request for ``/s3`` by a program that expects S3's answers."""
+    """Whether a program that expects S3's answers sent this request for ``/s3``."""
     path, _, query = raw_target.partition("?")
     if path[1:].partition("/")[0].lower() != "s3":
         return False
@@ -45,7 +45,7 @@ def speaks_s3(raw_target: str, headers: Mapping[str, str]) -> bool:
 
 
 def object_target(raw_target: str, headers: Mapping[str, str]) -> str:
-    """The target of an S3 client's request as the target of a shard. Raises ``NotOffered`` for all but an object's bytes."""
+    """The shard target for an S3 client's request. Raises ``NotOffered`` unless it asks for an object's bytes."""
     path, _, query = raw_target.partition("?")
     bucket, _, key = path[1:].partition("/")[2].partition("/")
     if not key:
@@ -74,7 +74,7 @@ def answer_in_xml(error: ForebayError) -> web.Response:
 
 
 def _code(error: ForebayError) -> str:
-    """S3's word for it: what an SDK makes its exceptions of, and decides by whether to ask again."""
+    """S3's code for ``error``. An SDK chooses its exception by it, and whether to retry."""
     for kind, code in _CODES.items():
         if isinstance(error, kind):
             return code
@@ -102,5 +102,5 @@ def _is_the_sdks(name: str) -> bool:
 
 
 def _text(value: str) -> str:
-    """``value`` as XML text; what XML cannot hold (controls, halves of characters) becomes a question mark."""
+    """``value`` as XML text. Characters that XML cannot hold (controls, lone surrogates) become question marks."""
     return escape("".join(letter if letter >= " " and not "\ud800" <= letter <= "\udfff" else "?" for letter in value))

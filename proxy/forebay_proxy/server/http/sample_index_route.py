@@ -1,4 +1,4 @@
-"""``GET /v1/index/<shard path>``: the sample index of a shard, to whoever may read that shard."""
+"""``GET /v1/index/<shard path>``: the sample index of a shard, for every client that may read the shard."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from forebay_proxy.wire.tar.sample_index import counts_in
 __all__ = ["INDEX_PATH", "IndexRoute"]
 
 INDEX_PATH = "/v1/index"
-SAMPLES = "Forebay-Samples"  # how many; GET with If-None-Match: * gives it without the index
-AGAIN, LEFT_OUT = "Forebay-Keys-Again", "Forebay-Links-Left-Out"  # where any
+SAMPLES = "Forebay-Samples"  # the number of samples; GET with If-None-Match: * returns it without the index
+AGAIN, LEFT_OUT = "Forebay-Keys-Again", "Forebay-Links-Left-Out"  # sent if not zero
 CONTENT_TYPE = "application/vnd.forebay.samples"
 _PIECE_BYTES = 1 << 20
 
 
 class IndexRoute:
-    """Answers requests below ``INDEX_PATH``; what follows it is the shard's path and query, as at the door of shards."""
+    """Answers requests below ``INDEX_PATH``. The rest of the path and the query name the shard, as in a request for the shard itself."""
 
     def __init__(self, indexes: SampleIndexer, pass_headers: Iterable[str] = (), instance: str = "") -> None:
         self._indexes = indexes
@@ -36,7 +36,7 @@ class IndexRoute:
         self._own = {"Server": SERVER, **({INSTANCE: instance} if instance else {})}
 
     async def answer(self, request: web.BaseRequest, record: RequestRecord, via: str = "") -> web.StreamResponse:
-        """Raises the ``ForebayError`` that says why not."""
+        """Send the index. Raises a ``ForebayError`` if there is none."""
         if request.method not in ("GET", "HEAD"):
             step = "nobody can put an index; the sidecar makes it of the shard itself"
             raise MethodNotAllowed(f"{request.method} of a sample index", allow=("GET", "HEAD"), next_step=step)

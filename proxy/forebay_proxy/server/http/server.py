@@ -1,6 +1,6 @@
-"""The HTTP server: sockets, one dispatcher over the raw request target, and the life of requests.
+"""The HTTP server: sockets, one dispatcher over the raw request target, and the shutdown of requests.
 
-Only the raw target is looked at: aiohttp's parsed path turns ``%2F`` into ``/`` and swallows ``//``, and both are legal in keys.
+It uses the raw target only: aiohttp's parsed path turns ``%2F`` into ``/`` and drops the second slash of ``//``. Both are legal in keys.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ __all__ = ["HttpServer", "ServerAddress"]
 
 log = logging.getLogger("forebay")
 
-# Still answered during a shutdown: they hold nothing, and a balancer or a person wants to know.
+# Answered during a shutdown too: they hold nothing, and balancers and people want to know.
 _TO_THE_END = frozenset({"/healthz", "/readyz", "/metrics", "/v1/status"})
-# Looking on needs no sidecar: a scraper that comes every 15 s would keep a sidecar without readers for ever.
+# Requests that do not keep an idle sidecar alive: a scraper that comes every 15 s would keep it for ever.
 _LOOKING_ON = _TO_THE_END | PAGE_PATHS | {"/v1/shards", "/v1/plans"}
 
 
 @dataclass(slots=True)
 class ServerAddress:
-    """Where it listens; nowhere before its start."""
+    """Where the server listens; empty before its start."""
 
     url: str = ""
     port: int | None = None
@@ -70,9 +70,9 @@ class ServerAddress:
 
 
 class HttpServer:
-    """Listens, lets the right clients in, and answers them. ``requests`` tell an idle sidecar when to go.
+    """Listens, admits clients, and answers them. ``requests`` tells an idle sidecar when to stop.
 
-    ``status`` returns what ``/v1/status`` shows, less ``state``, ``url`` and ``socket``, which the server knows itself; ``metrics`` the
+    ``status`` returns ``/v1/status`` without ``state``, ``url`` and ``socket``, which the server adds. ``metrics`` returns the
     exposition and its content type.
     """
 
@@ -115,7 +115,7 @@ class HttpServer:
         )  # fmt: skip
         connection_limit = ConnectionLimit(client_places())
         self._server = ConnectionServer(self._handle, is_stranger=access.is_stranger, connection_limit=connection_limit, jobs=jobs)
-        self._runner = web.ServerRunner(self._server, shutdown_timeout=0.1)  # its own waiting comes after ours, with nothing left
+        self._runner = web.ServerRunner(self._server, shutdown_timeout=0.1)  # aiohttp's wait comes after ours, when nothing is left
         self.requests = OpenRequests(events, clock)
         self.address = ServerAddress()
         self.state = "starting"
@@ -125,18 +125,23 @@ class HttpServer:
 
     @property
     def connections(self) -> int:
-        """How many clients are connected, idle ones included."""
+        """How many clients are connected, including idle ones."""
         return len(self._server.connections)
 
     def status(self) -> dict[str, Any]:
-        """What ``/v1/status`` shows."""
+        """The content of ``/v1/status``."""
         socket = self.address.socket
         return {**self._status(), "state": self.state, "url": self.address.url, "socket": str(socket) if socket else None}
 
     async def start(self, host: str, port: int | None, socket: Path | None) -> None:
-        """Listen on ``host`` (``port`` None: 7070 or the next free; 0: any) and on the unix ``socket``, if given; ready afterwards.
+        """Listen on ``host`` and, if given, on the unix ``socket``. The server is ready when this returns.
 
-        Raises ``ConfigError`` when an address is taken, or lets other machines in without a token.
+        Args:
+            host: The address to bind.
+            port: None: 7070 or the next free port; 0: any free port.
+            socket: The path of the unix socket; None for none.
+
+        Raises ``ConfigError`` if an address is taken, or if it lets other machines in without a token.
         """
         if not is_loopback_host(host) and not self._access.token:
             step = "set FOREBAY_TOKEN (what clients must send as Forebay-Token), or use --host 127.0.0.1"
@@ -157,10 +162,10 @@ class HttpServer:
         self.state = "ready"
 
     async def drain(self) -> None:
-        """Begin nothing new; only bodies of shards that are on their way go on. Returns once all other requests have ended.
+        """Begin nothing new; let only shard bodies that are being sent go on. Returns once all other requests have ended.
 
-        ``/readyz`` says 503 from now on, and so does every request, also one that waits for its first byte: a successor or the origin
-        answers it as soon. A warm-up is cut: it would go on fetching. The unix socket's path is free for a successor.
+        ``/readyz`` answers 503 from now on. So does every other request, even one that waits for its first byte: the successor or the
+        origin answers it as soon. A warm-up is cut, because it would go on fetching. The unix socket's path is free for a successor.
         """
         if self.state == "draining":
             return
@@ -170,10 +175,10 @@ class HttpServer:
         await self.requests.turn_away()
 
     async def aclose(self, grace_s: float = 0.0, hurried: asyncio.Event | None = None) -> None:
-        """``drain``, let bodies on their way end for ``grace_s`` or until ``hurried``; then stop listening, cut the rest, close everything.
+        """Drain, wait for running bodies for ``grace_s`` seconds or until ``hurried``, then stop listening and close everything.
 
-        Until then the listeners stay: ``/readyz`` on a new connection answers 503, and every other request learns when to ask again. Safe
-        to repeat.
+        The listeners stay open while bodies end: ``/readyz`` answers 503 on a new connection, and other requests learn when to ask again.
+        Safe to repeat.
         """
         await self.drain()
         await self.requests.let_end(grace_s, hurried or asyncio.Event())
@@ -198,7 +203,7 @@ class HttpServer:
                 raise
 
     async def _answer(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        """The response, whatever happens; a failure after the header cuts the connection instead."""
+        """The response, always. A failure after the header cuts the connection instead."""
         try:
             response = await self._dispatch(request, record)
             if not response.prepared and self._instance:
@@ -206,7 +211,7 @@ class HttpServer:
         except (ClientGone, ConnectionError):
             record.abort("client_gone")
             cut(request.transport)
-            return web.Response()  # goes nowhere: the connection is closed
+            return web.Response()  # never sent: the connection is closed
         except ForebayError as error:
             record.error, record.expected = in_words(error), isinstance(error, NoIndex)
             response = self._refusal(error, request)
@@ -222,7 +227,7 @@ class HttpServer:
         return response
 
     async def _dispatch(self, request: web.BaseRequest, record: RequestRecord) -> web.StreamResponse:
-        # First: what comes back through a proxy names no path of ours.
+        # First: a request that came back through a proxy may name any path.
         via = self._loop_guard.heard(request.headers.getall(CDN_LOOP)) if CDN_LOOP in request.headers else ""
         path = checked_path(request)
         self._admit(path, request)
@@ -248,7 +253,7 @@ class HttpServer:
         connection = request.protocol
         assert isinstance(connection, Connection)
         self._access.check(connection.peer, asking)
-        connection.stranger = connection.peer.where is not Where.REMOTE and connection.stranger  # the token vouches for it from now on
+        connection.stranger = connection.peer.where is not Where.REMOTE and connection.stranger  # from now on the token proves who it is
 
     def _turn_away(self, record: RequestRecord, request: web.BaseRequest) -> web.StreamResponse:
         response = self._refusal(_draining(), request)
@@ -259,20 +264,21 @@ class HttpServer:
     def _refusal(self, error: ForebayError, request: web.BaseRequest) -> web.StreamResponse:
         if isinstance(error, AccessRefused):
             self._events.emit(ClientRefused(error.reason))
-        # Once, without a query: what a client got wrong is its own business (debug), what an origin or we did is not (warning).
+        # Logged once, without a query. A client's mistake is its own business (debug); a fault of an origin or of ours is not (warning).
         ours = error.status >= 500 and not isinstance(error, Draining | NotOffered)
         log.log(logging.WARNING if ours else logging.DEBUG, "%d %s: %s", error.status, error.title, in_words(error))
         response = answer_in_xml(error) if speaks_s3(request.raw_path, request.headers) else answer_error(error)
         if isinstance(error, BadFraming | Draining | AccessRefused) or "Expect" in request.headers:
-            # Where the next request would begin is anybody's guess (also where a body was announced, and need not come now); or there will
-            # be none; or who may not ask keeps no place.
+            # Close: it is unclear where the next request begins (or a body was announced, and need not come now); or the server is ending;
+            # or the client may not ask and keeps no place.
             response.force_close()
         return response
 
 
 def _bearer(path: str, headers: Mapping[str, str]) -> str | None:
-    """The token as scrapers send it: a PodMonitor of the Prometheus Operator knows no header of ours. For /metrics alone, since every other
-    ``Authorization`` is meant for an origin.
+    """The token as a scraper sends it: a PodMonitor of the Prometheus Operator cannot send our header.
+
+    Only for /metrics: every other ``Authorization`` is meant for an origin.
     """
     scheme, _, token = headers.get("Authorization", "").partition(" ") if path == "/metrics" else ("", "", "")
     return token.strip() if scheme.lower() == "bearer" else None
@@ -283,6 +289,6 @@ def _draining() -> Draining:
 
 
 def _fault(error: Exception) -> web.StreamResponse:
-    # Frames and the type only: messages of library errors hold URLs, and URLs hold secrets.
+    # The frames and the type only: messages of library errors hold URLs, and URLs hold secrets.
     log.error("a fault in Forebay itself: %s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
     return answer_error(InternalFault("a fault in Forebay itself", next_step="the sidecar's log has the details; please report it"))

@@ -1,7 +1,7 @@
-"""What a GET or HEAD of a shard is answered, before any byte is fetched for it: status, header, range. Pure (RFC 9110, 9211).
+"""Decides the answer to a GET or HEAD of a shard (status, headers, range) before any byte is fetched. Pure (RFC 9110, RFC 9211).
 
-Preconditions are looked at in the order of RFC 9110, section 13.2.2: If-Match, else If-Unmodified-Since; If-None-Match, else
-If-Modified-Since; then Range under If-Range.
+Preconditions are checked in the order of RFC 9110, section 13.2.2: If-Match, else If-Unmodified-Since; If-None-Match, else
+If-Modified-Since; then Range, if If-Range allows it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _CACHE_STATUS = {
     RequestOutcome.BYPASS: "forebay; fwd=miss; detail=no-room",
     RequestOutcome.RELAYED: "forebay; fwd=miss; detail=sparse",
 }
-_SPARSE = "Forebay-Sparse"  # of the segments around this range little is wanted
+_SPARSE = "Forebay-Sparse"  # the client wants little of the segments around this range
 _DEFAULT_TYPE = "application/octet-stream"
-# An origin's page must never run as one of ours: an old browser that says nothing of itself gets past the rules for browsers.
+# An origin's HTML must never run as one of our pages: old browsers that send no Origin header pass the rules for browsers.
 _INERT = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox; default-src 'none'"}
-# Visible ASCII, space and tab: an origin's header that holds anything else is not passed on.
+# Visible ASCII, space and tab. An origin's header with any other character is not passed on.
 _FIELD_VALUE = re.compile(r"[\t\x20-\x7e]{1,1024}", re.ASCII)
 
 
@@ -52,7 +52,7 @@ class ShardRequest:
 
     @classmethod
     def of(cls, method: str, headers: MultiMapping[str]) -> ShardRequest:
-        """Raises ``InvalidRequest`` for a malformed Range."""
+        """Read the conditions from ``headers``. Raises ``InvalidRequest`` for a malformed Range."""
         asked = headers.get("Range") if method == "GET" else None
         return cls(
             None if asked is None else _sparsely(http_range.parse_range(asked), headers.get(_SPARSE)),
@@ -65,27 +65,27 @@ class ShardRequest:
 
     @property
     def has_preconditions(self) -> bool:
-        """Whether the answer depends on the client's own version; most requests ask for the bytes whatever they are."""
+        """Whether the answer depends on the client's own version; most requests have no such condition."""
         named = (self.if_match, self.if_none_match, self.if_modified_since, self.if_unmodified_since)
         return named != (None, None, None, None)
 
 
 def _sparsely(asked: RangeRequest | None, said: str | None) -> RangeRequest | None:
-    """``asked``, as one of few bytes where the client says so: that is a hint, so what makes no sense of it is passed over."""
+    """``asked`` as a sparse range if the client says so. The header is a hint: where it makes no sense it is ignored."""
     if said != "1" or not isinstance(asked, ByteRange) or asked.last is None:
         return asked
     return SparseRange(asked.first, asked.last)
 
 
 def joined(headers: MultiMapping[str], name: str) -> str | None:
-    """All lines of a list field as the one they mean (RFC 9110, section 5.3)."""
+    """All lines of a list field, joined into one (RFC 9110, section 5.3)."""
     lines = headers.getall(name, ())
     return ", ".join(lines) if lines else None
 
 
 @dataclass(frozen=True, slots=True)
 class ShardResponse:
-    """``first`` and ``last`` are the bytes to send, both inclusive; ``last`` None: to an end not known yet. ``length`` counts them."""
+    """``first`` and ``last`` are the bytes to send, both inclusive; ``last`` is None if the end is unknown. ``length`` counts them."""
 
     status: int
     headers: dict[str, str]
@@ -95,7 +95,7 @@ class ShardResponse:
 
     @property
     def empty(self) -> bool:
-        """Whether no body follows, whatever the method."""
+        """Whether the answer has no body, whatever the method."""
         return self.status == 304 or self.length == 0
 
 
@@ -108,7 +108,7 @@ def decide(asked: ShardRequest, shard: str, version: Version, key: str) -> Shard
         if not _is_news(asked, etag, modified):
             return ShardResponse(304, {name: headers[name] for name in ("ETag", "Last-Modified") if name in headers})
     if version.length is None:
-        # Without a length there is no true Content-Range; the whole body is a correct answer to any Range (RFC 9110, 14.2).
+        # Without a length there is no valid Content-Range. The whole body is a correct answer to any Range (RFC 9110, 14.2).
         return ShardResponse(200, headers)
     if asked.range is None or not http_range.if_range(asked.if_range, etag, modified if version.second_over else None):
         headers["Content-Length"] = str(version.length)
@@ -125,7 +125,7 @@ def _check_unchanged(asked: ShardRequest, shard: str, etag: str, modified: str) 
 
 
 def _is_news(asked: ShardRequest, etag: str, modified: str) -> bool:
-    """Whether the client lacks what it would be sent; where it names tags, dates do not count (RFC 9110, section 13.1.3)."""
+    """Whether the client does not have this version yet. If it names tags, dates do not count (RFC 9110, section 13.1.3)."""
     if asked.if_none_match is not None:
         return http_range.if_none_match(asked.if_none_match, etag)
     return http_range.if_modified_since(asked.if_modified_since, modified)

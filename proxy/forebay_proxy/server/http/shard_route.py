@@ -1,7 +1,7 @@
-"""GET and HEAD of a shard: open it, decide the answer, pass the bytes on as they come.
+"""GET and HEAD of a shard: open it, decide the answer, send the bytes as they arrive.
 
-The header waits for the first byte of the body: until then a failure is still an answer with a status and a reason, and curl and training
-code repeat such a request by themselves. After it, only cutting the connection tells the client that the body is not all there.
+The header is sent only when the first byte of the body is there. Until then a failure is an answer with a status and a reason, and
+clients such as curl repeat the request by themselves. After the header, only a cut connection tells the client that the body is incomplete.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ __all__ = ["INSTANCE", "VERSION", "ShardRoute", "closing", "shard_in"]
 
 log = logging.getLogger("forebay")
 
-VERSION = "Forebay-Version"  # the ETag of the version that is meant
-INSTANCE = "Forebay-Instance"  # of every answer but refusals: by another one than before, a reader knows that its plan is lost
+VERSION = "Forebay-Version"  # the ETag of the version that the client wants
+INSTANCE = "Forebay-Instance"  # in every answer but refusals: if it changes, a reader knows that the sidecar restarted and lost its plan
 
 Piece = bytes | memoryview | FileStretch
 T = TypeVar("T")
 
 
-# From so many bodies at once on they are sent from their files. A copy leaves the bytes in the processor's cache for the client: up to then
-# it costs no more, and for one reader less (measured on two busy cores). 64 warm readers: 1.6 times the rate of copies, at half the
-# processor time and memory.
+# From this many bodies at once, bodies are sent from their files. With fewer, a copy costs no more, and less for a single reader, because
+# it leaves the bytes in the processor's cache (measured on two busy cores). With 64 warm readers, sending from files gives 1.6 times the
+# rate of copies, at half the processor time and memory.
 MANY_BODIES = 8
-REOPENED = 2  # a shard that changes, or breaks, a third time before its first byte is not worth waiting for
+REOPENED = 2  # a shard that changes or breaks a third time before its first byte is not worth waiting for
 
 
 class ShardRoute:
-    """Answers requests whose target names a shard. ``pass_headers`` travel to the origin beside Authorization, Cookie and X-*."""
+    """Answers requests for shards. ``pass_headers`` travel to the origin, in addition to Authorization, Cookie and X-*."""
 
     def __init__(self, cache: ShardCache, pass_headers: Iterable[str] = (), instance: str = "") -> None:
         self._cache = cache
         self._own = {"Server": SERVER, **({INSTANCE: instance} if instance else {})}
         self._pass_headers = frozenset(name.lower() for name in pass_headers)
-        self._bodies = 0  # on their way
+        self._bodies = 0  # bodies being sent
 
     async def answer(self, request: web.BaseRequest, record: RequestRecord, via: str = "") -> web.StreamResponse:
-        """``via``: the sidecars the request has passed. Raises the ``ForebayError`` that says why not, as long as no header is out."""
+        """Answer the request. ``via``: the sidecars it has passed. Raises a ``ForebayError`` as long as no header is sent."""
         if request.method not in ("GET", "HEAD"):
             step = "write to the origin itself; what is cached of the old bytes is noticed by its version"
             raise MethodNotAllowed(f"{request.method} of a shard: Forebay only reads", allow=("GET", "HEAD"), next_step=step)
@@ -76,21 +76,21 @@ class ShardRoute:
         record.shard, record.reader = told, reader
         asked = ShardRequest.of(request.method, request.headers)
         for _ in range(REOPENED):
-            with suppress(ShardChanged, VersionLost):  # no header is out: who has seen nothing of a version need not hear that it is gone
+            with suppress(ShardChanged, VersionLost):  # no header is sent: the client has seen nothing of that version and need not know
                 return await self._opened(request, record, told, shard, asked)
         return await self._opened(request, record, told, shard, asked)
 
     async def _opened(
         self, request: web.BaseRequest, record: RequestRecord, told: ShardRecord, shard: Shard, asked: ShardRequest
     ) -> web.StreamResponse:
-        """The answer for the version that the shard has now. Raises ``ShardError`` as long as no header is out."""
+        """Answer with the version that the shard has now. Raises ``ShardError`` as long as no header is sent."""
         head = request.method == "HEAD"
         async with self._cache.open(shard, record.reader, asked.range, head=head) as reading:
             answer = decide(asked, shard.name, reading.entry.shown_version, reading.entry.shown_key)
             told.length, told.epoch = reading.entry.shown_version.length, reading.epoch
             told.range = (answer.first, answer.last) if answer.status == 206 and answer.last is not None else None
             if head or answer.empty:
-                return web.Response(status=answer.status, headers=answer.headers)  # no byte was come by, so no Cache-Status either
+                return web.Response(status=answer.status, headers=answer.headers)  # no byte is read, so no Cache-Status either
             _refuse_old_client(request, shard, answer)
             told.outcome = await reading.begin(answer.first, answer.last)
             self._bodies += 1
@@ -98,7 +98,7 @@ class ShardRoute:
                 return await _stream(request, shard, answer, reading, record, told, self._own, lambda: self._bodies >= MANY_BODIES)
             finally:
                 self._bodies -= 1
-                # a disk that fails on the way makes it a bypass
+                # a disk that fails meanwhile turns it into a bypass
                 told.outcome, told.waited_s = reading.outcome, reading.waited_s
 
     def _shard(self, request: web.BaseRequest) -> Shard:
@@ -118,7 +118,7 @@ def shard_in(target: str, request: web.BaseRequest, pass_headers: frozenset[str]
 
 
 def _without_userinfo(path: str) -> str:
-    """A target's path as people and logs may see it; what could not be parsed may hold a password anywhere before its last ``@``."""
+    """A target's path for people and logs. A path that could not be parsed may hold a password anywhere before its last ``@``."""
     scheme = path[1:].partition("/")[0]
     return path if "@" not in path else f"/{scheme}/…@{path.rpartition('@')[2]}"
 
@@ -156,8 +156,9 @@ async def _stream(
 
 
 async def _copy(first: Piece, pieces: AsyncIterator[Piece], body_writer: BodyWriter, told: ShardRecord, reading: ShardReader) -> None:
-    """A chunk counts once all of it is sent, as a hit too: bytes that were read from the store for a client that left do not count as
-    hits.
+    """Send all pieces. A chunk counts as sent, and as a hit, once all of it is sent.
+
+    So bytes that were read from the store for a client that left are no hits.
     """
     piece: Piece | None = first
     while piece is not None:
@@ -179,7 +180,7 @@ async def _sent(stretch: FileStretch, body_writer: BodyWriter, told: ShardRecord
 
 
 async def _counted(pieces: AsyncIterator[Piece], shard: Shard, promised: int | None, told: ShardRecord) -> AsyncIterator[Piece]:
-    """``pieces``, held to the length the header promises: whatever went wrong before, no wrong body looks right."""
+    """``pieces``, checked against the length in the header, so that a body of the wrong length never looks complete."""
     async for piece in pieces:
         if promised is not None and told.bytes_sent + len(piece) > promised:
             raise OriginError(shard.name, f"more than the {promised} bytes promised came")
@@ -195,7 +196,7 @@ def _end_early(request: web.BaseRequest, record: RequestRecord, reason: str, cau
 
 @asynccontextmanager
 async def closing(items: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
-    """End a generator here and now, not when the garbage collector finds it: it holds a lease."""
+    """Close a generator at the end of the ``async with``, not when the garbage collector finds it: it holds a lease."""
     try:
         yield items
     finally:

@@ -1,1 +1,1 @@
-"""Sockets and peers: who is at the other end, and whether they may talk."""
+"""Listening sockets, the identity of clients, and the rules of access."""

@@ -1,15 +1,15 @@
-"""Who may talk to the sidecar, about what, and how many at once. Pure: the kernel is asked in ``peers.py``.
+"""Which clients may use the sidecar, and for what. Pure: ``peers.py`` asks the kernel.
 
-The rules, in the order they are tried:
+The rules, in the order in which they apply:
 
-1. A client that is neither on loopback nor on the unix socket must know the token.
-2. A local client must have the sidecar's own uid, or one that ``--allow-uid`` names; in a user namespace that does not map every user, the
-   uid that stands for all unmapped users is refused, even if it is the sidecar's own number. ``/healthz`` and ``/readyz`` answer any local
-   uid: they say nothing about data, and a node agent that probes them runs as another user.
-3. What changes the sidecar's own rules (``/v1/allow``) is for its own uid on this machine alone.
-4. A browser may only look at the status page, and only when the page it shows is ours: a web page somewhere can make the browser of a
-   person who sits at this machine send requests here. Host must be ours (a rebound DNS name is not), a foreign ``Origin`` or
-   ``Sec-Fetch-Site`` is refused, and so is a browser that asks for anything else than the page and what it reads.
+1. A client that is neither on loopback nor on the unix socket must send the token.
+2. A local client must run as the sidecar's uid or as one given by ``--allow-uid``. ``/healthz`` and ``/readyz`` answer any local uid:
+   they say nothing about data, and node agents run as another user. In a user namespace that does not map every user, the kernel
+   shows all unmapped users as one uid. That uid is refused, even if it is the sidecar's own.
+3. Only the sidecar's own uid, on this machine, may change its rules (``/v1/allow``).
+4. A browser may only read the status page, and only if our page made the request: any web page can make a local person's browser send
+   requests to the sidecar. Host must be ours (a rebound DNS name is not). A foreign ``Origin`` or ``Sec-Fetch-Site`` is refused.
+   So is every path that the status page does not use.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from forebay_proxy.server.net.peers import Peer, Where
 __all__ = ["Access", "AccessQuestion", "AccessRefused"]
 
 _OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-_OWNERS_PATHS = frozenset({"/v1/allow"})  # who may start a sidecar may widen it; --allow-uid and the token let others read, no more
-# What the status page is made of and reads.
+_OWNERS_PATHS = frozenset({"/v1/allow"})  # the user who may start a sidecar may widen it; --allow-uid and the token only let others read
+# The parts of the status page, and what it reads.
 _PAGE_PATHS = frozenset({
     "/", "/page/status.js", "/page/drawing.js", "/page/status.css", "/favicon.ico", "/v1/status", "/v1/events", "/v1/history", "/v1/shards",
     "/v1/shards/map", "/v1/plans", "/metrics",
@@ -35,7 +35,7 @@ _OWN_SITES = frozenset({"same-origin", "none"})  # "none": typed into the addres
 
 
 class AccessRefused(ForebayError):
-    """This client may not ask this. ``reason`` is the word counted: uid, token or browser."""
+    """This client may not ask this. ``reason`` is the label of the metric: uid, token or browser."""
 
     status = 403
     title = "Access refused"
@@ -47,7 +47,7 @@ class AccessRefused(ForebayError):
 
 @dataclass(frozen=True, slots=True)
 class AccessQuestion:
-    """What the decision needs of a request. None: the header was not sent."""
+    """The parts of a request that the decision needs. None: the header was not sent."""
 
     method: str
     path: str
@@ -60,11 +60,14 @@ class AccessQuestion:
 
 @dataclass(frozen=True)
 class Access:
-    """The rules with the sidecar's own facts filled in.
+    """The rules, with the facts of this sidecar.
 
-    ``own_uid`` is the sidecar's; ``allow_uid`` are further uids; ``hosts`` are names, besides loopback ones, under which the sidecar is
-    reached (the addresses it was told to bind). Without a ``token`` no remote client gets in. ``anybodys_uid``: the uid by which the
-    kernel shows users that have no number here.
+    Args:
+        own_uid: The sidecar's uid.
+        allow_uid: Further uids that may use it.
+        hosts: Names of the sidecar besides loopback ones: the addresses it was told to bind.
+        token: What remote clients must send; None lets no remote client in.
+        anybodys_uid: The uid that the kernel shows for users outside this user namespace.
     """
 
     own_uid: int
@@ -74,11 +77,11 @@ class Access:
     anybodys_uid: int | None = None
 
     def is_stranger(self, peer: Peer) -> bool:
-        """Whether nothing vouches for ``peer`` yet: another user, or a remote client before its first request."""
+        """Whether ``peer`` has not proved yet who it is: another user, or a remote client before its first request."""
         return peer.where is Where.REMOTE or not self._is_known(peer.uid)
 
     def check(self, peer: Peer, asking: AccessQuestion) -> None:
-        """Return if ``peer`` may ask this; raises ``AccessRefused`` saying why, and which flag would allow it."""
+        """Return if ``peer`` may ask this. Raises ``AccessRefused``, which says why, and which flag would allow it."""
         if asking.path in _OWNERS_PATHS:
             self._check_owner(peer)
         if peer.where is Where.REMOTE:
@@ -86,7 +89,7 @@ class Access:
             return
         if asking.path not in _OPEN_PATHS:
             self._check_uid(peer)
-        if peer.where is Where.LOOPBACK:  # a browser reaches no unix socket
+        if peer.where is Where.LOOPBACK:  # a browser cannot reach the unix socket
             self._check_host(peer, asking)
             _check_browser(asking)
 
@@ -124,7 +127,7 @@ class Access:
         return uid is not None and uid != self.anybodys_uid and (uid == self.own_uid or uid in self.allow_uid)
 
     def _check_host(self, peer: Peer, asking: AccessQuestion) -> None:
-        if asking.host is None:  # HTTP/1.0; no browser of this century
+        if asking.host is None:  # HTTP/1.0, so no browser
             return
         name = _host_name(asking.host)
         if name == "localhost" or name in self.hosts or name == peer.local or _is_loopback(name):
@@ -137,8 +140,8 @@ def _check_browser(asking: AccessQuestion) -> None:
     # "null" is what a browser sends for a page without an origin (a local file, a sandboxed frame): foreign like any other.
     if asking.origin is not None and asking.origin.lower() != f"http://{asking.host}".lower():
         _refuse_browser(f"a web page of {asking.origin[:100]!r} made a browser send this")
-    # Browsers of before 2020 send no Origin with a form, but they say where the form was. Elsewhere the header means nothing to us: some
-    # origins want it, and --pass-header brings it there.
+    # Browsers before 2020 send no Origin with a form, but they send a Referer. Other methods may carry any Referer: some origins want it,
+    # and --pass-header forwards it.
     if asking.method in _COMMANDS and asking.referer and not asking.referer.lower().startswith(f"http://{asking.host}/".lower()):
         _refuse_browser("a web page made a browser send this command (Referer)")
     if asking.fetch_site is None:

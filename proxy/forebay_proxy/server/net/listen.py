@@ -1,4 +1,4 @@
-"""Sockets to listen on: bound, safe, and never somebody else's."""
+"""Listening sockets: TCP ports, and unix sockets that only their owner can connect to."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from forebay_proxy.core.errors import ConfigError
 __all__ = ["DEFAULT_PORT", "UnixListener", "bind_tcp", "fits", "is_loopback_host"]
 
 DEFAULT_PORT = 7070
-# The default moves on when taken; a node does not hold a hundred sidecars, so a hundred taken ports mean something else is wrong.
+# The default port moves on if taken. No node runs a hundred sidecars, so a hundred taken ports mean that something else is wrong.
 _PORTS_TRIED = 100
-_BACKLOG = 1024  # a training job opens all its workers' connections in one instant
+_BACKLOG = 1024  # a training job opens all its workers' connections at once
 _SUN_PATH_MAX = 107
 
 _Address = tuple[socket.AddressFamily, tuple[Any, ...]]
 
 
 def bind_tcp(host: str, port: int | None) -> list[socket.socket]:
-    """Listening sockets for every address of ``host``, all on one port. ``port`` None: 7070 or the next free one; 0: the kernel picks.
+    """Listening sockets for every address of ``host``, all on one port.
 
-    Raises ``ConfigError`` when an explicit port is taken or the host is not ours.
+    ``port``: None takes 7070 or the next free port; 0 lets the kernel choose. Raises ``ConfigError`` if an explicit port is taken or the
+    host is not an address of this machine.
     """
     addresses = _addresses(host)
     candidates = [port] if port is not None else list(range(DEFAULT_PORT, DEFAULT_PORT + _PORTS_TRIED))
@@ -48,10 +49,10 @@ def is_loopback_host(host: str) -> bool:
 
 
 class UnixListener:
-    """A listening unix socket at ``path`` that only its owner can connect to (0600), and its removal."""
+    """A listening unix socket at ``path`` that only its owner can connect to (mode 0600)."""
 
     def __init__(self, path: Path) -> None:
-        """Bind and listen. The file of a dead owner is replaced; a live one's, or one that is no socket, is a ``ConfigError``."""
+        """Bind and listen. Replaces the socket of a dead process. Raises ``ConfigError`` if a live process has it or it is no socket."""
         self.path = path
         _refuse_taken(path)
         self.socket = _bound(path)
@@ -59,7 +60,7 @@ class UnixListener:
         self._identity = (found.st_dev, found.st_ino)
 
     def remove(self) -> None:
-        """Take the file away if it is still ours: a successor may have put its own there."""
+        """Delete the socket file if it is still ours: a successor may have put its own there."""
         try:
             found = self.path.lstat()
             if (found.st_dev, found.st_ino) == self._identity:
@@ -82,7 +83,7 @@ def _bind_all(addresses: list[_Address], port: int) -> list[socket.socket]:
         for family, address in addresses:
             listener = _tcp_socket(family, (address[0], port, *address[2:]))
             bound.append(listener)
-            port = listener.getsockname()[1]  # port 0 is picked once and then holds for every address
+            port = listener.getsockname()[1]  # the kernel chooses a port once; it then holds for every address
     except OSError:
         for listener in bound:
             listener.close()
@@ -93,12 +94,12 @@ def _bind_all(addresses: list[_Address], port: int) -> list[socket.socket]:
 def _tcp_socket(family: socket.AddressFamily, address: tuple[Any, ...]) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        # So that a restart is not held up by the old connections' TIME_WAIT; a live listener is still refused.
+        # A restart must not wait for the TIME_WAIT of old connections. A live listener is still refused.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind(address)
-        listener.listen(_BACKLOG)  # here, not later: two binds with SO_REUSEADDR both succeed, the second listen does not
+        listener.listen(_BACKLOG)  # now: with SO_REUSEADDR two binds both succeed, and only the second listen fails
         listener.setblocking(False)
     except OSError:
         listener.close()
@@ -119,7 +120,7 @@ def _refuse_taken(path: Path) -> None:
 
 def _answers(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1)  # a live owner whose backlog is full does not answer at once; it is alive all the same
+        probe.settimeout(1)  # a live owner with a full backlog does not answer at once
         try:
             probe.connect(str(path))
         except (ConnectionRefusedError, FileNotFoundError):
@@ -130,12 +131,12 @@ def _answers(path: Path) -> bool:
 
 
 def fits(path: Path) -> bool:
-    """Whether the kernel takes ``path`` for a socket of ours."""
+    """Whether ``path`` is short enough for a unix socket."""
     return len(os.fsencode(_temporary(path))) <= _SUN_PATH_MAX
 
 
 def _temporary(path: Path) -> Path:
-    """Bound under a name of its own and moved into place: the path is never missing, and never there with other permissions."""
+    """The name under which a socket is bound before it is renamed: ``path`` is never missing, and never has other permissions."""
     return path.with_name(f".{path.name}.{os.getpid()}")
 
 
@@ -147,7 +148,7 @@ def _bound(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         temporary.unlink(missing_ok=True)
-        os.fchmod(listener.fileno(), 0o600)  # before it has a name: Linux gives the file the mode of its socket, less the umask
+        os.fchmod(listener.fileno(), 0o600)  # before bind: Linux gives the file the mode of its socket, less the umask
         listener.bind(str(temporary))
         listener.listen(_BACKLOG)
         temporary.rename(path)

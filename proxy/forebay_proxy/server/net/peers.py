@@ -1,8 +1,8 @@
-"""Who is at the other end of a connection, as the kernel knows it.
+"""Identifies the client of a connection, as the kernel knows it.
 
-A unix socket carries the client's credentials (SO_PEERCRED). For loopback TCP the kernel is asked once a connection, over netlink
-(inet_diag, 8-20 us), which uid owns the client's end of exactly this pair of addresses. Where that netlink family does not exist
-(some sandboxes), ``/proc/net/tcp`` tells the same, slower. A uid that cannot be learnt is None, and None is nobody's uid.
+A unix socket carries the client's credentials (SO_PEERCRED). For loopback TCP the sidecar asks the kernel over netlink, once per
+connection, which uid owns the client's end (inet_diag, 8-20 us). Some sandboxes have no such netlink family; there ``/proc/net/tcp``
+gives the same, slower. The uid is None if it cannot be learnt, and None matches no user.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Peer", "Where", "loopback_uid", "peer_of", "unix_peer"]
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
 _NLM_F_REQUEST = 1
-_ALL_STATES = 0xFFF  # a client that has already shut down its sending side is still somebody
+_ALL_STATES = 0xFFF  # a client that has shut down its sending side still counts
 _NO_COOKIE = b"\xff" * 8
 _NLMSG_HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port id
 _UID_OFFSET = _NLMSG_HEADER.size + 4 + 48 + 12  # inet_diag_msg: 4 bytes of state, sockid (48), expires, rqueue, wqueue, then uid, inode
@@ -40,7 +40,7 @@ class Where(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A client's end. ``uid`` is None for a remote one and where the kernel does not tell; ``local`` is our address, "" for unix."""
+    """A client. ``uid`` is None for a remote one or if the kernel does not tell. ``local`` is our address, "" for a unix socket."""
 
     where: Where
     uid: int | None
@@ -48,7 +48,7 @@ class Peer:
 
 
 def peer_of(transport: asyncio.BaseTransport) -> Peer:
-    """Look the client of ``transport`` up. Asks the kernel: call it once a connection, as soon as it is there."""
+    """Identify the client of ``transport``. Call it once per connection, at once: the kernel forgets a client that has gone."""
     sock = transport.get_extra_info("socket")
     if sock.family == socket.AF_UNIX:
         return unix_peer(sock)
@@ -67,7 +67,7 @@ def unix_peer(sock: socket.socket) -> Peer:
 
 
 def loopback_uid(theirs: Address, ours: Address) -> int | None:
-    """The uid that owns the client's end ``theirs`` of a loopback TCP connection to ``ours``; None when the kernel knows no such end."""
+    """The uid that owns the client's end ``theirs`` of a loopback TCP connection to ``ours``; None if the kernel knows no such end."""
     try:
         return _uid_by_netlink(theirs, ours)
     except OSError:
@@ -76,14 +76,14 @@ def loopback_uid(theirs: Address, ours: Address) -> int | None:
 
 def _uid_by_netlink(theirs: Address, ours: Address) -> int | None:
     family = socket.AF_INET6 if ":" in theirs[0] else socket.AF_INET
-    # The client's end is asked for: to the kernel its source is our peer.
+    # Seen from the client's end, the source is our peer.
     ends = struct.pack(">HH", theirs[1], ours[1]) + _packed(family, theirs[0]) + _packed(family, ours[0])
     sockid = ends + struct.pack("=I", 0) + _NO_COOKIE
     query = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, _ALL_STATES) + sockid
     header = _NLMSG_HEADER.pack(_NLMSG_HEADER.size + len(query), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as netlink:
         netlink.send(header + query)
-        # The kernel answers inside send(), so nothing is waited for here.
+        # The kernel answers within send(), so this does not wait.
         answer = netlink.recv(8192, socket.MSG_DONTWAIT)
     return _uid_in(answer)
 
@@ -92,7 +92,7 @@ def _uid_in(answer: bytes) -> int | None:
     kind = _NLMSG_HEADER.unpack_from(answer)[1]
     if kind == _SOCK_DIAG_BY_FAMILY:
         uid, inode = struct.unpack_from("=II", answer, _UID_OFFSET)
-        # A client that has closed its end owns no inode, and the kernel then says uid 0: anybody could pass for root by not waiting.
+        # A client that has closed its end owns no inode, and the kernel says uid 0: without this check, anybody could pass for root.
         return int(uid) if inode else None
     code = -struct.unpack_from("=i", answer, _NLMSG_HEADER.size)[0]
     if code == 2:  # ENOENT: the client is already gone
@@ -101,7 +101,7 @@ def _uid_in(answer: bytes) -> int | None:
 
 
 def _packed(family: int, address: str) -> bytes:
-    """16 bytes, network order, as inet_diag wants them in either family."""
+    """16 bytes in network order, which inet_diag wants for both families."""
     return socket.inet_pton(family, address.partition("%")[0]).ljust(16, b"\0")
 
 

@@ -1,1 +1,1 @@
-"""One shard file: its bytes written, read and freed, and the threads that wait for the disk."""
+"""Shard files: writing, reading and freeing their bytes, and the threads that wait for the disk."""

@@ -1,8 +1,9 @@
-"""fallocate(2) through ctypes: reserve blocks before they are written, give blocks back from the middle of a file.
+"""fallocate(2) through ctypes: reserve blocks before they are written, and free blocks in the middle of a file.
 
-Python offers ``posix_fallocate`` only, which cannot punch and, where a file system lacks support, writes zeros instead of saying so.
-What a directory's file system really does is probed, because an answer of 0 is not always the truth (a punch beyond the file's size
-returns 0 on ext4 and frees nothing).
+Python offers only ``posix_fallocate``. It cannot punch holes, and writes zeros if a file system lacks support, instead of failing.
+
+What a file system can do is probed, because a return value of 0 is not always true: a punch beyond the file's size returns 0 on ext4 and
+frees nothing.
 """
 
 from __future__ import annotations
@@ -19,15 +20,13 @@ __all__ = ["FOLIO_BYTES", "Abilities", "Reserve", "allocate", "nameless", "probe
 _KEEP_SIZE = 0x01
 _PUNCH_HOLE = 0x02
 _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV, errno.EINVAL})
-_PUNCH_BYTES = 8 * 2**20  # freed in one call: a file system's journal is held no longer than for a segment
-# The largest folio there is with pages of 4 KiB. A punch that cuts a folio zeroes its part in place, and a socket may hold these very pages
-# (``page_cache``): so a piece begins and ends where no folio can lie across, and one up to the end of the file passes that.
+_PUNCH_BYTES = 8 * 2**20  # freed per call: the journal is held no longer than for a segment
+# The largest folio with pages of 4 KiB. A punch that cuts a folio zeroes its part in place, and a socket may still hold these pages
+# (``page_cache``). So each piece begins and ends where no folio can lie across; a piece up to the end of the file goes beyond it.
 FOLIO_BYTES = 2**21
-_PROBE_BYTES = 256 * 1024  # a multiple of every block size in use; 64 KiB blocks exist
+_PROBE_BYTES = 256 * 1024  # a multiple of every block size in use; blocks of 64 KiB exist
 _RESERVE_NAME = "reserve"
-_RESERVE_BYTES = (
-    2**20 + 2**16
-)  # the write-ahead log grows to 1 MiB before it is used again from its start; and the file readers of it share
+_RESERVE_BYTES = 2**20 + 2**16  # the log grows to 1 MiB before SQLite starts it again; plus the file that its readers share
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class Abilities:
 
     allocate: bool
     punch: bool
-    lock: bool = True  # a shared flock of one descriptor keeps another from an exclusive one
+    lock: bool = True  # a shared flock on one descriptor prevents an exclusive one on another
     send: bool = False  # pages of a shard file may be handed to sockets, see ``page_cache``
 
 
@@ -59,12 +58,12 @@ def allocate(fd: int, offset: int, length: int) -> None:
 
 
 def punch(fd: int, offset: int, length: int) -> None:
-    """Free the blocks of ``length`` bytes from ``offset``; they read as zeros then, the file's size stays. Raises OSError."""
+    """Free the blocks of ``length`` bytes from ``offset``; they read as zeros then, and the file's size stays. Raises OSError."""
     _call(fd, _KEEP_SIZE | _PUNCH_HOLE, offset, length)
 
 
 def punch_from_tail(fd: int, offset: int, length: int) -> None:
-    """As ``punch``, in pieces from the tail on. A range up to the end of the file frees its last block too. Raises OSError.
+    """As ``punch``, in pieces from the tail on. A range up to the end of the file also frees its last block. Raises OSError.
 
     No piece cuts a folio, unless the range itself does.
     """
@@ -76,8 +75,9 @@ def punch_from_tail(fd: int, offset: int, length: int) -> None:
 
 
 def _pieces(fd: int, offset: int, end: int) -> list[tuple[int, int]]:
-    """(first byte, end) of the pieces to punch: data in small ones, each hole in one. A hole may be terabytes long, where an origin made
-    up its shard's length; and it may have blocks that nothing was written to.
+    """(first byte, end) of the pieces to punch: data in small pieces, each hole in one.
+
+    A hole may be terabytes long, if an origin invented its shard's length. It may also have blocks to which nothing was written.
     """
     pieces, size = list[tuple[int, int]](), os.fstat(fd).st_size
     while offset < end:
@@ -97,7 +97,7 @@ def _up(offset: int) -> int:
 
 
 def _next(fd: int, offset: int, kind: int, end: int) -> int:
-    """Where data, or a hole, comes next from ``offset`` on; ``end`` where none does. Where a file system cannot say, all is data."""
+    """Where data, or a hole, begins at or after ``offset``; ``end`` if there is none. If the file system cannot say, all is data."""
     try:
         return os.lseek(fd, offset, kind)
     except OSError as error:
@@ -116,7 +116,7 @@ def _call(fd: int, mode: int, offset: int, length: int) -> None:
 
 
 def probe(directory: int) -> Abilities:
-    """Try both on a nameless file in ``directory`` (an open descriptor). Raises OSError if no file can be made there."""
+    """Try everything on a nameless file in ``directory`` (an open descriptor). Raises OSError if no file can be made there."""
     fd = nameless(directory)
     try:
         os.ftruncate(fd, _PROBE_BYTES)
@@ -126,7 +126,7 @@ def probe(directory: int) -> Abilities:
 
 
 def nameless(directory: int) -> int:
-    """A file that leaves nothing behind, whenever we are killed; a named one, unlinked at once, where O_TMPFILE is not known."""
+    """A file that leaves nothing behind, even after a kill. Without O_TMPFILE, a named file that is unlinked at once."""
     try:
         return os.open(".", os.O_TMPFILE | os.O_RDWR, 0o600, dir_fd=directory)
     except OSError as error:
@@ -141,7 +141,7 @@ def _supports(call: Callable[[int, int, int], None], fd: int) -> bool:
     try:
         call(fd, 0, _PROBE_BYTES)
     except OSError as error:
-        return error.errno not in _UNSUPPORTED  # a full disk says no, but knows how
+        return error.errno not in _UNSUPPORTED  # a full disk refuses, but supports it
     return True
 
 
@@ -149,7 +149,7 @@ def _locks(fd: int) -> bool:
     """Whether flock holds between two openings of one file, read-only and not, as between a client's descriptor and ours."""
     try:
         shared = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
-    except OSError:  # without /proc nobody can say: then no descriptor is passed
+    except OSError:  # without /proc it cannot be tried: then no descriptor is passed
         return False
     try:
         fcntl.flock(shared, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -164,7 +164,7 @@ def _locks(fd: int) -> bool:
 
 
 def _frees(fd: int) -> bool:
-    """Whether a punch gives blocks back; where the disk is too full to try, whether it is accepted."""
+    """Whether a punch frees blocks. If the disk is too full to try, whether a punch is accepted."""
     try:
         os.pwrite(fd, b"\x5a" * _PROBE_BYTES, 0)
         os.fdatasync(fd)  # some file systems count blocks only then
@@ -180,7 +180,7 @@ def _frees(fd: int) -> bool:
 class Reserve:
     """A little room kept for the index: a file of allocated, unused blocks in ``directory`` (an open descriptor).
 
-    On a disk that others filled nothing could be evicted without it: a claim must be withdrawn on disk before its bytes may leave.
+    On a disk that other programs filled, nothing could be evicted without it: the index must be committed before bytes may leave.
     """
 
     def __init__(self, directory: int) -> None:
@@ -188,12 +188,12 @@ class Reserve:
         self._held = False
 
     def allocate(self) -> None:
-        """Take the room, if it is not held and there is any."""
+        """Take the room, if it is not held and the disk has any."""
         if not self._held:
             self._held = self._resize(_RESERVE_BYTES)
 
     def give_up(self) -> bool:
-        """Let the file system have the room; False if none was held."""
+        """Give the room back to the file system. Returns False if none was held."""
         held, self._held = self._held, False
         return held and self._resize(0)
 

@@ -1,11 +1,11 @@
-"""The blocking leaves of the store: what is done to a shard file through its descriptor. They run in the pools and own nothing.
+"""The blocking operations on shard files, through their descriptors. They run in the thread pools and own no state.
 
-A file is punched or unlinked only under ``flock(LOCK_EX)``: a descriptor that was passed to a client carries ``LOCK_SH``, and holds until
-the client's last map of it is gone, even across our own restart. Without that a hole would read as zeros there, silently. The lock is
-taken on a descriptor opened for it alone, so it never outlives the call.
+A file is punched or unlinked only under ``flock(LOCK_EX)``. A descriptor that was passed to a client carries ``LOCK_SH``. It prevents the
+punch until the client's last mapping is gone, even across a restart of the sidecar; otherwise the client would silently read zeros. The
+exclusive lock is taken on a descriptor opened for it alone, so it never outlives the call.
 
-What lies under a shard file's name is looked at before it is opened: a link, a pipe, a device or a directory is not ours and is never
-opened, a file with a second name is never written to or emptied.
+A shard file's name is checked before it is opened. A link, a pipe, a device or a directory is never opened. A file with a second name is
+never written to or emptied.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = [
     "read_now", "release", "reopen", "sync", "unlink",
 ]  # fmt: skip
 
-_DIGEST_BYTES = 2**20  # read and hash in pieces that stay in the processor's cache
+_DIGEST_BYTES = 2**20  # pieces that stay in the processor's cache
 
 _OPEN = os.O_RDWR | os.O_NOFOLLOW
 _ANY = 2**31
-# Our own exclusive locks on one file refuse each other as a client's shared one does, and cannot be told from it: a release beside another
-# would leave its range allocated and unwritten, which the next start takes for a segment that is here. So one thread at a time.
+# Two exclusive locks of our own on one file refuse each other, and look like a client's shared lock. If a release failed that way, its
+# range would stay allocated and unwritten, and the next start would take it for a stored segment. So one thread at a time.
 _ALONE = threading.Lock()
 
 
@@ -45,16 +45,19 @@ class Leased(CacheError):
 
 
 class InTheWay(CacheError):
-    """Something that cannot be a shard file, and cannot be removed like one, has its name."""
+    """The shard file's name is taken by something that is no shard file and cannot be removed like one."""
 
 
 def is_plain(state: os.stat_result) -> bool:
-    """Whether it can be a file of ours: a regular one of our uid. ``st_nlink`` is a question of its own: see ``_open``."""
+    """Whether it can be a file of ours: a regular file of our uid. ``_open`` checks ``st_nlink``."""
     return stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid()
 
 
 def create(key: str, directory: int, length: int | None, abilities: Abilities) -> int:
-    """A new sparse file of full length, open. A file of its name leaves first. Raises Leased if that one is held, InTheWay: a directory."""
+    """Make and open a sparse file of full length; an older file of that name is removed.
+
+    Raises Leased, InTheWay (a directory) or OSError.
+    """
     with suppress(FileNotFoundError):
         unlink(key, directory, abilities)
     fd = os.open(key, _OPEN | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory)
@@ -68,7 +71,7 @@ def create(key: str, directory: int, length: int | None, abilities: Abilities) -
 
 
 def reopen(key: str, directory: int, length: int | None = None) -> int:
-    """A file of an earlier life, open. OSError ESTALE: what has its name now is not that file (``length``: the size it must have)."""
+    """Open a file made earlier. Raises OSError; ESTALE if another file has its name, or its size is not ``length``."""
     fd = _open(key, directory)
     if length is not None and os.fstat(fd).st_size != length:
         os.close(fd)
@@ -77,7 +80,7 @@ def reopen(key: str, directory: int, length: int | None = None) -> int:
 
 
 def _open(key: str, directory: int, *, names: int = 1) -> int:
-    """The file ``key`` if it is a plain one of at most ``names`` names; anything else is not opened at all, not even to look at it."""
+    """Open the file ``key`` if it is a plain one with at most ``names`` names. Anything else is not opened at all."""
     named = os.stat(key, dir_fd=directory, follow_symlinks=False)
     if not is_plain(named) or named.st_nlink > names:
         raise OSError(errno.ESTALE, "it is not a plain file of ours")
@@ -89,10 +92,10 @@ def _open(key: str, directory: int, *, names: int = 1) -> int:
 
 
 def lacking(fd: int, spans: Iterable[tuple[int, int, int]]) -> set[int]:
-    """Which of the (number, offset, length) ranges, in order, are not wholly in the file.
+    """The numbers of the (number, offset, length) ranges, given in order, that are not wholly in the file.
 
-    A range that was written whole has no hole, whatever was evicted or cut since has: so an index that is older than the file, and a file
-    that somebody cut and lengthened again, are found out without reading a byte. Where a file system cannot say, nothing is lacking.
+    A range that was written completely has no hole; an evicted or cut range has one. So this finds an index that is older than the file,
+    and a file that was cut and lengthened again, without reading a byte. If the file system cannot say, nothing is lacking.
     """
     missing, first, end = set[int](), 0, 0  # known so far: no hole in [first, end)
     size = os.fstat(fd).st_size  # of an open file: this cannot fail
@@ -109,13 +112,13 @@ def lacking(fd: int, spans: Iterable[tuple[int, int, int]]) -> set[int]:
 
 def _hole_after(fd: int, offset: int, size: int) -> int:
     try:
-        return os.lseek(fd, offset, os.SEEK_HOLE)  # the position is nobody's: all reading and writing names its own
+        return os.lseek(fd, offset, os.SEEK_HOLE)  # the file position is not used otherwise
     except OSError:
         return size
 
 
 def allocate(fd: int, offset: int, length: int, abilities: Abilities) -> None:
-    """Reserve the blocks of a range; what was reserved of it is given back if not all could be."""
+    """Reserve the blocks of a range. If not all can be reserved, those that were are freed again. Raises OSError."""
     _sound(fd, offset + length)
     try:
         fallocate.allocate(fd, offset, length)
@@ -126,16 +129,16 @@ def allocate(fd: int, offset: int, length: int, abilities: Abilities) -> None:
 
 
 def release(fd: int, offset: int, length: int) -> None:
-    """Free a range that was allocated and never claimed, unless a passed descriptor holds the file: then it stays as it is.
+    """Free a range that was allocated and never claimed. If a passed descriptor holds the file, the range stays as it is.
 
-    One of an earlier life may: its shard was complete then, and the claim of this range was withdrawn in the moment of the kill.
+    A descriptor from before a restart may: its shard was complete then, and the claim of this range was being withdrawn at the kill.
     """
     with _ALONE, suppress(BlockingIOError, FileNotFoundError), _locked(fd) as own:
         fallocate.punch_from_tail(own, offset, length)
 
 
 def append(fd: int, offset: int, data: bytes | memoryview, also: DigestHasher | None = None) -> float:
-    """All of ``data``, at ``offset``; then ``also`` takes it. How many seconds the disk took for it."""
+    """Write all of ``data`` at ``offset``, then feed it to ``also``. Returns the seconds that the disk took."""
     began = time.monotonic()
     _sound(fd, offset + len(data))
     with memoryview(data) as view:
@@ -149,15 +152,15 @@ def append(fd: int, offset: int, data: bytes | memoryview, also: DigestHasher | 
 
 
 def read_now(fd: int, offset: int, buffer: memoryview) -> bool:
-    """Fill ``buffer`` if all of the range is in memory. The one leaf that never blocks and may run on the loop."""
+    """Fill ``buffer`` if the whole range is in memory. This is the one operation that never blocks and may run on the event loop."""
     try:
         return os.preadv(fd, [buffer], offset, os.RWF_NOWAIT) == len(buffer)
-    except (OSError, AttributeError):  # not in memory, or a system that cannot say; what is wrong, if anything, read() will tell
+    except (OSError, AttributeError):  # not in memory, or the system cannot say; read() will report errors
         return False
 
 
 def read(fd: int, offset: int, length: int) -> bytes:
-    """The range, all of it."""
+    """Read the whole range."""
     data = os.pread(fd, length, offset)
     while len(data) < length:
         more = os.pread(fd, length - len(data), offset + len(data))
@@ -168,9 +171,10 @@ def read(fd: int, offset: int, length: int) -> bytes:
 
 
 def digest(fd: int, offset: int, length: int, also: DigestHasher | None = None, gentle: bool = False) -> int:
-    """The xxh3_64 of the range; a sum of 0 is told as 1, because 0 means absent. ``also`` gets the same bytes.
+    """The xxh3_64 of the range; 1 instead of 0, because 0 means absent. ``also`` gets the same bytes.
 
-    ``gentle``: pieces that were not in memory before are let go of again, so that looking at a whole cache keeps none of it warm.
+    ``gentle``: pieces that were not in memory before are dropped from it again, so that a check of a whole cache does not displace other
+    data.
     """
     hasher, buffer = xxhash.xxh3_64(), bytearray(min(length, _DIGEST_BYTES))
     end = offset + length
@@ -190,13 +194,16 @@ def digest(fd: int, offset: int, length: int, also: DigestHasher | None = None, 
 
 
 def sync(fd: int) -> None:
-    """Put the file's bytes where a power cut does not reach them."""
+    """Write the file's bytes to the disk, so that they survive a power cut."""
     _linked(fd)
     os.fdatasync(fd)
 
 
 def punch(key: str, directory: int, fd: int | None, ranges: Sequence[tuple[int, int]], abilities: Abilities) -> None:
-    """Free (offset, length) ranges, each from its tail on: who is stopped half-way keeps the head. ``fd``: the file ``key`` must name."""
+    """Free (offset, length) ranges, each from its tail on, so that an interruption keeps the head.
+
+    ``fd``: the file that ``key`` must name.
+    """
     if not abilities.punch:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
     with _ALONE, _unleased(key, directory, fd) as own:
@@ -205,9 +212,10 @@ def punch(key: str, directory: int, fd: int | None, ranges: Sequence[tuple[int, 
 
 
 def unlink(key: str, directory: int, abilities: Abilities, fd: int | None = None) -> None:
-    """Free everything from the tail on and unlink: one unlink of 0.8 GB would hold the file system's journal for 160 ms.
+    """Free everything from the tail on, then unlink: unlinking 0.8 GB at once would hold the file system's journal for 160 ms.
 
-    What is not a plain file, or has a second name, only loses this name: unopened, its bytes untouched. Raises Leased, InTheWay, OSError.
+    If the name belongs to something that is no plain file, or has a second name, only the name is removed. Raises Leased, InTheWay,
+    OSError.
     """
     named = os.stat(key, dir_fd=directory, follow_symlinks=False)
     if stat.S_ISDIR(named.st_mode):
@@ -223,8 +231,8 @@ def unlink(key: str, directory: int, abilities: Abilities, fd: int | None = None
 
 @contextmanager
 def _unleased(key: str, directory: int, expected: int | None) -> Iterator[int]:
-    """The file, opened afresh and locked against everybody. Raises Leased."""
-    fd = _open(key, directory, names=1 if expected is None else _ANY)  # one that we hold open is ours, whoever linked to it since
+    """The file, on a new descriptor and exclusively locked. Raises Leased."""
+    fd = _open(key, directory, names=1 if expected is None else _ANY)  # a file that we hold open is ours, even with a second name
     try:
         if expected is not None and not os.path.samestat(os.fstat(fd), os.fstat(expected)):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
@@ -239,7 +247,7 @@ def _unleased(key: str, directory: int, expected: int | None) -> Iterator[int]:
 
 @contextmanager
 def _locked(fd: int) -> Iterator[int]:
-    """The open file ``fd``, whatever its name is now, opened once more and locked against everybody. Raises OSError."""
+    """The open file ``fd``, whatever its name is now, on a new descriptor and exclusively locked. Raises OSError."""
     own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
     try:
         fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -249,7 +257,7 @@ def _locked(fd: int) -> Iterator[int]:
 
 
 def _linked(fd: int) -> os.stat_result:
-    """Writing into a file that was deleted under us would fill a disk with bytes nobody can see."""
+    """Check that the file still has a name. Writing into a deleted file would fill the disk with bytes that nobody can see."""
     state = os.fstat(fd)
     if not state.st_nlink:
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -257,7 +265,7 @@ def _linked(fd: int) -> os.stat_result:
 
 
 def _sound(fd: int, end: int) -> None:
-    """A file has its length before anything is written: a write beyond it would make a hole of bytes that another program cut."""
+    """Check that the file is at least ``end`` bytes long. It has its length before any write: a shorter one was cut by another program."""
     if _linked(fd).st_size < end:
         raise _ended()
 

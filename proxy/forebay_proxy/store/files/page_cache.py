@@ -1,10 +1,9 @@
-"""Bytes of a file that are in memory, sent from there: the kernel hands its own pages to the socket, and nobody copies them.
+"""Sends bytes of a file that are in memory without copying them: the kernel hands its own pages to the socket.
 
-A socket then holds the pages themselves, ours and the client's on one machine, until the client has read them: long after the call.
-Whoever changes such a page in place changes what the client gets. Three things do (tried on ext4, xfs and tmpfs): writing over it, cutting
-the file within it, and punching a part of the folio that it lies in. Shard files know none of them: a range is written once until it is
-punched, only what nobody was given lies behind a cut, and ``fallocate.punch_from_tail`` drops whole folios, which leaves a socket's pages
-as they are. ``probe`` tries that.
+The socket then holds the page cache's pages until the client has read them, long after the call. A change of such a page in place changes
+what the client gets. Three operations do that (tried on ext4, xfs and tmpfs): overwriting it, truncating the file within it, and punching a
+part of its folio. Shard files avoid all three. A range is written once until it is punched. Bytes beyond a truncation were never given out.
+And ``fallocate.punch_from_tail`` drops whole folios, which leaves a socket's pages as they are; ``probe`` checks that.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from forebay_proxy.store.files import fallocate
 
 __all__ = ["can_send", "in_memory", "probe", "send"]
 
-_PAGE_BYTES = 4096  # of larger pages the folios are larger too, and may lie across segments
+_PAGE_BYTES = 4096  # larger pages have larger folios, which may lie across segments
 _PROBE_BYTES = fallocate.FOLIO_BYTES + 12_345  # a whole folio, and an end within a page
-_PROBE_SENT = 64 * 1024  # from the end of it: what any socket takes at once
+_PROBE_SENT = 64 * 1024  # from the end of the probe; any socket takes so much at once
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -34,7 +33,7 @@ class _FileRange(ctypes.Structure):
     _fields_ = (("first", ctypes.c_uint64), ("length", ctypes.c_uint64))
 
 
-# The interpreter stays ours in these calls: they take some microseconds, and giving it up may cost five thousand.
+# These calls keep the interpreter lock: they take some microseconds, and giving it up may cost five thousand.
 _libc = ctypes.PyDLL(None)
 _mmap, _mincore, _munmap = _libc.mmap, _libc.mincore, _libc.munmap
 _mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
@@ -45,13 +44,13 @@ _CACHESTAT = ctypes.c_long(451)  # Linux 6.5; the C library has no name for it
 
 
 def in_memory(fd: int, offset: int, length: int) -> bool:
-    """Whether the range can be read without asking the disk. Never blocks; False where nobody can say."""
+    """Whether the range can be read without waiting for the disk. Never blocks; False if the kernel cannot say."""
     first = offset - offset % _PAGE_BYTES
     size = offset + length - first
     told = (ctypes.c_uint64 * 5)()
     if _libc.syscall(_CACHESTAT, fd, ctypes.byref(_FileRange(first, size)), ctypes.byref(told), 0):
-        return _all_mapped(fd, first, size)  # an older kernel, or one that may not be asked: the same, in ten times the time
-    # A page that is being read counts there already. Such pages lie together, at one end of what is wanted.
+        return _all_mapped(fd, first, size)  # an older kernel, or the call is forbidden: mincore says the same in ten times the time
+    # A page that is being read counts already. Such pages lie together, at one end of the range.
     return told[0] >= -(-size // _PAGE_BYTES) and _can_read(fd, offset) and _can_read(fd, offset + length - 1)
 
 
@@ -63,7 +62,7 @@ def _can_read(fd: int, offset: int) -> bool:
 
 
 def _all_mapped(fd: int, first: int, size: int) -> bool:
-    where = _mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, first)  # of a map that nobody touches no page is ever made
+    where = _mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, first)  # the mapping is never touched, so no page is loaded
     if where == _FAILED:
         return False
     try:
@@ -74,9 +73,9 @@ def _all_mapped(fd: int, first: int, size: int) -> bool:
 
 
 def send(sock: int, fd: int, offset: int, length: int) -> int | None:
-    """How many bytes from ``offset`` on the socket took, 0 where it is full; None: the file did not give any. Raises ConnectionError.
+    """How many bytes from ``offset`` on the socket took; 0 if it is full, None if the file gave none. Raises ConnectionError.
 
-    For bytes that are in memory: where the kernel let go of them just now, it waits for the disk.
+    Only for bytes that are in memory: if the kernel has dropped them just now, the call waits for the disk.
     """
     try:
         return os.sendfile(sock, fd, offset, length) or None  # 0: the file ends before that
@@ -84,17 +83,17 @@ def send(sock: int, fd: int, offset: int, length: int) -> int | None:
         return 0
     except ConnectionError:
         raise
-    except OSError:  # whose fault it is, and what follows, reading it will tell
+    except OSError:  # the caller reads the bytes, and then the error shows
         return None
 
 
 def probe(directory: int) -> bool:
-    """Whether what was sent of a file in ``directory`` (an open descriptor) outlives a punch, and it can be told what is in memory."""
+    """Whether bytes sent from a file in ``directory`` (an open descriptor) survive a punch, and the kernel tells what is in memory."""
     data = os.urandom(_PROBE_BYTES)
     fd = fallocate.nameless(directory)
     try:
         os.ftruncate(fd, len(data))
-        if in_memory(fd, 0, _PAGE_BYTES):  # a hole that nobody has read is in no memory: who says so knows nothing
+        if in_memory(fd, 0, _PAGE_BYTES):  # nobody has read this hole, so it is not in memory: the answer cannot be trusted
             return False
         os.pwrite(fd, data, 0)
         return in_memory(fd, 0, len(data)) and _outlives(fd, data)

@@ -1,4 +1,4 @@
-"""One stored shard: a sparse file, reached through one descriptor, whose segments come and go."""
+"""One stored shard version: a sparse file on one descriptor, whose segments come and go."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ __all__ = ["PATIENCE_S", "ShardFile"]
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
-# A MiB goes into the page cache in 0.3 ms, in 3 ms where its memory is touched for the first time; a disk that makes writers wait does so
-# for tens of milliseconds.
+# Writing a MiB into the page cache takes 0.3 ms, or 3 ms if its memory is touched for the first time. A disk that throttles writers takes
+# tens of milliseconds.
 QUICK_S = 0.008
-QUICK_FOR_S = 0.5  # after a quick write: a segment from an origin that is near comes in less
+QUICK_FOR_S = 0.5  # after a quick write; a segment from a near origin arrives within less
 SLOW_FOR_S = 1.0
-PATIENCE_S = 10.0  # a throttled disk keeps a write of 2 MiB for a second; one that keeps it for ten is of less use than the origin
+PATIENCE_S = 10.0  # a throttled disk takes a second for a write of 2 MiB; if it takes ten, the origin is the better source
 
 
 class ShardFile:
-    """The file of one shard version, open. The event loop's only; what blocks runs in a pool.
+    """The open file of one shard version. Used on the event loop alone; blocking calls run in a pool.
 
-    Any call may raise DiskFailed. Offsets and lengths are in bytes. Nobody may read a range while it is punched: the caller sees to that.
+    Any call may raise DiskFailed. Offsets and lengths are in bytes. The caller ensures that no range is read while it is punched.
 
-    Calls that a reader or a fetch waits for end after ``PATIENCE_S`` with ETIMEDOUT, done or not. Removing and syncing take the time they
-    take, and a removal waits for the calls that are overdue: a write that comes back late must not fill blocks that were freed.
+    Calls that a reader or a fetch waits for end with ETIMEDOUT after ``PATIENCE_S``, done or not. Removals and syncs have no time limit. A
+    removal waits for overdue calls first: a late write must not fill blocks that were freed.
     """
 
     def __init__(
         self, key: str, fd: int, directory: int, *, pools: Pools, abilities: Abilities, closed: Callable[[ShardFile], None]
     ) -> None:
         self.key = key
-        self.lacking: frozenset[int] = frozenset()  # segments that were claimed when it was opened, and are not wholly in it
+        self.lacking: frozenset[int] = frozenset()  # claimed segments that were not wholly in the file when it was opened
         self._fd = fd
         self._directory = directory
         self._pools = pools
@@ -51,18 +51,18 @@ class ShardFile:
         self._when_closed = closed
         self._closing = False  # no further call begins
         self._busy = 0
-        self._quick_until = 0.0  # monotonic seconds: until then the loop may write
-        self._slow_until = 0.0  # and until then it may not, whatever a thread finds
-        self._overdue: set[asyncio.Future[Any]] = set()  # calls that run on without a waiter
+        self._quick_until = 0.0  # monotonic seconds: until then the event loop may write
+        self._slow_until = 0.0  # until then it may not, whatever a thread measures
+        self._overdue: set[asyncio.Future[Any]] = set()  # calls that still run and have no waiter
         self._idle = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"<ShardFile {self.key[:12]}, {self._busy} busy{', closing' if self._closing else ''}>"
 
     async def allocate(self, offset: int, length: int) -> None:
-        """Reserve the blocks of a range, so that writing it cannot run out of space. Nothing where the file system cannot.
+        """Reserve the blocks of a range, so that writing it cannot run out of space. Does nothing if the file system cannot do that.
 
-        A range that could not be reserved whole is given back before DiskFailed is raised; one that nobody waits for any more, too.
+        If the range cannot be reserved completely, or the caller is cancelled, the blocks are freed again.
         """
         if not self._abilities.allocate:
             return
@@ -75,11 +75,11 @@ class ShardFile:
             raise
 
     async def append(self, offset: int, data: bytes | memoryview, also: DigestHasher | None = None, *, probe: bool) -> None:
-        """Write all of ``data`` at ``offset``, and give it to ``also``; it is not touched any more once this returns or raises.
+        """Write all of ``data`` at ``offset``, and feed it to ``also``. ``data`` is not used after this returns or raises.
 
-        On the loop while the disk is quick: a hop to a thread and back costs as much processor time as the bytes do. In a thread where the
-        last write was not quick, or is a while ago, or another call works at this file; and for a ``probe``: the first write into a
-        segment, so that a disk which hangs is met by a thread.
+        While the disk is quick, the write runs on the event loop: a thread switch costs as much processor time as the copy. It runs in a
+        thread if the last write was slow or long ago, or another call uses this file. ``probe``, for the first write into a segment, also
+        selects a thread, so that a hanging disk stops only the thread.
         """
         began = time.monotonic()
         if probe or self._busy or began >= self._quick_until:
@@ -95,14 +95,14 @@ class ShardFile:
             self._quick_until, self._slow_until = 0.0, began + SLOW_FOR_S
 
     def read_now(self, offset: int, buffer: memoryview) -> bool:
-        """Fill ``buffer`` from ``offset`` if all of it is in memory; False where the disk would have to be asked. Never blocks."""
+        """Fill ``buffer`` from ``offset`` if the range is in memory; otherwise return False. Never blocks."""
         self._check_open("read")
         return file_io.read_now(self._fd, offset, buffer)
 
     def send_now(self, sock: int, offset: int, length: int) -> int | None:
-        """How many bytes from ``offset`` on the socket took, 0 where it is full; None: they are to be read instead, which also tells why.
+        """How many bytes from ``offset`` on the socket took; 0 if it is full. None: read them instead, which also reports errors.
 
-        Only what is in memory is sent. Never blocks. Raises ConnectionError, DiskFailed.
+        It sends only bytes that are in memory. Never blocks. Raises ConnectionError, DiskFailed.
         """
         self._check_open("read")
         if not self._abilities.send or not page_cache.in_memory(self._fd, offset, length):
@@ -110,23 +110,23 @@ class ShardFile:
         return page_cache.send(sock, self._fd, offset, length)
 
     async def read(self, offset: int, length: int) -> bytes:
-        """The range, all of it; a file that ends before it is a DiskFailed (ENODATA)."""
+        """Read the whole range. If the file ends before it, raises DiskFailed (ENODATA)."""
         return await self._run(self._pools.reads, "read", file_io.read, self._fd, offset, length)
 
     async def digest(self, offset: int, length: int, *, also: DigestHasher | None = None, gentle: bool = False) -> int:
-        """The xxh3_64 of the range as it is claimed: never 0. ``also`` and ``gentle`` as in ``file_io.digest``."""
+        """The xxh3_64 of the range as the index has it: never 0. ``also`` and ``gentle`` as in ``file_io.digest``."""
         return await self._run(self._pools.reads, "read", file_io.digest, self._fd, offset, length, also, gentle)
 
     async def inspect(self, function: Callable[[int], T]) -> T:
-        """What ``function`` finds in the open file: a short look, which must not keep the descriptor."""
+        """The result of ``function``, called with the open descriptor. It must be short, and must not keep the descriptor."""
         return await self._run(self._pools.reads, "read", function, self._fd)
 
     def lend(self, length: int) -> int:
-        """A read-only descriptor that carries a lease of the kernel's, to be passed to a client. Never waits for the disk."""
+        """A read-only descriptor with a shared lock, to be passed to a client. Never waits for the disk."""
         self._check_open("lend")
         try:
             return _lend(self.key, self._directory, self._fd, length)
-        except OSError as error:  # not by ``disk_errors``: a client waits for this very call
+        except OSError as error:  # not by ``disk_errors``, which is slower: a client waits for this call
             raise disk_failed("lend", error, f"shard file {self.key[:12]}") from error
 
     def is_held(self) -> bool:
@@ -140,25 +140,25 @@ class ShardFile:
         await self._run(self._pools.writes, "punch", file_io.punch, *place, [(offset, length)], self._abilities, patient=True)
 
     async def sync(self) -> None:
-        """fdatasync: what was written survives a power cut."""
+        """fdatasync: written bytes survive a power cut."""
         await self._run(self._pools.writes, "sync", file_io.sync, self._fd, patient=True)
 
     async def remove(self) -> None:
-        """Free everything, from the tail on, unlink the file and close it. Raises Leased, and then all is as before."""
+        """Free everything from the tail on, unlink the file and close it. Raises Leased; nothing has changed then."""
         await self._settled()
         try:
             await self._run(self._pools.writes, "remove", _unlink, self.key, self._directory, self._abilities, self._fd, patient=True)
         finally:
-            if not self._closing and not _has_name(self._fd, self.key, self._directory):  # also when cancelled while the thread was at it
+            if not self._closing and not _has_name(self._fd, self.key, self._directory):  # also if cancelled while the thread was at work
                 await self.aclose()
 
     def allocated_bytes(self) -> int:
-        """What the disk allocates for the file now."""
+        """The bytes that the disk allocates for the file now."""
         self._check_open("stat")
         return os.fstat(self._fd).st_blocks * 512
 
     async def aclose(self) -> None:
-        """Close the file once the calls that run have ended; further calls fail. Safe to repeat; cancelled early, the file stays open."""
+        """Close the file after its running calls; later calls fail. Safe to repeat. If cancelled early, the file stays open."""
         if self._closing:
             return
         self._closing = True
@@ -171,7 +171,7 @@ class ShardFile:
             raise
         self._when_closed(self)
         try:
-            await self._pools.writes.run(self._close)  # the last close of an unlinked file frees its blocks: that may take its time
+            await self._pools.writes.run(self._close)  # the last close of an unlinked file frees its blocks, which may take time
         finally:
             self._close()
 
@@ -185,7 +185,7 @@ class ShardFile:
             raise DiskFailed(operation, "EBADF", f"shard file {self.key[:12]} is closed")
 
     async def _run(self, pool: Pool, operation: str, function: Callable[[*Args], T], *args: *Args, patient: bool = False) -> T:
-        """What ``function`` returns, within ``PATIENCE_S`` unless ``patient``. Raises DiskFailed."""
+        """The result of ``function``, within ``PATIENCE_S`` unless ``patient``. Raises DiskFailed."""
         self._check_open(operation)
         self._busy += 1
         try:
@@ -195,7 +195,7 @@ class ShardFile:
             self._free()
 
     def _runs_on(self, call: asyncio.Future[Any]) -> None:
-        """Nobody waits for ``call`` any more, and it still uses the descriptor."""
+        """``call`` has no waiter any more, but still uses the descriptor."""
         self._busy += 1
         self._overdue.add(call)
         call.add_done_callback(self._came_back)
@@ -209,32 +209,32 @@ class ShardFile:
         self._idle.set()
 
     async def _settled(self) -> None:
-        """Wait for the calls that run on without a waiter."""
+        """Wait for the calls that run without a waiter."""
         while self._overdue:
             await asyncio.wait(self._overdue)
 
 
 def _has_name(fd: int, key: str, directory: int) -> bool:
-    """Whether the file still has its name; a file may have lost its name and live on under a second one, by another program's link."""
+    """Whether the file still has its name. A file without it may live on under a second name, linked by another program."""
     with suppress(OSError):
         return os.path.samestat(os.fstat(fd), os.stat(key, dir_fd=directory, follow_symlinks=False))
     return False
 
 
 def _unlink(key: str, directory: int, abilities: Abilities, fd: int) -> None:
-    with suppress(FileNotFoundError):  # somebody was faster; our descriptor is the last thing that holds the blocks
+    with suppress(FileNotFoundError):  # already gone; our descriptor alone holds the blocks
         file_io.unlink(key, directory, abilities, fd)
 
 
-# Leases of the kernel's: a passed descriptor carries a shared lock until the client's last map of it is gone.
+# Locks for passed descriptors: each carries a shared lock until the client's last mapping is gone.
 
 
 def _lend(key: str, directory: int, expected: int, length: int) -> int:
-    """A read-only descriptor of the file, opened afresh, that carries LOCK_SH: to be passed on. ``expected`` is our own of the same file.
+    """Open the file again, read-only and with LOCK_SH, to be passed on. ``expected`` is our own descriptor of the same file.
 
-    The name and the inode are in memory because we hold the file open, and a local flock is the kernel's own list: the disk is not asked,
-    so this may run on the loop. Raises OSError: ESTALE where another file, or one of another length, has the name; EAGAIN where something
-    of it is being removed now.
+    The name and the inode are in memory because we hold the file open, and a local flock never leaves the kernel. So this does not wait for
+    the disk and may run on the event loop. Raises OSError: ESTALE if another file, or one of another length, has the name; EAGAIN if a part
+    of the file is being removed now.
     """
     fd = os.open(key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
     try:
@@ -249,10 +249,10 @@ def _lend(key: str, directory: int, expected: int, length: int) -> int:
 
 
 def _is_held(fd: int) -> bool:
-    """Whether a descriptor that was passed, or a map made of one, holds the open file ``fd`` still: the kernel knows, our books do not.
+    """Whether a passed descriptor, or a mapping of one, still holds the open file ``fd``. The kernel knows that, our counters do not.
 
-    It may run on the loop, as ``_lend``. For the length of this call the lock is ours, and ``file_io`` goes on: only for a file of which
-    nobody removes or releases anything now. What cannot be asked (no descriptors left) counts as held; where there is no /proc, as not.
+    It may run on the event loop, like ``_lend``. It takes the exclusive lock for the length of the call. So call it only for a file of
+    which nothing is being removed or released. If there are no descriptors left, the answer is True; without /proc it is False.
     """
     try:
         own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK)

@@ -1,11 +1,11 @@
-"""The thread pools in which the blocking leaves of the store run.
+"""The thread pools for the blocking operations of the store.
 
-Three for the work, because one shared pool lets a warm read wait behind throttled writes for a second; one to look how the disk is, which
-must not wait behind the very calls it judges. A call never outlives its waiter: a caller that is cancelled while the thread works waits for
-its end, so no thread ever touches a descriptor or a buffer that its owner has given away.
+There are three for work: with one shared pool, a read could wait a second for throttled writes. A fourth measures the disk, and must not
+wait for the calls that it judges. A cancelled caller waits until the thread has finished, so no thread touches a descriptor or a buffer
+that its owner has given away.
 
-A disk can hang, and a thread that waits for it cannot be stopped. A caller with *patience* is told so (``Overdue``), and the call that runs
-on is handed to ``late``: the owner of what the call touches keeps it until the call has ended.
+A disk can hang, and its thread cannot be stopped. A caller with *patience* then gets ``Overdue``, and ``late`` gets the call, which still
+runs. The owner of the descriptor or buffer keeps it until that call has ended.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["Overdue", "Pool", "Pools", "disk_errors", "disk_failed"]
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
-READ_THREADS = 8  # enough queue depth for one NVMe; warm bytes do not come here
-WRITE_THREADS = 4  # more only fight over the file system's journal
-INDEX_THREADS = 1  # one writer: SQLite has one write lock, and order is then ours
+READ_THREADS = 8  # enough queue depth for one NVMe; bytes in memory need no thread
+WRITE_THREADS = 4  # more only compete for the file system's journal
+INDEX_THREADS = 1  # one writer: SQLite has one write lock, and one thread keeps the order
 WATCH_THREADS = 1
-# SQLite's primary codes. It tells a full disk apart, not an exceeded quota; any other failed system call is its "disk I/O error".
+# SQLite's primary codes. It reports a full disk, but not an exceeded quota; any other failed system call is its "disk I/O error".
 _SQLITE = {
     sqlite3.SQLITE_FULL: errno.ENOSPC,
     sqlite3.SQLITE_READONLY: errno.EROFS,
@@ -43,7 +43,7 @@ _SQLITE = {
 
 
 class Overdue(Exception):
-    """The call did not come back in time; nobody will hear its result."""
+    """The call did not end in time; its result is lost."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"no answer within {seconds:g} s")
@@ -62,7 +62,7 @@ class Pool:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs or waits here now."""
+        """Whether no call is running or waiting."""
         return not self._running
 
     async def run(
@@ -73,11 +73,16 @@ class Pool:
         patience_s: float | None = None,
         late: Callable[[asyncio.Future[T]], object] = lambda call: None,
     ) -> T:
-        """Call ``function(*args)`` in a thread and return what it returns.
+        """Call ``function(*args)`` in a thread and return its result.
 
-        A cancelled caller takes a call that has not begun back, and waits for one that has; ``undo`` then gets the result, which no caller
-        will see. With ``patience_s`` both wait that long at most, the turn in the queue included: then ``Overdue`` is raised (or the
-        cancellation), and ``late`` gets the call if it runs on.
+        If the caller is cancelled, a call that has not begun is dropped, and one that has is awaited; ``undo`` then gets its result.
+
+        Args:
+            function: The blocking function.
+            args: Its arguments.
+            undo: Gets a result that no caller will see.
+            patience_s: Wait at most so long, in the queue too; None: without limit. Then ``Overdue`` (or the cancellation) is raised.
+            late: Gets the call if it still runs after ``patience_s``.
         """
         job = self._executor.submit(function, *args)
         waiter = self._watch(job)
@@ -104,14 +109,14 @@ class Pool:
         return waiter
 
     async def aclose(self) -> None:
-        """Wait for the calls that run, then end the threads."""
+        """Wait for the running calls, then end the threads."""
         while self._running:
             await asyncio.wait(self._running)
         self._executor.shutdown(wait=True)
 
 
 async def _ended(waiter: asyncio.Future[T], patience_s: float | None) -> None:
-    """Wait until ``waiter`` is done, however often we are cancelled meanwhile."""
+    """Wait until ``waiter`` is done, even if this task is cancelled meanwhile."""
     until = None if patience_s is None else asyncio.get_running_loop().time() + patience_s
     while not waiter.done():
         left_s = None if until is None else until - asyncio.get_running_loop().time()
@@ -124,7 +129,7 @@ async def _ended(waiter: asyncio.Future[T], patience_s: float | None) -> None:
 
 
 def _undo_late(waiter: asyncio.Future[T], undo: Callable[[T], object] | None) -> None:
-    """No caller will see the result of ``waiter``: retrieve the error, or give the result to ``undo``, now or when the thread ends."""
+    """No caller will see the result of ``waiter``: retrieve its error, or give its result to ``undo``, now or when the thread ends."""
 
     def ended(done: asyncio.Future[T]) -> None:
         if not done.cancelled() and done.exception() is None and undo is not None:
@@ -156,7 +161,7 @@ class Pools:
 
 @contextmanager
 def disk_errors(operation: str, detail: str) -> Iterator[None]:
-    """Raise DiskFailed in place of an OSError, or of ``Overdue`` (ETIMEDOUT). ``detail`` says which file and range."""
+    """Raise DiskFailed instead of an OSError or of ``Overdue`` (ETIMEDOUT). ``detail`` names the file and range."""
     try:
         yield
     except OSError as error:
@@ -166,14 +171,14 @@ def disk_errors(operation: str, detail: str) -> Iterator[None]:
 
 
 def disk_failed(operation: str, error: BaseException, detail: str) -> DiskFailed:
-    """The DiskFailed that says what ``error`` means."""
+    """The DiskFailed for ``error``."""
     code = error.errno if isinstance(error, OSError) else _sqlite_errno(error)
     code = code or errno.EIO
     return DiskFailed(operation, errno.errorcode.get(code, str(code)), f"{os.strerror(code)} ({detail})")
 
 
 def _sqlite_errno(error: BaseException) -> int:
-    """From the first SQLite error that says something: a failed ROLLBACK, and diskcache's Timeout, hide the one they follow."""
+    """The errno for the first SQLite error in the chain: a failed ROLLBACK, and diskcache's Timeout, hide the error they follow."""
     codes = []
     link: BaseException | None = error
     while link is not None:

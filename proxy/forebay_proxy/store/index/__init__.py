@@ -1,1 +1,1 @@
-"""The index database: which segments of which shard version are here."""
+"""The index database: which segments of each shard version are stored."""

@@ -1,11 +1,10 @@
-"""The index on disk: diskcache as a table of JSON rows, one a shard version. Blocking; one thread's only.
+"""The index on disk: diskcache as a table of JSON rows, one per shard version. Blocking; used by one thread alone.
 
-diskcache is used for what it is good at (SQLite with crash-safe defaults) and held back from the rest: it bounds nothing here, evicts
-nothing, writes no value files, and never sees a row that was not judged first. Its own reading unpickles what a crafted row tells it to
-and opens the file a crafted row names, even under its ``JSONDisk``; so rows are loaded whole at the start by one plain SELECT, bad ones
-deleted by plain SQL, and ``RowDisk`` refuses everything but text.
+diskcache provides SQLite with crash-safe defaults. Its other features are off: it bounds nothing, evicts nothing, writes no value files,
+and reads no unchecked row. Its own reading would unpickle what a crafted row contains and open the file that it names, even under
+``JSONDisk``. So one plain SELECT loads all rows at the start, plain SQL deletes bad ones, and ``RowDisk`` refuses everything but text.
 
-The directory is named by its open descriptor (``/proc/self/fd/N``): diskcache expands ``$`` and ``~`` in the names it is given.
+The directory is named by its open descriptor (``/proc/self/fd/N``): diskcache expands ``$`` and ``~`` in names.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ from forebay_proxy.store.index.row import MAX_ROW_BYTES, InvalidRow, Row, decode
 __all__ = ["IndexBroken", "IndexDatabase", "LoadedIndex", "RowDisk", "RowRefused"]
 
 DATABASE = "cache.db"  # diskcache's name for it
-_RAW = 1  # diskcache's mode of a value that lies in the row itself
-_CHECKPOINT_PAGES = 256  # 1 MiB of log: what the ledger sets aside for it stays small
+_RAW = 1  # diskcache's mode of a value that is in the row itself
+_CHECKPOINT_PAGES = 256  # 1 MiB of log, so the ledger sets little aside for it
 SETTINGS: dict[str, int | str] = {
     "eviction_policy": "none",
     "cull_limit": 0,
     "size_limit": 2**62,
     "statistics": 0,
-    "disk_min_file_size": 2**30,  # every row lies in the table
+    "disk_min_file_size": 2**30,  # every value is in the table
     "sqlite_mmap_size": 0,  # a truncated file must be an error, not a bus error
     "sqlite_cache_size": -2000,  # KiB
     "sqlite_wal_autocheckpoint": _CHECKPOINT_PAGES,
-    "sqlite_journal_size_limit": _CHECKPOINT_PAGES * 4096,  # a large commit does not keep its log for ever
+    "sqlite_journal_size_limit": _CHECKPOINT_PAGES * 4096,  # the log of a large commit is truncated later
     "sqlite_journal_mode": "wal",
-    "sqlite_synchronous": 1,  # survives a kill without fsync; after a power cut the boot id sends every segment to its checksum
-    "sqlite_secure_delete": 1,  # what a row said is overwritten, not left in a free page: an older version may have written secrets
-    "sqlite_auto_vacuum": 1,  # dropped rows give their pages back: the index counts against the bound
+    "sqlite_synchronous": 1,  # survives a kill without fsync; after a power cut the boot id differs, and every segment is verified
+    "sqlite_secure_delete": 1,  # a deleted row is overwritten, not left in a free page: an older version may have written secrets
+    "sqlite_auto_vacuum": 1,  # deleted rows give their pages back: the index counts against the bound
 }
-_BUSY_S = 5.0  # we are the only owner; somebody looking with sqlite3 may hold it for a moment
+_BUSY_S = 5.0  # we are the only owner; somebody with sqlite3 may hold it for a moment
 
-_HAS_ROWS = "SELECT 1 FROM sqlite_master WHERE name = 'Cache'"  # not so: it is empty, or was killed while it was made
-# A value beyond any row of ours is not even read; that of a filename neither.
+_HAS_ROWS = "SELECT 1 FROM sqlite_master WHERE name = 'Cache'"  # otherwise the database is empty, or we were killed while making it
+# A value longer than any row of ours is not even read, nor is a file name.
 _SELECT = f"""
 SELECT rowid, typeof(key), CASE WHEN length(CAST(key AS BLOB)) = 64 THEN key END, raw, mode, filename IS NOT NULL,
     typeof(value), CASE WHEN length(CAST(value AS BLOB)) <= {MAX_ROW_BYTES} THEN value END,
@@ -57,16 +56,16 @@ FROM Cache ORDER BY rowid
 
 
 class IndexBroken(Exception):
-    """The database is not one of ours, or damaged."""
+    """The database is damaged, or not one of ours."""
 
 
 class RowRefused(ValueError):
-    """A value that is not a JSON text row was handed to diskcache, or found by it."""
+    """A value that is not a JSON text row was given to diskcache, or found by it."""
 
 
 @dataclass(slots=True)
 class LoadedIndex:
-    """Rows as committed, when each was (seconds of the wall clock by key), and how many were refused (and deleted)."""
+    """The rows, when each was committed (seconds of the wall clock by key), and how many were refused (and deleted)."""
 
     rows: list[Row] = field(default_factory=list)
     committed_at: dict[str, float] = field(default_factory=dict)
@@ -100,11 +99,11 @@ class RowDisk(diskcache.Disk):
         raise RowRefused("a value kept in a file")
 
     def remove(self, file_path: str) -> None:
-        """Nothing: no row of ours has a file, and a crafted row must not name one to delete."""
+        """Does nothing: no row of ours has a file, and a crafted row must not name one to delete."""
 
 
 class IndexDatabase:
-    """The database in one directory, given as an open descriptor. One thread's only, the same one always."""
+    """The database in one directory, given as an open descriptor. Always used by the same thread."""
 
     def __init__(self, directory: int, layout: SegmentLayout) -> None:
         self._layout = layout
@@ -117,7 +116,7 @@ class IndexDatabase:
         return f"/proc/self/fd/{self._directory}"
 
     def load(self) -> LoadedIndex:
-        """All rows; refused ones are deleted. Raises IndexBroken; sqlite3.Error or OSError where the disk fails."""
+        """All rows; refused ones are deleted. Raises IndexBroken, or sqlite3.Error or OSError if the disk fails."""
         self._make()
         try:
             loaded, refused = self._read_rows()
@@ -132,7 +131,10 @@ class IndexDatabase:
         return loaded
 
     def _make(self) -> None:
-        """An empty file of mode 0600, if there is none: SQLite would make one that others may read. Nothing else may lie about."""
+        """Make an empty file of mode 0600, if there is none: SQLite would make one that others may read.
+
+        Raises IndexBroken for other files.
+        """
         for name in os.listdir(self._path):
             state = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
             if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
@@ -146,7 +148,7 @@ class IndexDatabase:
         except sqlite3.OperationalError as error:
             if _is_damage(error):
                 raise
-        connection = self._connect("rw")  # a full disk has no room for the file that readers share: be the only one, then
+        connection = self._connect("rw")  # a full disk has no room for the file that readers share: use the database exclusively
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         return self._judge(connection)
 
@@ -175,7 +177,7 @@ class IndexDatabase:
         return connection
 
     def commit(self, changes: Mapping[str, str | None]) -> None:
-        """Put (text) or drop (None) many rows in one transaction. All or none; raises sqlite3.Error, OSError or diskcache.Timeout."""
+        """Put (text) or delete (None) rows in one transaction, all or none. Raises sqlite3.Error, OSError or diskcache.Timeout."""
         try:
             self._commit(changes)
         except (sqlite3.Error, diskcache.Timeout):
@@ -196,7 +198,7 @@ class IndexDatabase:
                     else:
                         cache.set(key, text)
         except BaseException:
-            self.close()  # in what state SQLite left the connection depends on where it failed
+            self.close()  # the state of the connection depends on where SQLite failed
             raise
 
     def _open(self) -> Any:
@@ -206,7 +208,7 @@ class IndexDatabase:
             try:
                 cache.__init__(self._path, timeout=_BUSY_S, disk=RowDisk, **SETTINGS)
             except BaseException:
-                cache.close()  # else the connection lives as long as the error, and with it the blocks of a database set aside
+                cache.close()  # else the error keeps the connection, and so the blocks of a database that was moved away
                 raise
             self._cache = cache
         return self._cache
@@ -228,6 +230,6 @@ def _row(columns: Iterable[Any], layout: SegmentLayout) -> Row:
 
 
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
-    """Damage of the database itself, as against a disk that fails or is full."""
+    """Whether the database itself is damaged, as opposed to a disk that fails or is full."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA)

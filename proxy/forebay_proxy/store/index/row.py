@@ -1,10 +1,10 @@
-"""One index row: what is claimed about one version of one shard, and its JSON. Pure.
+"""One index row: what the index claims about one version of one shard, and its JSON form. Pure.
 
-A row read back is material to judge: every field has one type and one shape, and the key must follow from name and identity, so that
-no row can speak for another shard's file. Anything else is refused.
+A row that is read back is checked: every field has one type and one shape, and the key must follow from name and identity. So no row can
+claim another shard's file. Anything else is refused.
 
-The checksums are written as runs, ``[first segment, base64 of eight bytes each]``, beside the bytes of a whole segment: a row is as long as
-what is stored, whatever length the origin names.
+The checksums are written as runs, ``[first segment, base64 of eight bytes each]``, next to the segment size. So a row is as long as
+the stored part needs, whatever length the origin names.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _MAC = re.compile(r"[0-9a-f]{32}")
 _UNFIT = re.compile("[\x00-\x1f\x7f\ud800-\udc7f\udd00-\udfff]")  # texts of a row go back into headers, and into a hash
 _FIELDS = frozenset({"url", "identity", "pin", "length", "encoding", "type", "access", "boot", "sums"})
 _SUMS = frozenset({"segment", "runs"})
-_OPTIONAL = frozenset({"modified", "chosen"})  # rows of origins that tell no date, or one variant only, and of earlier sidecars, have none
+_OPTIONAL = frozenset({"modified", "chosen"})  # missing if the origin tells no date or has one variant only, and in rows of older sidecars
 _PINS = [kind.value for kind in PinKind]
-MAX_ROW_BYTES = 2**26  # the row of the longest shard takes 45 MB, if all of it is here; 50 MB, if every other segment is
-_SEGMENT_TEXT_BYTES = 25  # of one that stands alone; in a run each takes 11
-# Of a text, by one commit: its pages in the log and then in the database, or in the log twice, as those of the text before are overwritten.
-# Measured: 2.04 at most.
+MAX_ROW_BYTES = 2**26  # the row of the longest shard takes 45 MB if all of it is stored, 50 MB if every other segment is
+_SEGMENT_TEXT_BYTES = 25  # of a segment that stands alone; in a run each takes 11
+# Copies of a row's text written by one commit: its pages in the log and then in the database, or twice in the log when they overwrite the
+# text before. Measured: 2.04 at most.
 _COPIES = 3
 
 
@@ -44,11 +44,16 @@ class InvalidRow(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is claimed about one version of one shard.
+    """What the index claims about one version of one shard.
 
-    ``url`` is the shard's canonical name, ``access`` the HMACs of the credentials that may read it (empty: everybody who may talk to us),
-    ``boot`` the kernel boot and the folder it was written in, ``sums`` the xxh3_64 of each segment that is here, ``chosen`` the HMAC of
-    what chose this variant, "" for nothing.
+    Args:
+        key: The store key.
+        url: The shard's canonical name.
+        version: The version.
+        access: HMACs of the credentials that may read it; empty: every client that may use the sidecar.
+        boot: The boot of the machine, and the folder, in which it was written.
+        sums: The xxh3_64 of each stored segment.
+        chosen: HMAC of the request headers that selected this variant; "" for none.
     """
 
     key: str
@@ -61,12 +66,12 @@ class Row:
 
     @property
     def claimed(self) -> int:
-        """How many segments are said to be here."""
+        """How many segments the row claims."""
         return len(self.sums)
 
     @classmethod
     def of(cls, url: str, version: Version, access: tuple[str, ...], boot: str, sums: Checksums, chosen: str = "") -> Row:
-        """The row of one version; the key follows."""
+        """The row of one version; the key is computed."""
         return cls(store_key(url, version.identity, chosen), url, version, access, boot, sums, chosen)
 
     def check(self) -> None:
@@ -76,12 +81,12 @@ class Row:
 
 
 def commit_bytes(segments: int) -> int:
-    """How much the database and its log may grow at most by one commit of a row with so many segments; the rest of the row aside."""
+    """By how many bytes one commit of a row with so many segments may grow the database and its log, apart from its other fields."""
     return _COPIES * _SEGMENT_TEXT_BYTES * segments
 
 
 def encode(row: Row, layout: SegmentLayout) -> str:
-    """The JSON text of a row that passed its ``check``, ASCII only. ``layout`` says what its sums are of."""
+    """The JSON text, ASCII only, of a row that passed ``check``. ``layout`` gives the segment size of its sums."""
     version = row.version
     fields: dict[str, Any] = {
         "url": row.url,
@@ -102,7 +107,7 @@ def encode(row: Row, layout: SegmentLayout) -> str:
 
 
 def decode(key: str, text: str, layout: SegmentLayout) -> Row:
-    """The row stored under ``key``. Raises InvalidRow unless ``text`` has exactly the shape ``encode`` gives, and ``layout`` its sums."""
+    """The row stored under ``key``. Raises InvalidRow unless ``text`` has exactly the shape of ``encode``, and sums of this ``layout``."""
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,8 +1,8 @@
-"""What is claimed to be on disk: changes of the index, gathered and committed together. The event loop's only.
+"""Collects changes of the index, and commits them together. Used on the event loop alone.
 
-A change is committed within 100 ms. A caller that needs the commit (a claim is withdrawn before its bytes are punched) awaits
-``committed()``, which hurries it and shares it with every other waiting caller. One commit runs at a time. A failed commit raises in the
-waiting callers, and is reported as ``CommitFailed``; its changes stay, and go with the next one.
+A change is committed within 100 ms. A caller that needs the commit awaits ``committed()``, which makes it happen at once, for all waiting
+callers together. (A claim is withdrawn before its bytes are punched.) One commit runs at a time. A failed commit raises in the waiting
+callers and emits ``CommitFailed``; its changes stay, and go with the next one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from forebay_proxy.store.index.row import Row
 
 __all__ = ["Commit", "IndexWriter"]
 
-Commit = Callable[[Mapping[str, "Row | None"]], Awaitable[None]]  # key -> row, or None to drop; raises DiskFailed
+Commit = Callable[[Mapping[str, "Row | None"]], Awaitable[None]]  # key -> row, or None to delete; raises DiskFailed
 
-COMMIT_WITHIN_S = 0.1  # what a kill may cost is fetched again; a row of a 5 GB shard is 7 kB, made into text and written once a commit
-RETRY_S = 1.0  # after a failure, unless somebody hurries
+COMMIT_WITHIN_S = 0.1  # segments whose claim a kill loses are fetched again; a row of a 5 GB shard has 7 kB, written once per commit
+RETRY_S = 1.0  # after a failure, unless a caller waits
 
 
 class IndexWriter:
-    """Puts and drops rows; says ``IndexCommitted`` after each commit, ``CommitFailed`` after each that failed."""
+    """Puts and deletes rows. Emits ``IndexCommitted`` after each commit, ``CommitFailed`` after each failed one."""
 
     def __init__(self, commit: Commit, events: Events) -> None:
         self._commit = commit
@@ -48,9 +48,9 @@ class IndexWriter:
         self._task = asyncio.create_task(self._run(), name="index writer")
 
     def put(self, row: Row) -> None:
-        """Claim what ``row`` says from now on; the newest wins. Its sums are the writer's from here on.
+        """Claim what ``row`` says; the newest row of a key wins. The caller must not change its sums afterwards.
 
-        The commit makes it into text, in the index's thread: a claim costs nothing that grows with its shard but a copy of the sums.
+        The index's thread encodes it at the commit, so a claim costs the event loop only a copy of the sums.
         Raises ValueError for a row that could not be read back.
         """
         row.check()
@@ -67,11 +67,11 @@ class IndexWriter:
         self._asked.set()
 
     def unsettled(self, key: str) -> bool:
-        """Whether the index on the disk does not say yet what is claimed of ``key``."""
+        """Whether the claim of ``key`` differs from the index on the disk, because a change is not committed yet."""
         return key in self._pending or key in self._batch
 
     async def committed(self) -> None:
-        """Return once every change made before this call is on disk. Raises DiskFailed if the commit that tried failed."""
+        """Return once every change made before this call is on disk. Raises DiskFailed if its commit failed."""
         if self._pending:
             self._hurry.set()
             batch = self._waiting
@@ -86,7 +86,7 @@ class IndexWriter:
         await waiter
 
     async def aclose(self) -> None:
-        """Commit what is pending, once, and end. A failure is told as any other; a kill would have lost the same."""
+        """Commit the pending changes once, and end. A failure is reported as usual; a kill would have lost the same."""
         self._closed = True
         self._asked.set()
         self._hurry.set()
@@ -99,7 +99,7 @@ class IndexWriter:
         try:
             while not closing:
                 await self._due(pause_s)
-                closing = self._closed  # seen before the batch is taken: no change comes after it
+                closing = self._closed  # read before the batch is taken: no change comes after it
                 pause_s = COMMIT_WITHIN_S if await self._commit_batch() else RETRY_S
         finally:
             self._closed = True
