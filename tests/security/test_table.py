@@ -1,4 +1,4 @@
-"""Every pitfall we know of, what is done about it, and the tests that hold it. docs/security.md shows this table.
+"""Every pitfall we know of, what is done about it, and the tests that hold it. README.md here shows this table.
 
 ``python tests/security/test_table.py`` writes it there.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "security.md"
+PAGE = Path(__file__).with_name("README.md")
 BEGIN = "<!-- made from tests/security/test_table.py: python tests/security/test_table.py -->"
 ORIGINS = "tests/proxy/origins"
 HERE = "tests/security"
@@ -167,7 +167,7 @@ def table() -> str:
 
 def _redirects(row: Row) -> str:
     files = dict.fromkeys(test.partition("::")[0] for test in row.tests)
-    return ", ".join(f"[{Path(file).stem}](../{file})" for file in files)
+    return ", ".join(f"[{Path(file).stem}](../../{file})" for file in files)
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.pitfall)
