@@ -334,7 +334,8 @@ class StatusReport:
             meters=self._telemetry.meters.rows(within_s=SHOWN_S), shared=next(iter(shared["troubles"]), "") if shared else "",
             needed_bytes=self._read_bytes(), pattern=self._pattern(),
         )  # fmt: skip
-        return verdict(replace(levels, cache_bytes=usage.configured_bytes, **self._restart()))
+        budget_s = 0.0 if self._chosen is None else self._chosen.retry_budget_s
+        return verdict(replace(levels, cache_bytes=usage.configured_bytes, retry_budget_s=budget_s, **self._restart()))
 
     def _restart(self) -> dict[str, Any]:
         """How this sidecar is ended and started again as it is; nothing where that would end its container, whose manifest says it."""
@@ -343,6 +344,7 @@ class StatusReport:
             return {}
         as_it_is = {"--port": f"--port {info.port}", "--cache-dir": f"--cache-dir {shlex.quote(str(info.cache_dir))}"}
         return {
+            "cache_dir": str(info.cache_dir),
             "serve": flags | as_it_is,
             "stop": f"forebay stop --url {info.url}",
             "other_disk": shlex.quote(info.other_disk) if info.other_disk else "",

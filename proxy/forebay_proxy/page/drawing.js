@@ -33,7 +33,7 @@ function curve(title, rows, said, least) {
   const strong = document.createElement("strong");
   strong.textContent = last === null ? "-" : said(last);
   const small = document.createElement("small");
-  small.textContent = values.length ? ` most ${said(Math.max(...values))}` : "";
+  small.textContent = values.length ? ` max. ${said(Math.max(...values))}` : "";
   head.textContent = title;
   const picture = svg("svg", { viewBox: "0 0 100 40", preserveAspectRatio: "none", role: "img", "aria-label": `${title}: now ${strong.textContent},${small.textContent || " nothing told"}` });
   picture.append(svg("path", { class: "area", d: area }), svg("path", { d: line }));

@@ -135,7 +135,7 @@ function showRanks(meters, total) {
     const { stall_s: causes, wall_s: wall, samples } = rank.lately;
     const stall = Object.values(causes).reduce((sum, each) => sum + each, 0);
     const sorted = Object.entries(causes).filter(([, each]) => each > 0).sort((a, b) => b[1] - a[1]);
-    const parts = sorted.filter(([, each]) => each >= stall / 10).map(([cause, each]) => `${CAUSES[cause] ?? cause} ${(100 * each / stall).toFixed(0)} %`).join(", ");
+    const parts = sorted.filter(([, each]) => each >= stall / 10).map(([cause, each]) => `${CAUSES[cause] ?? cause} ${share(each, wall)}`).join(", ");
     row.className = rank.ended || rank.silent ? "ended" : "";
     const worker = rank.slowest_worker === null || rank.slowest_worker === undefined ? "" : `worker ${rank.slowest_worker}`;
     const who = element("td", `rank ${rank.rank}${rank.ended ? " (ended)" : ""}`), job = element("small", cut(rank.job, 26));
@@ -180,7 +180,7 @@ function showDerived(caches, total) {
 }
 
 function answers(codes) {
-  return Object.entries(codes).map(([code, times]) => `${count(times)} x ${code === "0" ? "no answer" : code}`).join(", ");
+  return Object.entries(codes).map(([code, times]) => `${count(times)} x ${code === "0" ? "failed" : code}`).join(", ");
 }
 
 function showOrigins(origins, total) {
@@ -249,7 +249,7 @@ function showTotals(status) {
 
 function show(status) {
   showVerdict(status);
-  setText("state", status.state);
+  setText("state", status.state === "ready" ? "running" : status.state);
   byId("state").className = `badge ${status.state}`;
   setText("where", `${status.url} \u00B7 ${status.cache_dir}`);
   setText("about", `version ${status.forebay}, pid ${status.pid}, up ${seconds(status.uptime_s)}${status.log ? `, log ${status.log}` : ""} \u00B7`);

@@ -107,4 +107,5 @@ def advice(view: NodeView, cores: Optional[CoreUse]) -> str:
     cause, do, line = said.cause, said.do, said.line
     if view.sidecar is not None and view.sidecar.says[0] in {"origin": OF_ORIGIN, "disk": {"disk"}}.get(cause, ()):
         cause, do, line = view.sidecar.says
-    return "" if said.severity == FINE or not do else f"{cause}: {do}{f' ({line})' if line else ''}"
+    typed = f"{'' if do.endswith(':') else ':'} {line}" if line else ""  # at the end, and bare: it is copied
+    return "" if said.severity == FINE or not do else f"{cause}: {do}{typed}"

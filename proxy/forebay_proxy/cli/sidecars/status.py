@@ -88,7 +88,7 @@ def _tables(status: Table, order: int = 0) -> Iterator[list[Row]]:
     )]  # fmt: skip
     yield [("rank", "stall", "a step", "batch", "worker", "shard", "skipped"), *map(_rank, status.get("meters", ()))]
     yield [("cache of", "folder", "on disk", "hits", "made", "kept", "dropped", "damaged"), *map(_derived, status.get("derived", ()))]
-    yield [("origin", "now", "in the air", "answers", "throttled", "retries", "last error"), *map(_origin, status.get("origins", ()))]
+    yield [("origin", "now", "open", "answers", "throttled", "retries", "last error"), *map(_origin, status.get("origins", ()))]
     yield [("error at", "status", "", "why"), *(
         (time.strftime("%H:%M:%S", time.localtime(each["at"])), each["what"], f"{each['count']} x", each["error"])
         for each in status.get("recent_errors", ())
@@ -111,7 +111,7 @@ _ORDERS: Sequence[tuple[str, Callable[[Table], Any]]] = (  # of the readers
 
 def _origin(each: Table) -> Row:
     answers = sorted(each["codes_last_minute"].items(), key=lambda one: one[0].startswith("2"))  # the bad ones first: the end may be cut
-    codes = ", ".join(f"{count} x {'no answer' if code == '0' else code}" for code, count in answers)
+    codes = ", ".join(f"{count} x {'failed' if code == '0' else code}" for code, count in answers)
     ago = each["last_error_s_ago"]
     return (
         each["origin"], f"{format_size(int(each['rate_bytes_s']))}/s", str(each["in_flight"]), codes or _or_dash(each["last_code"]),
@@ -120,12 +120,12 @@ def _origin(each: Table) -> Row:
 
 
 def _rank(each: Table) -> Row:
-    """Of a training process that tells its stalls, in the last minute: their share, and the causes that are a tenth of them at least."""
+    """Of a training process that tells its stalls, in the last minute: their share, and the causes that are a tenth of that at least."""
     sums = each["lately"]
     stall_s, wall_s, steps = sum(sums["stall_s"].values()), sums["wall_s"], sums["steps"]
     causes = sorted(sums["stall_s"].items(), key=lambda cause: -cause[1])
     named = ", ".join(
-        f"{shown_cause(cause)} {100 * seconds / stall_s:.0f} %" for cause, seconds in causes if seconds and seconds >= stall_s / 10
+        f"{shown_cause(cause)} {100 * seconds / wall_s:.1f} %" for cause, seconds in causes if seconds and seconds >= stall_s / 10
     )
     return (
         f"{each['job']} {each['rank']}{' (ended)' if each.get('ended') else ''}",

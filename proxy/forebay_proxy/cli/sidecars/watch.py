@@ -25,7 +25,7 @@ Tables = Sequence[tuple[str, Sequence[Row]]]  # (name, heading and rows)
 _GAP = 2
 _LEAST = 5
 _WORDY = {"waits now for", "stall", "last error", "why", "what"}  # headings of columns that answer the question
-_ROOMY = {"position", "waited", "a step", "batch", "worker", "skipped", "in the air", "throttled", "retries", "folder", "lead"}
+_ROOMY = {"position", "waited", "a step", "batch", "worker", "skipped", "open", "throttled", "retries", "folder", "lead"}
 _NARROW, _LOW = 70, 16  # columns, lines: with less a screen has no room for what is roomy, nor for blank lines
 _MARKS = {"fine": ("OK", "bold green"), "look": ("LOOK", "bold yellow"), "act": ("ACT", "bold red")}
 
@@ -104,11 +104,16 @@ def _said(verdict: Mapping[str, Any] | None, width: int, *, low: bool) -> list[T
     lines = wrap(f"{mark}  {verdict['sentence']}", width, max_lines=3 - low, placeholder=" …") or [mark]
     said = [Text(line, style=style) for line in lines]
     if verdict.get("do"):
-        said += [Text(line) for line in wrap(f"do: {verdict['do']}", width, max_lines=2 - low, placeholder=" …")]
+        said += [Text(line) for line in wrap(f"do: {verdict['do']}", width, max_lines=4 - 2 * low, placeholder=" …")]
     if verdict.get("line"):
-        typed = wrap(f"type: {verdict['line']}", width, max_lines=3, placeholder=" …", break_on_hyphens=False)  # cut, it cannot be typed
-        said += [Text(line, style="bold") for line in typed]
+        said += [Text(line, style="bold") for line in _typed(f"type: {verdict['line']}", width)]
     return said
+
+
+def _typed(text: str, width: int) -> list[str]:
+    """Whole, as a shell takes it: half a command is another one."""
+    lines = wrap(text, width - 2, break_on_hyphens=False, break_long_words=False)
+    return [*(f"{line} \\" for line in lines[:-1]), *lines[-1:]]
 
 
 def _cost(shown: Sequence[int], sizes: Sequence[int], frame: int) -> int:

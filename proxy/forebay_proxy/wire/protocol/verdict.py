@@ -59,8 +59,8 @@ class Levels:
     ``pattern``: of all shards that are read, as it can be typed ("": not known). ``function``: of the program, which takes most of its
     cause's time ("": not known).
     ``serve``: flag to what a shell is given, which starts the sidecar as it was started, and ``stop``, what ends it (empty: not known, or a
-    container's). ``cache_bytes``: of its cache, at most. ``other_disk``: a directory on another local disk ("": there is none; None: not
-    known).
+    container's). ``cache_dir``: its cache, and ``cache_bytes``, at most. ``other_disk``: a directory on another local disk ("": there is
+    none; None: not known). ``retry_budget_s``: for how long it asks an origin that fails (0: not known).
     """
 
     stall_s: Mapping[str, float] = field(default_factory=dict)
@@ -91,6 +91,8 @@ class Levels:
     stop: str = ""
     cache_bytes: Optional[int] = None
     other_disk: Optional[str] = None
+    cache_dir: str = ""
+    retry_budget_s: float = 0.0
     silent: str = ""
 
     @property
@@ -123,13 +125,13 @@ class Verdict:
 # By cause: what to do in words, and what to type. {shard} is one that is waited for.
 CAUSES: Mapping[str, Tuple[str, str]] = {
     "origin down": (
-        "tell whoever runs the origin: nothing on this machine mends it. Reading goes on by itself once it answers. What it answers now:",
+        "tell whoever runs the origin; Forebay goes on asking.{until} To see what it answers (this changes nothing):",
         "forebay check '{shard}'",
     ),
-    "origin refuses": ("what it was asked for is not there, or not allowed", "forebay check '{shard}'"),
+    "origin refuses": ("mend what it was asked for: that is not there, or not allowed. To ask again:", "forebay check '{shard}'"),
     "origin limit": (
-        "ask the origin's owner for a higher limit, end other jobs that read it, or read a copy: Forebay already asks as often as the "
-        "origin allows. What it answers now:",
+        "ask the origin's owner for a higher limit: other jobs that read it share it. Forebay has already slowed down, and a restart would "
+        "not help.{later} To see what it answers (this changes nothing):",
         "forebay check '{shard}'",
     ),
     "origin latency": (
@@ -155,12 +157,18 @@ CAUSES: Mapping[str, Tuple[str, str]] = {
     "transfer": ("let more batches wait ahead", "prefetch_factor=4"),
     "start": ("keep the workers: they are started anew each epoch", "persistent_workers=True"),
     "ranks": ("give each rank as many steps as the others", "fb.WebLoader(dataset, batch_size=64)"),
-    "trainer": ("", ""),
+    "trainer": ("nothing is to be done here: if training is slow, profile its step, or look at the accelerator and the other ranks", ""),
     "not known": ("nobody could tell what the workers did: if no batch comes for 60 s, the training logs where they stand", ""),
 }
 OF_ORIGIN = frozenset({"origin down", "origin limit", "origin latency", "origin rate", "nothing announced", "cache too small"})
 # What is waited for, in a sentence.
 _SAID = {
+    "origin down": "the origin, which is down",
+    "origin limit": "the origin, which limits us",
+    "origin latency": "the origin, whose answers begin late",
+    "origin rate": "the origin, which brings no more",
+    "nothing announced": "the origin, as nothing is announced",
+    "cache too small": "the origin, as the cache is too small",
     "proxy": "the sidecar, which had the bytes",
     "disk": "slow reads of the cache's disk",
     "read": "tars to be taken apart",
@@ -207,20 +215,19 @@ def _outage(levels: Levels, share: Optional[float]) -> Optional[Verdict]:
     if levels.waiting is None or origin is None:
         return None
     count, seconds, _ = levels.waiting
-    who = f"{count} readers wait" if count > 1 else "a reader waits"
-    bad = ", ".join(f"{times} x {status or 'no answer'}" for status, times in origin.refusals.items())
-    bad = f" ({bad} in the last minute)" if bad else ""
+    who = f"{count} readers have" if count > 1 else "a reader has"
+    bad = f" ({_answers(origin)} in the last minute)" if origin.refusals else ""
     if origin.failing_s is None and not origin.error:
         if share is not None or levels.wall_s:
             return None  # slow: the stall's own cause says more
         cause = _of_origin(levels)
-        return _made(levels, LOOK, cause, share, f"{who} for {origin.origin}, {seconds:.0f} s by now: no answer yet{bad}")
+        return _made(levels, LOOK, cause, share, f"{who} waited {seconds:.0f} s for {origin.origin}: no answer yet{bad}")
     since = max(seconds, origin.failing_s or 0.0)
     severity = ACT if share is None or share >= MUCH else LOOK
-    felt = "" if share is None else f"; training waited {_percent(share)} of the last minute"
+    felt = "" if share is None else f"; training waited {_percent(share)} {levels.span}"
     cause = "origin limit" if _is_limited(origin) else "origin down"
     return _made(
-        levels, severity, cause, share, f"{who} for {origin.origin}, {since:.0f} s by now: {origin.error or 'no answer'}{bad}{felt}"
+        levels, severity, cause, share, f"{who} waited {since:.0f} s for {origin.origin}: {origin.error or 'no answer'}{bad}{felt}"
     )
 
 
@@ -229,7 +236,9 @@ def _stalled(levels: Levels, share: float) -> Verdict:
     word, seconds = max(levels.stall_s.items(), key=lambda each: each[1])
     cause = _of_origin(levels) if word == "origin" else shown_cause(word)
     who = f" ({levels.who})" if levels.who else ""
-    said = f"training waited {_percent(share)} {levels.span}, {_percent(seconds / stall_s)} of it for {_shown(levels, cause)}{who}"
+    part = share * seconds / stall_s
+    most = "nearly all of it" if seconds >= 0.95 * stall_s else "most of it" if seconds >= 0.5 * stall_s else _percent(part)
+    said = f"training waited {_percent(share)} {levels.span}, {most} for {_shown(levels, cause)}{who}"
     found = _made(levels, ACT if share >= BAD else LOOK, cause, share, said)
     if levels.steps == 0 and levels.wall_s >= LONG_S:
         found = replace(found, sentence=f"{said}; no batch came in {levels.wall_s:.0f} s")
@@ -243,7 +252,7 @@ def _hardly(levels: Levels, share: float) -> Verdict:
     if share >= MUCH:
         said = f"training has waited {sum(levels.stall_s.values()):.1f} s in {levels.wall_s:.1f} s: too early to judge"
         return Verdict(FINE, "", share, said)
-    said = f"training hardly waits for data, {_percent(share)} {levels.span}: if it is slow, that has another cause"
+    said = f"training hardly waits for data, {_percent(share)} {levels.span}"
     return _made(levels, FINE, "trainer", share, said)
 
 
@@ -298,11 +307,14 @@ def _shown(levels: Levels, cause: str) -> str:
     origin = levels.origin
     if origin is None or not cause.startswith(("origin", "nothing", "cache")):
         return _SAID.get(cause, cause) + (f" in {levels.function}" if levels.function and cause in _WORKED else "")
-    refused = sum(origin.refusals.values()) if cause == "origin limit" else 0
-    answers = " and ".join(f"{times} x {status or 'no answer'}" for status, times in origin.refusals.items())
+    refused = [f"it answered {_answers(origin)} in the last minute"] if cause == "origin limit" and origin.refusals else []
     busy = origin.rate_bytes_s >= 1 or origin.in_flight
-    details = [f"{_size(origin.rate_bytes_s)}/s now", f"{origin.in_flight} requests in the air"] if busy else []
-    return f"{cause} ({', '.join([origin.origin, *([f'it answered {answers} in the last minute'] if refused else []), *details])})"
+    details = [f"{_size(origin.rate_bytes_s)}/s now", f"{origin.in_flight} requests open"] if busy else []
+    return f"{_SAID.get(cause, 'the origin')} ({', '.join([origin.origin, *refused, *details])})"
+
+
+def _answers(origin: OriginLevels) -> str:
+    return " and ".join(f"{times} x {status or 'failed'}" for status, times in origin.refusals.items())
 
 
 def _made(levels: Levels, severity: str, cause: str, share: Optional[float], sentence: str) -> Verdict:
@@ -310,6 +322,10 @@ def _made(levels: Levels, severity: str, cause: str, share: Optional[float], sen
     if "{workers}" in line:
         enough, why = _workers(levels, share or 0.0, cause)
         do, line = (f"{do}: {why}" if enough else why), line.format(workers=enough) if enough else ""
+    stays = not levels.passes and levels.turnover < 0.5
+    do = do.replace("{later}", " Later epochs ask less: what has come stays cached." if stays else "")
+    until = "" if not levels.retry_budget_s else f" After {levels.retry_budget_s / 60:g} min without an answer the training gets an error."
+    do = do.replace("{until}", until)
     if cause == "cache too small":
         do, line = _larger(levels, do)
     elif cause == "disk":
@@ -339,15 +355,17 @@ def _larger(levels: Levels, do: str) -> Tuple[str, str]:
 def _elsewhere(levels: Levels, do: str) -> Tuple[str, str]:
     what = f"fails ({levels.disk})" if levels.disk else "is too slow for this training"
     if not levels.other_disk:
-        none = "" if levels.other_disk is None else " No other local disk is mounted here."
-        return f"move the cache to a faster disk: this one {what}.{none} How fast it is:", "forebay doctor"
+        where = f" ({levels.cache_dir})" if levels.cache_dir else ""
+        ask = "" if levels.other_disk is None else "; there is no other local disk here, so ask who runs this machine"
+        return f"the cache's disk{where} {what}: give it a better one{ask}. To measure it:", "forebay doctor"
     return _again(levels, do.replace("{is}", what), "--cache-dir", levels.other_disk)
 
 
 def _again(levels: Levels, do: str, flag: str, value: str) -> Tuple[str, str]:
     """The sidecar again, with another ``value``."""
     flags = {**levels.serve, flag: f"{flag} {value}"}
-    meanwhile = f"{'Type this where it was started' if levels.serve else 'Start it as it was started'}; training goes on meanwhile"
+    stays = "What is stored stays, and training goes on meanwhile"
+    meanwhile = f"{stays}. Type this where it was started; it stays in the foreground:" if levels.serve else stays
     line = f"{levels.stop}{' && ' if levels.stop else ''}forebay serve {' '.join(flags.values())}"
     return do.replace("{again}", "start Forebay again with").replace("{meanwhile}", meanwhile), line
 
@@ -367,10 +385,10 @@ def _workers(levels: Levels, share: float, cause: str) -> Tuple[int, str]:
         return wanted, f"workers {levels.workers} -> {wanted} would help, if there are cores for them"
     enough = min(wanted, levels.workers + int(levels.idle_cores))
     if enough <= levels.workers:
-        busy = f"no core is idle ({levels.idle_cores:.1f}), so more workers would not help"
+        busy = "all cores are busy, so more workers would not help"
         what = f"{_SAID.get(cause, cause)}{f' in {levels.function}' if levels.function else ''}"
-        keep = ", or keep what it makes on a disk (fb.memo in docs/derived-caches.md)" if cause in ("decode", "user code") else ""
-        return 0, f"make {what} cheaper{keep}: {busy}"
+        keep = ", or keep its results on a disk (fb.memo)" if cause in ("decode", "user code") else ""
+        return 0, f"make {what} cheaper{keep}: {busy}. Nothing is broken"
     return enough, f"workers {levels.workers} -> {enough} would help: {levels.idle_cores:.1f} cores are idle"
 
 

@@ -33,8 +33,8 @@ def test_a_whole_line() -> None:
     assert line == (
         "stall 13.2 % (decode 13.0) | Data (t): 0.088 Batch (t): 0.667, 768.0/s | slowest rank 3 worker 1 shard 00017.tar | "
         "lead 14 shards 12.1 GB | hit 97 % | origin 412.0 MB/s, 0 retries | skipped 0 | batch 256 | "
-        "decode: let more workers decode, or keep what they made (fb.memo): workers 4 -> 5 would help: 3.2 cores are idle "
-        "(num_workers=5)"
+        "decode: let more workers decode, or keep what they made (fb.memo): workers 4 -> 5 would help: 3.2 cores are idle: "
+        "num_workers=5"
     )
 
 
@@ -44,7 +44,7 @@ def test_without_a_sidecar_it_says_so() -> None:
     assert line == (
         "stall 10.0 % (user code 10.0) | Data (t): 0.067 Batch (t): 0.667, 384.0/s | slowest worker 1 shard 00017.tar | "
         "no sidecar answers: this rank alone | skipped 2 | batch 256 | user code: let more workers run your own code, "
-        "or make it cheaper: workers 4 -> 5 would help, if there are cores for them (num_workers=5)"
+        "or make it cheaper: workers 4 -> 5 would help, if there are cores for them: num_workers=5"
     )
 
 
@@ -168,28 +168,32 @@ def told_of(cause: str, **stall_s: float) -> NodeView:
 @pytest.mark.parametrize(
     ("seen", "cores", "said"),
     [
-        (of_workers(decode=21.9), CoreUse(16, 0.4), "workers 4 -> 6 would help: 6.4 cores are idle (num_workers=6)"),
-        (of_workers(map=70.0), CoreUse(16, 0.4), "workers 4 -> 10 would help: 6.4 cores are idle (num_workers=10)"),  # 14 are wanted
+        (of_workers(decode=21.9), CoreUse(16, 0.4), "workers 4 -> 6 would help: 6.4 cores are idle: num_workers=6"),
+        (of_workers(map=70.0), CoreUse(16, 0.4), "workers 4 -> 10 would help: 6.4 cores are idle: num_workers=10"),  # 14 are wanted
         (
             of_workers(decode=21.9),
             CoreUse(16, 0.04),
-            "on a disk (fb.memo in docs/derived-caches.md): no core is idle (0.6), so more workers would not help",
+            "on a disk (fb.memo): all cores are busy, so more workers would not help",
         ),
         (
             of_workers(decode=21.9, ranks=8),
             CoreUse(16, 0.4),
-            "on a disk (fb.memo in docs/derived-caches.md): no core is idle (0.8), so more workers would not help",
+            "on a disk (fb.memo): all cores are busy, so more workers would not help",
         ),  # 8 ranks want them
-        (of_workers(0, decode=60.0), CoreUse(4, 0.75), "workers 0 -> 2 would help: 3.0 cores are idle (num_workers=2)"),
-        (of_workers(origin=30.0), CoreUse(16, 0.9), "origin: ask the sidecar why bytes come too slowly (forebay status)"),
-        (told_of("origin limit", origin=30.0), CoreUse(16, 0.9), "origin limit: read from elsewhere (forebay check URL)"),
-        (told_of("disk", disk=30.0), CoreUse(16, 0.9), "disk: read from elsewhere (forebay check URL)"),
+        (of_workers(0, decode=60.0), CoreUse(4, 0.75), "workers 0 -> 2 would help: 3.0 cores are idle: num_workers=2"),
+        (of_workers(origin=30.0), CoreUse(16, 0.9), "origin: ask the sidecar why bytes come too slowly: forebay status"),
+        (told_of("origin limit", origin=30.0), CoreUse(16, 0.9), "origin limit: read from elsewhere: forebay check URL"),
+        (told_of("disk", disk=30.0), CoreUse(16, 0.9), "disk: read from elsewhere: forebay check URL"),
         (told_of("decode", origin=30.0), CoreUse(16, 0.9), "origin: ask the sidecar"),  # of another rank
-        (told_of("origin limit", disk=30.0), CoreUse(16, 0.9), "disk: move the cache to a faster disk: this one is too slow"),
-        (of_workers(disk=30.0, read=5.0), CoreUse(16, 0.9), "disk: move the cache to a faster disk: this one is too slow"),
-        (of_workers(transfer=30.0), CoreUse(16, 0.9), "(prefetch_factor=4)"),
-        (of_workers(start=30.0), CoreUse(16, 0.9), "(persistent_workers=True)"),
-        (of_workers(decode=30.0), None, "workers 4 -> 6 would help, if there are cores for them (num_workers=6)"),
+        (
+            told_of("origin limit", disk=30.0),
+            CoreUse(16, 0.9),
+            "disk: the cache's disk is too slow for this training: give it a better one",
+        ),
+        (of_workers(disk=30.0, read=5.0), CoreUse(16, 0.9), "disk: the cache's disk is too slow for this training: give it a better one"),
+        (of_workers(transfer=30.0), CoreUse(16, 0.9), ": prefetch_factor=4"),
+        (of_workers(start=30.0), CoreUse(16, 0.9), ": persistent_workers=True"),
+        (of_workers(decode=30.0), None, "workers 4 -> 6 would help, if there are cores for them: num_workers=6"),
     ],
 )
 def test_what_is_advised(seen: NodeView, cores: CoreUse | None, said: str) -> None:

@@ -58,7 +58,7 @@ def test_why_it_is_slow_stands_at_the_top(sidecar: FakeSidecar) -> None:
     assert lines[1:4] == [f"now ACT: {said}", "do see why", "type forebay check URL"]
     assert "log /run/forebay.log" in lines
     assert "chosen cache size 20 GiB" in lines
-    assert "https://o 1.5 MB/s 3 88 x 503, 1 x no answer 88 89 2.0 s ago: 503 Service Unavailable" in lines
+    assert "https://o 1.5 MB/s 3 88 x 503, 1 x failed 88 89 2.0 s ago: 503 Service Unavailable" in lines
     assert any(line.endswith("404 2 x shard https://o/x.tar: not there") for line in lines)
     assert "job/0/1/7.1 s3://b/a.tar 0 B 30 s https://o: 503 Service Unavailable" in lines
 
@@ -138,7 +138,7 @@ def test_ranks_are_shown_with_why_they_wait(sidecar: FakeSidecar) -> None:
     lines = [" ".join(line.split()) for line in invoke("status").stdout.splitlines()]
     at = lines.index("rank stall a step batch worker shard skipped")
     assert not [line for line in lines if "uneven" in line]  # of one rank alone
-    assert lines[at + 1 : at + 3] == ["train 3 20.8 % (decode 72 %, origin 24 %) 0.667 s 256 1 s3://b/7.tar 2", "train 4 - - - - - 2"]
+    assert lines[at + 1 : at + 3] == ["train 3 20.8 % (decode 15.0 %, origin 5.0 %) 0.667 s 256 1 s3://b/7.tar 2", "train 4 - - - - - 2"]
     assert lines[at + 3] == "train 5 silent for 4 min 0.667 s 256 1 s3://b/7.tar 2"
 
 

@@ -93,24 +93,24 @@ def test_each_cause(levels: Levels, severity: str, cause: str, line: str) -> Non
 @pytest.mark.parametrize(
     ("levels", "sentence"),
     [
-        (Levels(**trained(decode=30, map=10)), "training waited 67 % of the last minute, 75 % of it for decoding (train rank 3)"),
+        (Levels(**trained(decode=30, map=10)), "training waited 67 % of the last minute, most of it for decoding (train rank 3)"),
         (Levels(**trained(map=40), function="augment (train.py:41)"),
-         "training waited 67 % of the last minute, 100 % of it for your own code in augment (train.py:41) (train rank 3)"),
+         "training waited 67 % of the last minute, nearly all of it for your own code in augment (train.py:41) (train rank 3)"),
         (Levels(**trained(origin=30), origin=replace(LIMITED, refusals={503: 12, 429: 3})),
-         "training waited 50 % of the last minute, 100 % of it for origin limit (https://o, it answered 12 x 503 and 3 x 429 "
-         "in the last minute, 1.0 MB/s now, 0 requests in the air) (train rank 3)"),
+         "training waited 50 % of the last minute, nearly all of it for the origin, which limits us (https://o, it answered 12 x 503 and "
+         "3 x 429 in the last minute, 1.0 MB/s now, 0 requests open) (train rank 3)"),
         (
             Levels(**trained(origin=40), origin=DOWN, waiting=WAITS),
-            "2 readers wait for https://o, 40 s by now: 503 Service Unavailable (12 x 503 in the last minute); "
+            "2 readers have waited 40 s for https://o: 503 Service Unavailable (12 x 503 in the last minute); "
             "training waited 67 % of the last minute",
         ),
         (
             Levels(**trained(origin=0.72), origin=SERVES),
-            "training hardly waits for data, 1.2 % of the last minute: if it is slow, that has another cause",
+            "training hardly waits for data, 1.2 % of the last minute",
         ),
         (
             Levels(readers=2, waited_share=0.41, origin=SERVES),
-            "readers waited 41 % of the last minute for origin rate (https://o, 90.0 MB/s now, 8 requests in the air); "
+            "readers waited 41 % of the last minute for the origin, which brings no more (https://o, 90.0 MB/s now, 8 requests open); "
             "whether training waits is not known: only readers are visible",
         ),
         (Levels(**trained(1.3, proxy=0.1), origin=SERVES), "training has waited 0.1 s in 1.3 s: too early to judge"),
@@ -139,7 +139,7 @@ def test_how_many_workers() -> None:
     """As many times more as the trainer would take batches faster, and as there are idle cores for; the trainer's own process counts."""
     assert "workers 4 -> 6 would help" in verdict(Levels(**trained(decode=13.2), idle_cores=6.4)).do
     assert "workers 4 -> 10 would help" in verdict(Levels(**trained(map=42), idle_cores=6.4)).do
-    assert "no core is idle (0.6), so more workers would not help" in verdict(Levels(**trained(decode=13.2), idle_cores=0.6)).do
+    assert "all cores are busy, so more workers would not help" in verdict(Levels(**trained(decode=13.2), idle_cores=0.6)).do
     assert verdict(Levels(**trained(decode=58) | {"workers": 2})).line == "num_workers=8"  # nobody knows of idle cores
     assert "workers 0 -> 2 would help" in verdict(Levels(**trained(decode=36) | {"workers": 0}, idle_cores=3.0)).do
 
