@@ -14,8 +14,8 @@ END = "<!-- end of what is made -->"
 
 def table() -> str:
     """As Markdown."""
-    lines = ["| Signature of | Complete with (*exact*: case counts) | Also removed |", "|---|---|---|"]
-    lines += [f"| {one.service} | {_needs(one)} | {_codes(one.names - frozenset().union(*one.needs))} |" for one in SIGNATURES]
+    lines = ["| Signature of | Complete with (*exact*: case counts) |", "|---|---|"]
+    lines += [f"| {one.service} | {_needs(one)} |" for one in SIGNATURES]
     return "\n".join([*lines, "", f"Secrets by name, in any case: {_codes(SECRETS)}.", ""])
 
 
