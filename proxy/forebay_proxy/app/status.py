@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pwd
 import shlex
 import socket
 import time
@@ -232,6 +233,13 @@ class ServiceInfo:
     other_disk: str = ""  # a directory on another local disk than the cache's; "": there is none
 
 
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user may have none
+        return f"uid {os.getuid()}"
+
+
 class StatusReport:
     """Asks the parts when somebody asks; keeps nothing but the start. Metrics show its levels."""
 
@@ -252,6 +260,7 @@ class StatusReport:
         self._answered = 0
         self._info: ServiceInfo | None = None
         self._chosen: Settings | None = None
+        self._user = _user()
         self._settings: dict[str, dict[str, Any]] = {}
         self._fd_path: Callable[[], Path | None] | None = None
         telemetry.metrics.watch(self.usage)
@@ -347,6 +356,7 @@ class StatusReport:
             "cache_dir": str(info.cache_dir),
             "serve": flags | as_it_is,
             "stop": f"forebay stop --url {info.url}",
+            "where": f" as {self._user} on {socket.gethostname()}",
             "other_disk": shlex.quote(info.other_disk) if info.other_disk else "",
         }
 

@@ -59,8 +59,8 @@ class Levels:
     ``pattern``: of all shards that are read, as it can be typed ("": not known). ``function``: of the program, which takes most of its
     cause's time ("": not known).
     ``serve``: flag to what a shell is given, which starts the sidecar as it was started, and ``stop``, what ends it (empty: not known, or a
-    container's). ``cache_dir``: its cache, and ``cache_bytes``, at most. ``other_disk``: a directory on another local disk ("": there is
-    none; None: not known). ``retry_budget_s``: for how long it asks an origin that fails (0: not known).
+    container's); ``where``: as whom, on which host. ``cache_dir``: its cache, and ``cache_bytes``, at most. ``other_disk``: a directory on
+    another local disk ("": there is none; None: not known). ``retry_budget_s``: for how long it asks an origin that fails (0: not known).
     """
 
     stall_s: Mapping[str, float] = field(default_factory=dict)
@@ -92,6 +92,7 @@ class Levels:
     cache_bytes: Optional[int] = None
     other_disk: Optional[str] = None
     cache_dir: str = ""
+    where: str = ""
     retry_budget_s: float = 0.0
     silent: str = ""
 
@@ -365,7 +366,7 @@ def _again(levels: Levels, do: str, flag: str, value: str) -> Tuple[str, str]:
     """The sidecar again, with another ``value``."""
     flags = {**levels.serve, flag: f"{flag} {value}"}
     stays = "What is stored stays, and training goes on meanwhile"
-    meanwhile = f"{stays}. Type this where it was started; it stays in the foreground:" if levels.serve else stays
+    meanwhile = f"{stays}. Type this{levels.where}, where it was started; it stays in the foreground:" if levels.serve else stays
     line = f"{levels.stop}{' && ' if levels.stop else ''}forebay serve {' '.join(flags.values())}"
     return do.replace("{again}", "start Forebay again with").replace("{meanwhile}", meanwhile), line
 
