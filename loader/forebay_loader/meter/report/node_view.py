@@ -60,8 +60,8 @@ class NodeSums:
         return replace(self, skipped={**known, **{name: max(known.get(name, 0), body.skipped) for name, body in self.ranks.items()}})
 
     def since(self, earlier: NodeSums, seconds: float) -> NodeView:
-        """The difference to ``earlier`` over ``seconds``. Processes of one rank, as after a restart, count as one. Ranks without news are
-        left out.
+        """The difference to ``earlier`` over ``seconds``. Of one rank's processes, as after a restart, the last one counts. Ranks without
+        news are left out.
         """
         found: dict[str, MeterBody] = {}
         for name, body in self.ranks.items():
