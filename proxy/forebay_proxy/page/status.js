@@ -122,7 +122,9 @@ function showVerdict(status) {
   setText("share", waits);
   setText("cause", why && `cause: ${why}`);
   setText("do", verdict.do);
-  setText("line", verdict.line);
+  // A span a word: a browser breaks lines within "--cache-size", which is copied by hand then.
+  const words = verdict.line.split(" ");
+  byId("line").replaceChildren(...words.flatMap((word, at) => [element("span", word), at + 1 < words.length ? " " : ""]));
   byId("copy").hidden = !verdict.line;
   setText("sentence", verdict.sentence);
   document.title = `${icon} ${[word, waits, why].filter(Boolean).join(" ")} \u00B7 Forebay ${status.host ?? status.url}`;

@@ -57,7 +57,7 @@ class Happenings:
         self._plans = set(plans)
         for origin, (seconds, error) in failing.items():
             if seconds >= OUTAGE_S and origin not in self._down:
-                self.note(f"{origin} has only failed for {format_duration(seconds)}: {error}")
+                self.note(f"every request to {origin} has failed for {format_duration(seconds)}: {error}")
             if seconds >= OUTAGE_S:
                 self._down[origin] = seconds
         for origin in self._down.keys() - failing.keys():

@@ -45,7 +45,7 @@ def test_what_is_announced_an_outage_and_the_disk() -> None:
     assert node.told(progress=[plan]) == ["job train announced 1,200 shards of epoch 1"]
     assert node.told(progress=[plan, {**plan, "epoch": None, "length": 3}]) == ["job train announced 3 shards"]
     assert node.told(failing={"https://o": (4.0, "503")}) == []
-    assert node.told(failing={"https://o": (9.0, "503")}) == ["https://o has only failed for 9.0 s: 503"]
+    assert node.told(failing={"https://o": (9.0, "503")}) == ["every request to https://o has failed for 9.0 s: 503"]
     assert node.told(failing={"https://o": (14.0, "503")}) == []
     assert node.told() == ["https://o gives bytes again, after 14 s or more"]
     assert node.told(disk="down") == ["the cache disk is down: EIO at a write; shards pass through memory"]

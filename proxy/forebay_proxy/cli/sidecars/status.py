@@ -125,7 +125,9 @@ def _rank(each: Table) -> Row:
     stall_s, wall_s, steps = sum(sums["stall_s"].values()), sums["wall_s"], sums["steps"]
     causes = sorted(sums["stall_s"].items(), key=lambda cause: -cause[1])
     named = ", ".join(
-        f"{shown_cause(cause)} {100 * seconds / wall_s:.1f} %" for cause, seconds in causes if seconds and seconds >= stall_s / 10
+        f"{shown_cause(cause)} {min(100.0, 100 * seconds / wall_s):.1f} %"
+        for cause, seconds in causes
+        if seconds and seconds >= stall_s / 10
     )
     return (
         f"{each['job']} {each['rank']}{' (ended)' if each.get('ended') else ''}",

@@ -126,13 +126,13 @@ class Verdict:
 # By cause: what to do in words, and what to type. {shard} is one that is waited for.
 CAUSES: Mapping[str, Tuple[str, str]] = {
     "origin down": (
-        "tell whoever runs the origin; Forebay goes on asking.{until} To see what it answers (this changes nothing):",
+        "tell whoever runs the origin; Forebay goes on asking.{until} To test it (this changes nothing):",
         "forebay check '{shard}'",
     ),
     "origin refuses": ("mend what it was asked for: that is not there, or not allowed. To ask again:", "forebay check '{shard}'"),
     "origin limit": (
-        "ask the origin's owner for a higher limit: other jobs that read it share it. Forebay has already slowed down, and a restart would "
-        "not help.{later} To see what it answers (this changes nothing):",
+        "ask the origin's owner for a higher limit; other jobs may use up part of it. Forebay has already slowed down, and a restart would "
+        "not help.{later} To test it (this changes nothing):",
         "forebay check '{shard}'",
     ),
     "origin latency": (
@@ -145,7 +145,10 @@ CAUSES: Mapping[str, Tuple[str, str]] = {
         "start the training through Forebay: no program says what it will read, so nothing comes ahead",
         "forebay run -- python train.py",
     ),
-    "cache too small": ("{again} a larger cache: an epoch needs {needed}{has}, so each epoch fetches it again. {meanwhile}", "{serve}"),
+    "cache too small": (
+        "{again} a larger cache: an epoch needs {needed}{has}, so its data is fetched again each epoch. {meanwhile}",
+        "{serve}",
+    ),
     "proxy": ("leave Forebay a core of its own: it gets too little of a processor", "top -p $(forebay ps --json | jq -r '.[0].pid')"),
     "disk": ("{again} its cache on another disk: this one {is}. {meanwhile}", "{serve}"),
     "read": ("let more workers take tars apart", "num_workers={workers}"),
@@ -158,7 +161,7 @@ CAUSES: Mapping[str, Tuple[str, str]] = {
     "transfer": ("let more batches wait ahead", "prefetch_factor=4"),
     "start": ("keep the workers: they are started anew each epoch", "persistent_workers=True"),
     "ranks": ("give each rank as many steps as the others", "fb.WebLoader(dataset, batch_size=64)"),
-    "trainer": ("nothing is to be done here: if training is slow, profile its step, or look at the accelerator and the other ranks", ""),
+    "trainer": ("data is not the problem: if training is slow, profile its step, or look at the accelerator and at other ranks", ""),
     "not known": ("nobody could tell what the workers did: if no batch comes for 60 s, the training logs where they stand", ""),
 }
 OF_ORIGIN = frozenset({"origin down", "origin limit", "origin latency", "origin rate", "nothing announced", "cache too small"})
@@ -169,7 +172,7 @@ _SAID = {
     "origin latency": "the origin, whose answers begin late",
     "origin rate": "the origin, which brings no more",
     "nothing announced": "the origin, as nothing is announced",
-    "cache too small": "the origin, as the cache is too small",
+    "cache too small": "data that had left the cache",
     "proxy": "the sidecar, which had the bytes",
     "disk": "slow reads of the cache's disk",
     "read": "tars to be taken apart",
@@ -239,7 +242,8 @@ def _stalled(levels: Levels, share: float) -> Verdict:
     who = f" ({levels.who})" if levels.who else ""
     part = share * seconds / stall_s
     most = "nearly all of it" if seconds >= 0.95 * stall_s else "most of it" if seconds >= 0.5 * stall_s else _percent(part)
-    said = f"training waited {_percent(share)} {levels.span}, {most} for {_shown(levels, cause)}{who}"
+    goes_on = "runs on, but " if levels.steps else ""
+    said = f"training {goes_on}waited {_percent(share)} {levels.span}, {most} for {_shown(levels, cause)}{who}"
     found = _made(levels, ACT if share >= BAD else LOOK, cause, share, said)
     if levels.steps == 0 and levels.wall_s >= LONG_S:
         found = replace(found, sentence=f"{said}; no batch came in {levels.wall_s:.0f} s")
@@ -308,7 +312,7 @@ def _shown(levels: Levels, cause: str) -> str:
     origin = levels.origin
     if origin is None or not cause.startswith(("origin", "nothing", "cache")):
         return _SAID.get(cause, cause) + (f" in {levels.function}" if levels.function and cause in _WORKED else "")
-    refused = [f"it answered {_answers(origin)} in the last minute"] if cause == "origin limit" and origin.refusals else []
+    refused = [f"it answered {_answers(origin)} in the last minute: slow down"] if cause == "origin limit" and origin.refusals else []
     busy = origin.rate_bytes_s >= 1 or origin.in_flight
     details = [f"{_size(origin.rate_bytes_s)}/s now", f"{origin.in_flight} requests open"] if busy else []
     return f"{_SAID.get(cause, 'the origin')} ({', '.join([origin.origin, *refused, *details])})"
@@ -324,8 +328,11 @@ def _made(levels: Levels, severity: str, cause: str, share: Optional[float], sen
         enough, why = _workers(levels, share or 0.0, cause)
         do, line = (f"{do}: {why}" if enough else why), line.format(workers=enough) if enough else ""
     stays = not levels.passes and levels.turnover < 0.5
-    do = do.replace("{later}", " Later epochs ask less: what has come stays cached." if stays else "")
-    until = "" if not levels.retry_budget_s else f" After {levels.retry_budget_s / 60:g} min without an answer the training gets an error."
+    do = do.replace("{later}", " It gets better from the second epoch on: what has come stays cached." if stays else "")
+    failing_s = (levels.origin.failing_s if levels.origin is not None else None) or 0.0
+    left_s = max(0.0, levels.retry_budget_s - failing_s)
+    left = f"{left_s / 60:.0f} min" if left_s >= 90 else f"{left_s:.0f} s"
+    until = f" Unless it answers within {left} the training gets an error." if levels.retry_budget_s else ""
     do = do.replace("{until}", until)
     if cause == "cache too small":
         do, line = _larger(levels, do)
@@ -357,16 +364,17 @@ def _elsewhere(levels: Levels, do: str) -> Tuple[str, str]:
     what = f"fails ({levels.disk})" if levels.disk else "is too slow for this training"
     if not levels.other_disk:
         where = f" ({levels.cache_dir})" if levels.cache_dir else ""
-        ask = "" if levels.other_disk is None else "; there is no other local disk here, so ask who runs this machine"
-        return f"the cache's disk{where} {what}: give it a better one{ask}. To measure it:", "forebay doctor"
+        none = "" if levels.other_disk is None else ", and there is no other local disk here"
+        return f"ask who runs this machine for a better disk: the cache's{where} {what}{none}. To measure it:", "forebay doctor"
     return _again(levels, do.replace("{is}", what), "--cache-dir", levels.other_disk)
 
 
 def _again(levels: Levels, do: str, flag: str, value: str) -> Tuple[str, str]:
     """The sidecar again, with another ``value``."""
     flags = {**levels.serve, flag: f"{flag} {value}"}
-    stays = "What is stored stays, and training goes on meanwhile"
-    meanwhile = f"{stays}. Type this{levels.where}, where it was started; it stays in the foreground:" if levels.serve else stays
+    meanwhile = "Nothing is lost, and training goes on: without Forebay it reads from the origin."
+    if levels.serve:
+        meanwhile += f" Type this{levels.where}, in tmux, as it stays in the foreground:"
     line = f"{levels.stop}{' && ' if levels.stop else ''}forebay serve {' '.join(flags.values())}"
     return do.replace("{again}", "start Forebay again with").replace("{meanwhile}", meanwhile), line
 
@@ -389,7 +397,7 @@ def _workers(levels: Levels, share: float, cause: str) -> Tuple[int, str]:
         busy = "all cores are busy, so more workers would not help"
         what = f"{_SAID.get(cause, cause)}{f' in {levels.function}' if levels.function else ''}"
         keep = ", or keep its results on a disk (fb.memo)" if cause in ("decode", "user code") else ""
-        return 0, f"make {what} cheaper{keep}: {busy}. Nothing is broken"
+        return 0, f"make {what} cheaper{keep}: {busy}"
     return enough, f"workers {levels.workers} -> {enough} would help: {levels.idle_cores:.1f} cores are idle"
 
 

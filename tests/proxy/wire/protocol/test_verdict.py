@@ -98,7 +98,7 @@ def test_each_cause(levels: Levels, severity: str, cause: str, line: str) -> Non
          "training waited 67 % of the last minute, nearly all of it for your own code in augment (train.py:41) (train rank 3)"),
         (Levels(**trained(origin=30), origin=replace(LIMITED, refusals={503: 12, 429: 3})),
          "training waited 50 % of the last minute, nearly all of it for the origin, which limits us (https://o, it answered 12 x 503 and "
-         "3 x 429 in the last minute, 1.0 MB/s now, 0 requests open) (train rank 3)"),
+         "3 x 429 in the last minute: slow down, 1.0 MB/s now, 0 requests open) (train rank 3)"),
         (
             Levels(**trained(origin=40), origin=DOWN, waiting=WAITS),
             "2 readers have waited 40 s for https://o: 503 Service Unavailable (12 x 503 in the last minute); "
@@ -146,7 +146,7 @@ def test_how_many_workers() -> None:
 
 def test_what_is_needed_stands_beside_what_there_is() -> None:
     said = verdict(Levels(**trained(origin=30), **TURNS, needed_bytes=19_000_000, cache_bytes=8_400_000))
-    assert "larger cache: an epoch needs 19.0 MB, the cache holds 8.4 MB, so each epoch fetches it again. " in said.do
+    assert "larger cache: an epoch needs 19.0 MB, the cache holds 8.4 MB, so its data is fetched again each epoch. " in said.do
 
 
 def test_the_function_to_make_cheaper_is_named() -> None:
