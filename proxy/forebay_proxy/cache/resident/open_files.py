@@ -46,6 +46,8 @@ class OpenFiles:
             if entry.stored.filed:
                 file = entry.stored.file = await self._reopened(entry)
             else:
+                if self._store.index_writer.unsettled(entry.key):  # a row of a file that was removed would speak for this one after a kill
+                    await self._store.index_writer.committed()
                 file = await self._store.files.create(entry.key, entry.version.length)
                 entry.stored.made(file)
         self._open[entry.key] = entry

@@ -4,8 +4,12 @@ How a segment leaves: ``AdmissionPolicy.reserve`` (``policy/eviction``) chooses 
 its claim. ``_commit_and_free`` here commits that. ``_free`` punches it out of its file, or removes the file. Garbage found at a start is
 removed by ``store/garbage.py``.
 
-The index never claims bytes that are gone. A removal that has begun is finished even if its caller is cancelled: a half-removed segment
-would belong to no grant. A segment that cannot be removed is put back, and verified before it is read.
+The index never claims bytes that are gone, with one exception. A disk that others filled may have no block left for a commit, so nothing
+would ever leave. Then whole shards lose their files at once. A start drops a row without a file, and ``OpenFiles`` makes no new file of
+that name before the row has gone.
+
+A removal that has begun is finished even if its caller is cancelled: a half-removed segment would belong to no grant. A segment that cannot
+be removed is put back, and verified before it is read.
 
 Not thread-safe: used on the event loop alone.
 """
@@ -124,7 +128,11 @@ class Reclaimer:
         self._room.candidates.refresh()
         while victims := self._room.admission.excess():
             if not await self._let_go(victims):
+                break
+        for _, entry in list(self._room.candidates.in_order()) if victims else ():  # whole shards: those can leave without a commit
+            if self._room.ledger.excess_bytes() <= 0:
                 return
+            await self._let_go(list(self._room.candidates.victims_of(entry)))
 
     async def _let_go(self, victims: Sequence[Victim[Slice]], reason: str = "") -> int:
         if not victims:
@@ -147,9 +155,11 @@ class Reclaimer:
             await self._store.index_writer.committed()
         except DiskFailed as error:
             self._disk.failed(error)
+            parts: dict[Entry, list[int]] = {}
             for entry, indices in slices:
-                self._removal_ended(entry, indices, removed=False)
-            return [False] * len(slices)
+                parts.setdefault(entry, []).extend(indices)
+            gone = {entry: await self._unlink(entry, tuple(indices)) for entry, indices in parts.items()}
+            return [gone[entry] for entry, _ in slices]
         return [await self._remove(leaving) for leaving in slices]
 
     async def _remove(self, leaving: Slice) -> bool:
@@ -172,6 +182,20 @@ class Reclaimer:
         self._removal_ended(entry, indices, removed=removed)
         if leased:
             self._events.emit(FileHeld(entry))
+        return removed
+
+    async def _unlink(self, entry: Entry, indices: tuple[int, ...]) -> bool:
+        """Remove the file of a shard whose withdrawn claims could not be committed; False if it holds more than ``indices``, or stays."""
+        removed = False
+        try:
+            async with entry.stored.lock:
+                used = entry.segments.stored_count or entry.stored.writing or len(entry.in_use.leaving) > len(indices)
+                if not (used or entry.in_use.fetching or entry.in_use.readers):
+                    await self._files.remove(entry)
+                    removed = True
+        except (DiskFailed, Leased) as error:
+            log.warning("the file of shard %s could not be removed: %s", entry.name, error)
+        self._removal_ended(entry, indices, removed=removed)
         return removed
 
     def _removal_ended(self, entry: Entry, indices: Sequence[int], *, removed: bool) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.crashing import copy_tree
+from support.fake_origin import FakeOrigin
 from support.house import SEGMENT, building, data_of, failing, shard_of, stored, until
 from support.seams import disk_does, held_up, refuses
 
@@ -147,6 +149,30 @@ async def test_working_off_ends_when_nothing_can_leave(tmp_path: Path, monkeypat
             async with asyncio.timeout(60):
                 await world.reclaimer.work_off()
         assert world.entry(A).segments.stored_count == 2
+
+
+async def test_a_disk_that_others_filled_is_left_without_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index has no block for it: whole shards lose their files, and no next life believes the rows that still claim them."""
+    origin = FakeOrigin()
+    async with building(tmp_path / "c", segments=8, origin=origin) as world:
+        data = {name: await stored(world, name, 3, seed) for seed, name in enumerate((A, B))}
+        await world.store.index_writer.committed()
+        world.ledger.capacity_bytes = 4 * SEGMENT
+        full = DiskFailed("index commit", "EIO", "disk I/O error")
+        with monkeypatch.context() as patch:
+            refuses(patch, world.store, full, "_commit")
+            patch.setattr(world.store.index_writer, "_commit", world.store._commit)
+            await world.reclaimer.work_off()
+            assert world.ledger.excess_bytes() <= 0
+            assert [(entry.name, entry.segments.stored_count) for entry in world.room.entries.values()] == [(A, 3)]
+            assert await world.get(B) == data[B]
+            copy = copy_tree(tmp_path / "c", tmp_path / "killed")
+            files = [path.stat().st_size for path in (copy / "shards").iterdir()]
+            assert files == [3 * SEGMENT], "B passed by: its file is not made again while a row speaks for the old one"
+    async with building(copy, segments=8, origin=origin) as world:
+        assert sum(entry.segments.stored_count for entry in world.room.entries.values()) == 3
+        for name in (A, B):
+            assert await world.get(name) == data[name]
 
 
 @pytest.mark.parametrize("step", ["commit", "punch"])
