@@ -198,8 +198,8 @@ class WebDataset(compat.WebDataset):
             notice_once(f"seed-{self.seed}", f"shards are shuffled with seed={self.seed}{given}; the order is a function of seed and epoch")
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration that of ``epoch``; later ones count on from it. For runs that resume, or if only one rank iterated in
-        between.
+        """Make the next iteration that of ``epoch``; later ones count on from it. For runs that start again without a
+        state, or if some ranks have begun an epoch and others have not.
 
         Args:
             epoch: The number of the epoch, from 0.
