@@ -20,8 +20,8 @@ OF_VERBS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("slo
 FOREIGN = {
     "--sort", "--dereference", "--hard-dereference",  # of GNU tar
     "--nproc-per-node", "--nnodes", "--nodes", "--ntasks-per-node", "--gpus-per-node",
-    "--toml", "--user", "--now", "--network",
-}  # fmt: skip  # of torchrun, Slurm, settings_table, systemctl, docker
+    "--toml", "--user", "--now", "--network", "--from-literal",
+}  # fmt: skip  # of torchrun, Slurm, settings_table, systemctl, docker, kubectl
 
 
 def test_it_stays_short() -> None:

@@ -31,7 +31,7 @@ def frames(
     Args:
         folder: The folder of these frames alone, on a local disk. The default lies in ``$XDG_CACHE_HOME/forebay-memo``, or in ``~/.cache``.
         size: The most that it may take, in bytes or as ``"200GB"``. A tenth of it, at most 1 GiB, is for clips that wait.
-        quality: That of JPEG, 1 to 100. None keeps frames as they are, bit for bit: some fifteen times as large.
+        quality: That of JPEG, 1 to 100. None keeps frames as they are, bit for bit: some ten times as large.
 
     Returns:
         What ``fb.video(…, frames=…)`` takes.
