@@ -91,7 +91,7 @@ _HIDDEN = {
     "/healthz, 99 of 100", "a sleeping thread's lag beside it, 99 of 100", "exit code", "of them during a start", "most descriptors",
     "minutes", "segments kept, median", "start, median", "origin bytes", "/healthz, slowest", "bytes compared", "shards read",
     "epochs of the training loop", "restarts of the sidecar meanwhile", "reads that nobody can serve", "readers that died in a body",
-    "reader processes stopped by SIGSTOP",
+    "reader processes stopped by SIGSTOP", "kinds of trouble",
 }  # fmt: skip
 # The scripts' words where the page has plainer ones. Figures with the same words share them in a row, if they share value and limit.
 _BYTES, _SAMPLES, _LEFT = "wrong, missing or miscounted bytes", "lost, repeated or wrong samples", "leaked descriptors or tasks"
