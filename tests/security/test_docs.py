@@ -39,7 +39,7 @@ def test_every_number_is_the_codes() -> None:
         f"{MAX_URL_BYTES // 1024} KiB", f"{connection.MAX_FIELD_BYTES // 1024} KiB",
         f"{connection.MAX_FIELDS} of them",
         f"nothing for {reader.REST_S:g} s", f"closed {connection.IDLE_S:g} s after",
-        f"A body has {framing.BODY_SILENCE_S:g} s",
+        f"body may pause for at most {framing.BODY_SILENCE_S:g} s",
         f"{PROOF_S / 60:g} minutes",
     ]  # fmt: skip
     flat = re.sub(r"\s+", " ", PAGE)

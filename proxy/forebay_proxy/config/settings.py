@@ -199,8 +199,8 @@ class Settings(BaseModel):
     )
     allow_origin: Names = _setting(
         (),
-        "Origin that may be reached; loopback needs it, with --strict-origins all do: scheme://host[:port], s3://bucket, https://*.org, "
-        "10.0.0.0/8.", metavar="ORIGIN", unset="any public or private one",
+        "Origin that may be reached; needed for loopback; with --strict-origins for all but configured endpoints: scheme://host[:port], "
+        "s3://bucket, https://*.org, 10.0.0.0/8.", metavar="ORIGIN", unset="any public or private one",
     )
     strict_origins: bool = _setting(False, "Reach only --allow-origin and configured endpoints; off, as only you use it.")
     allow_uid: Uids = _setting(

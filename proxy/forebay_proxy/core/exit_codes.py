@@ -29,11 +29,11 @@ MEANINGS: dict[int, str] = {
     ExitCode.DONE: "done; `serve` ended by a signal or `--idle-exit-s`, with everything recorded",
     ExitCode.PART_FAILED: "a part failed and is named: a shard (`warm`, `stage`), wrong segments (`verify`), broken rules (`doctor`)",
     ExitCode.CANNOT_BEGIN: (
-        "nothing was done: a wrong flag or setting, a taken port or socket, an unusable cache directory, no sidecar "
-        "(`run`: with `--required`)"
+        "nothing was done: a wrong flag or setting, a taken port or socket, an unusable cache directory, no sidecar (for "
+        "`run` only with `--required`)"
     ),
     ExitCode.FAULT: "a fault in Forebay; the log has the stack; a supervisor should start it again",
-    ExitCode.FORCED: "`serve` only: ended by force, because a disk hung or a third signal came",
+    ExitCode.FORCED: "`serve` only: ended by force, because closing took too long (a hung disk) or a third signal came",
     ExitCode.NOT_EXECUTABLE: "`run` only: the command cannot be executed",
     ExitCode.NOT_FOUND: "`run` only: the command was not found",
     by_signal(signal.SIGINT): "Ctrl-C, except in `serve`; `run` returns 128 + n if signal n ended its command",
