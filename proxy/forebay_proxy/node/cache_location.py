@@ -225,7 +225,7 @@ _LEAST_OTHER_BYTES = 10**10  # /boot is no place for shards
 
 def other_disk(path: Path, mountinfo: str) -> str:
     """A directory for the cache on another local disk than that of ``path``, the one with most room; "" where there is none for us."""
-    found, here = list[tuple[int, str]](), os.stat(path).st_dev
+    found, here = dict[int, tuple[int, int, str]](), os.stat(path).st_dev
     for line in mountinfo.splitlines():
         left, dash, right = line.partition(" - ")
         if not dash:
@@ -239,8 +239,10 @@ def other_disk(path: Path, mountinfo: str) -> str:
             or os.stat(point).st_dev == here
         ):
             continue
-        found.append((_free_bytes(point), os.path.join(point, "forebay")))
-    return next((name for free_bytes, name in sorted(found, reverse=True) if free_bytes >= _LEAST_OTHER_BYTES), "")
+        place = (_free_bytes(point), -len(point), os.path.join(point, "forebay"))
+        device = os.stat(point).st_dev
+        found[device] = max(place, found.get(device, place))  # of a disk that is mounted in several places the shortest name
+    return next((name for free_bytes, _, name in sorted(found.values(), reverse=True) if free_bytes >= _LEAST_OTHER_BYTES), "")
 
 
 def _free_bytes(path: str) -> int:

@@ -123,7 +123,7 @@ function showVerdict(status) {
   setText("cause", why && `cause: ${why}`);
   setText("do", verdict.do);
   // A span a word: a browser breaks lines within "--cache-size", which is copied by hand then.
-  const words = verdict.line.split(" ");
+  const words = verdict.line.split(" ").filter(Boolean);
   byId("line").replaceChildren(...words.flatMap((word, at) => [element("span", word), at + 1 < words.length ? " " : ""]));
   byId("copy").hidden = !verdict.line;
   setText("sentence", verdict.sentence);

@@ -365,7 +365,10 @@ def _elsewhere(levels: Levels, do: str) -> Tuple[str, str]:
     if not levels.other_disk:
         where = f" ({levels.cache_dir})" if levels.cache_dir else ""
         none = "" if levels.other_disk is None else ", and there is no other local disk here"
-        return f"ask who runs this machine for a better disk: the cache's{where} {what}{none}. To measure it:", "forebay doctor"
+        return (
+            f"ask who runs this machine for a better disk: the cache's{where} {what}{none}. To measure it (this changes nothing):",
+            "forebay doctor",
+        )
     return _again(levels, do.replace("{is}", what), "--cache-dir", levels.other_disk)
 
 

@@ -171,8 +171,11 @@ def test_a_damaged_frame_is_never_given(folder: Path) -> None:
     (wanted,) = run(plain, CLIP)
     (path,) = folder.glob("*.mdb")
     data = bytearray(path.read_bytes())
-    at = data.index(wanted["frames"][3].tobytes()[:2000])
-    data[at + 1000] ^= 1
+    frame = wanted["frames"][3].tobytes()[:2000]
+    places = [at for at in range(0, len(data), 16) if data[at : at + 2000] == frame]  # LMDB leaves copies in pages that are free again
+    assert places
+    for at in places:
+        data[at + 1000] ^= 1
     path.write_bytes(data)
     before = fb.counters()
     assert numpy.array_equal(run(kept, CLIP)[0]["frames"], wanted["frames"])
@@ -513,7 +516,7 @@ def test_a_filler_that_is_killed_has_a_successor(folder: Path, tmp_path: Path) -
         os.kill(first, signal.SIGKILL)
         assert process.stdout is not None
         lines = process.stdout.read().splitlines()
-    assert json.loads(lines[-1])["frames_kept"] == 2, lines[-1]
+    assert json.loads(lines[-1])["frames_kept"] in (2, 3), lines[-1]  # what the first had kept, and not said so yet, is kept again
     second = filler_of(folder)
     assert second != first
     if second:  # it sees for some seconds whether another trainer comes
