@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import sys
 import termios
@@ -111,8 +112,13 @@ def _said(verdict: Mapping[str, Any] | None, width: int, *, low: bool) -> list[T
 
 
 def _typed(text: str, width: int) -> list[str]:
-    """Whole, as a shell takes it: half a command is another one."""
-    lines = wrap(text, width - 2, break_on_hyphens=False, break_long_words=False)
+    """Whole, as a shell takes it: half a command is another one. A line never ends within quotes."""
+    lines: list[str] = []
+    for word in re.findall(r"(?:'[^']*'|[^\s'])+", text):
+        if lines and len(lines[-1]) + 1 + len(word) <= width - 2:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
     return [*(f"{line} \\" for line in lines[:-1]), *lines[-1:]]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import shlex
 import sys
 import termios
 import time
@@ -71,6 +72,16 @@ def test_a_small_screen_shows_something_of_each_table() -> None:
     assert lines[:4] == ["ACT  training waited 62 % of the last minute", "do: see why", "type: forebay check 's3://b/7.tar'", "ready"]
     assert sum("more rows" in line for line in lines) == 3
     assert len(lines) <= 24
+
+
+def test_a_command_is_never_cut_and_a_shell_reads_it_whole() -> None:
+    """Not even within quotes, on a narrow screen."""
+    command = "forebay stop && forebay serve --cache-dir '/a b/with spaces  and more of them' --set 's3://b/{0..9}.tar' --cache-size 24MB"
+    verdict = {"severity": "act", "sentence": "x", "do": "", "line": command}
+    for width in (40, 60, 80):
+        lines = [line.plain for line in screen(verdict, "", [], [], width, 24)]
+        typed = "\n".join(lines[next(at for at, line in enumerate(lines) if line.startswith("type: ")) :]).rstrip()
+        assert shlex.split(typed.replace("\\\n", "")) == ["type:", *shlex.split(command)]
 
 
 def test_what_finds_no_room_is_said() -> None:
