@@ -147,7 +147,7 @@ METRICS: tuple[Metric, ...] = (
     _counter("origin_retries_total", "Requests repeated after a failure.", origin=()),
     _counter("origin_resumes_total", "Retries that continued a broken body.", origin=()),
     _counter("origin_throttled_total", "Requests answered with 429 or 503.", origin=()),
-    _counter("origin_oddities_total", "Odd answers used. version-returned: a denied version came back.",
+    _counter("origin_oddities_total", "Odd answers used. version-returned: one that it had denied (412) is back.",
              _NEW, origin=(), kind=("range-as-200", "whole-for-range", "version-returned", OTHER)),
     _gauge("origin_inflight_requests", "Requests running.", origin=()),
     _histogram("opening_duration_seconds", _ORIGIN_FIRST_BYTE_S, "Until a shard's version and length were known.", _NEW),
