@@ -148,7 +148,7 @@ class StallTotals:
         found = f"stall {100 * self.share:.1f} % of {self.wall_s:.0f} s"
         if self.share < NO_STALL:
             return f"{found}: the trainer sets the pace"
-        do = self.verdict.do
+        do = self.verdict.advice
         return f"{found}: {self._causes()}{self._where()}{f'; {do}' if do else ''}"
 
     def _causes(self) -> str:

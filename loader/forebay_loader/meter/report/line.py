@@ -8,6 +8,7 @@ inside ``next(loader)``, and of the whole step. The line ends with advice, if th
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Optional
 
 from forebay_loader.base.shown_text import size_text
@@ -104,8 +105,7 @@ def advice(view: NodeView, cores: Optional[CoreUse]) -> str:
             idle_cores=None if cores is None else cores.idle * cores.count / max(1, alike),
         )
     )
-    cause, do, line = said.cause, said.do, said.line
-    if view.sidecar is not None and view.sidecar.says[0] in {"origin": OF_ORIGIN, "disk": {"disk"}}.get(cause, ()):
+    if view.sidecar is not None and view.sidecar.says[0] in {"origin": OF_ORIGIN, "disk": {"disk"}}.get(said.cause, ()):
         cause, do, line = view.sidecar.says
-    typed = f"{'' if do.endswith(':') else ':'} {line}" if line else ""  # at the end, and bare: it is copied
-    return "" if said.severity == FINE or not do else f"{cause}: {do}{typed}"
+        said = replace(said, cause=cause, do=do, line=line)
+    return "" if said.severity == FINE or not said.do else f"{said.cause}: {said.advice}"

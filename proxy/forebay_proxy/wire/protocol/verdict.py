@@ -119,8 +119,13 @@ class Verdict:
     def as_json(self) -> Dict[str, Any]:
         return {name: getattr(self, name) for name in ("severity", "cause", "share", "sentence", "do", "line")}
 
+    @property
+    def advice(self) -> str:
+        """What to do, and at its end what to type, bare: it is copied. "" for nothing."""
+        return f"{self.do}{'' if self.do.endswith(':') else ':'} {self.line}" if self.line else self.do
+
     def __str__(self) -> str:
-        return "; ".join(text for text in (self.sentence, self.do) if text)
+        return "; ".join(text for text in (self.sentence, self.advice) if text)
 
 
 # By cause: what to do in words, and what to type. {shard} is one that is waited for.
