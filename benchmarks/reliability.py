@@ -189,7 +189,7 @@ def _limit_rows() -> list[tuple[str, ...]]:
         ("retry budget for any other host while no reader waits", f"{fetcher.UNWANTED_BUDGET_S:g} s"),
         (
             "a shard that is read without a job is compared again after",
-            f"{versions.NO_JOB_S:g} s; earlier once its folder was not read for {live_jobs.PAUSE_S:g} s",
+            f"{versions.NO_JOB_S:g} s; sooner if its folder was not read for {live_jobs.PAUSE_S:g} s",
         ),
         ("longest closing before the end is forced", f"{shutdown.CLOSE_S:g} s"),
     ]

@@ -37,5 +37,5 @@ MEANINGS: dict[int, str] = {
     ExitCode.NOT_EXECUTABLE: "`run` only: the command cannot be executed",
     ExitCode.NOT_FOUND: "`run` only: the command was not found",
     by_signal(signal.SIGINT): "Ctrl-C, except in `serve`; `run` returns 128 + n if signal n ended its command",
-    by_signal(signal.SIGPIPE): "the reader of stdout has gone, as in `forebay ls | head`",
+    by_signal(signal.SIGPIPE): "the reader of stdout has gone, as when `head` ends",
 }

@@ -196,7 +196,7 @@ METRICS: tuple[Metric, ...] = (
     _counter("cache_evicted_bytes_total", "Bytes evicted.", reason=_LEAVING),
     _counter("cache_evicted_before_use_bytes_total", "Bytes evicted unread."),
     _histogram("cache_eviction_age_seconds", _AGE_S, "Age of evicted segments."),
-    _counter("cache_integrity_failures_total", "Wrong bytes found; dropped, not served.",
+    _counter("cache_integrity_failures_total", "Wrong bytes found, and dropped.",
              stage=("origin", "read", "recovery", OTHER)),
     _counter("digest_checks_total", "Shards compared with their origin's digest. unchecked: not compared.",
              algorithm=(*ALGORITHMS, OTHER), result=("agrees", "differs", "unchecked")),
