@@ -379,12 +379,16 @@ def _elsewhere(levels: Levels, do: str) -> Tuple[str, str]:
 
 def _again(levels: Levels, do: str, flag: str, value: str) -> Tuple[str, str]:
     """The sidecar again, with another ``value``."""
-    flags = {**levels.serve, flag: f"{flag} {value}"}
-    meanwhile = "Nothing is lost, and training goes on: without Forebay it reads from the origin."
+    goes_on = "Nothing is lost, and training goes on: without Forebay it reads from the origin."
     if levels.serve:
-        meanwhile += f" Type this{levels.where}, in tmux, as it stays in the foreground:"
-    line = f"{levels.stop}{' && ' if levels.stop else ''}forebay serve {' '.join(flags.values())}"
-    return do.replace("{again}", "start Forebay again with").replace("{meanwhile}", meanwhile), line
+        how, line = (
+            f"Type this{levels.where}, in tmux, as it stays in the foreground:",
+            " ".join({**levels.serve, flag: f"{flag} {value}"}.values()),
+        )
+        line = f"{levels.stop} && forebay serve {line}"
+    else:
+        how, line = "In the command or manifest that starts it, write:", f"{flag} {value}"
+    return do.replace("{again}", "start Forebay again with").replace("{meanwhile}", f"{goes_on} {how}"), line
 
 
 def _workers(levels: Levels, share: float, cause: str) -> Tuple[int, str]:
