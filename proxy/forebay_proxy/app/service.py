@@ -27,7 +27,6 @@ from forebay_proxy.core.facts.requests import LoopLagged
 from forebay_proxy.core.logs import frames_of
 from forebay_proxy.core.segments import DEFAULT_LAYOUT, SegmentLayout
 from forebay_proxy.core.tasks import describe_fault, kept
-from forebay_proxy.node import cache_location
 from forebay_proxy.node.runfile import Claim, RunDirectory, RunFile, process_start_time
 from forebay_proxy.origins.net.egress import Egress
 from forebay_proxy.origins.registry import Origins
@@ -202,10 +201,7 @@ async def _begin(start: Start) -> Sidecar:
 def _info(start: Start, owned: OwnedDirectory, at: ServerAddress, fingerprint: str, said: tuple[str, ...]) -> ServiceInfo:
     notices = (*start.settings.notices, *owned.chosen, *owned.place.warnings, *owned.found.notices, *said)
     path, capacity_bytes = owned.store.path, owned.capacity.effective_bytes
-    other_disk = cache_location.other_disk(path, cache_location.read_mounts())
-    return ServiceInfo(
-        at.url, at.port or 0, at.socket, path, start.instance, capacity_bytes, fingerprint, notices, owned.chosen, other_disk
-    )  # fmt: skip
+    return ServiceInfo(at.url, at.port or 0, at.socket, path, start.instance, capacity_bytes, fingerprint, notices, owned.chosen)
 
 
 def _run_file(info: ServiceInfo, settings: Settings) -> RunFile:

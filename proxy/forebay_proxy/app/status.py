@@ -230,7 +230,6 @@ class ServiceInfo:
     fingerprint: str
     notices: tuple[str, ...]
     chosen: tuple[str, ...] = ()  # of the notices: decisions of the sidecar, which are no warnings
-    other_disk: str = ""  # a directory on another local disk than the cache's; "": there is none
 
 
 def _user() -> str:
@@ -349,7 +348,9 @@ class StatusReport:
     def _restart(self) -> dict[str, Any]:
         """How this sidecar is ended and started again as it is; nothing where that would end its container, whose manifest says it."""
         info = self._info
-        if info is None or self._chosen is None or os.getpid() == 1 or not (flags := as_flags(self._chosen, self._settings)):
+        if info is None or self._chosen is None or os.getpid() == 1:
+            return {}
+        if (flags := as_flags(self._chosen, self._settings)) is None:
             return {}
         as_it_is = {"--port": f"--port {info.port}", "--cache-dir": f"--cache-dir {shlex.quote(str(info.cache_dir))}"}
         return {
@@ -357,7 +358,6 @@ class StatusReport:
             "serve": flags | as_it_is,
             "stop": f"forebay stop --url {info.url}",
             "where": f" as {self._user} on {socket.gethostname()}",
-            "other_disk": shlex.quote(info.other_disk) if info.other_disk else "",
         }
 
     def _pattern(self) -> str:

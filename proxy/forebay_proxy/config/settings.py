@@ -399,14 +399,15 @@ def as_json(settings: Settings) -> dict[str, dict[str, Any]]:
     return {name: {"value": _told(settings, name), "source": settings.source_of(name)} for name in Settings.model_fields}
 
 
-def as_flags(settings: Settings, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def as_flags(settings: Settings, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, str] | None:
     """By flag what a shell is given for ``settings``, ``rows`` being its ``as_json``: what that somebody chose and a flag may say.
 
-    Empty where it cannot be said without what is a secret, or may name one.
+    None where it cannot be said without what is a secret, or may name one: without its token another sidecar would not begin.
     """
+    shared_options = settings.shared is not None and settings.shared.options
+    if settings.token is not None or shared_options or any(shown_set(text, MOST_SET) != text for text in settings.set):
+        return None
     found: dict[str, str] = {}
-    if any(shown_set(text, MOST_SET) != text for text in settings.set) or (settings.shared is not None and settings.shared.options):
-        return found
     for name, row in rows.items():
         value, flag = row["value"], flag_name(name)
         if row["source"] == "default" or not has_flag(name):

@@ -30,7 +30,6 @@ __all__ = [
     "is_memory",
     "is_network",
     "measure",
-    "other_disk",
     "prepare",
     "read_mounts",
 ]
@@ -44,7 +43,6 @@ _NETWORK = frozenset({
 # FUSE mounts say who serves them after the dot; these are local, any other is taken for remote.
 _LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs", "fuse.mergerfs", "fuse.bindfs", "fuse.unionfs", "fuseblk", "fuse.lxcfs", "fuse.squashfuse"})
 _MEMORY = frozenset({"tmpfs", "ramfs", "hugetlbfs"})
-_OF_DISKS = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "xfs", "zfs"})
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
@@ -218,36 +216,6 @@ def measure(path: Path) -> Disk:
             with suppress(FileNotFoundError):
                 held_bytes += os.lstat(os.path.join(directory, name)).st_blocks * 512
     return Disk(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, held_bytes)
-
-
-_LEAST_OTHER_BYTES = 10**10  # /boot is no place for shards
-
-
-def other_disk(path: Path, mountinfo: str) -> str:
-    """A directory for the cache on another local disk than that of ``path``, the one with most room; "" where there is none for us."""
-    found, here = dict[int, tuple[int, int, str]](), os.stat(path).st_dev
-    for line in mountinfo.splitlines():
-        left, dash, right = line.partition(" - ")
-        if not dash:
-            continue
-        point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), left.split(" ")[4])
-        # Only of disks: whoever asks for the room of a network file system may wait for ever.
-        if (
-            right.split(" ")[0] not in _OF_DISKS
-            or not os.path.isdir(point)
-            or not os.access(point, os.W_OK)
-            or os.stat(point).st_dev == here
-        ):
-            continue
-        place = (_free_bytes(point), -len(point), os.path.join(point, "forebay"))
-        device = os.stat(point).st_dev
-        found[device] = max(place, found.get(device, place))  # of a disk that is mounted in several places the shortest name
-    return next((name for free_bytes, _, name in sorted(found.values(), reverse=True) if free_bytes >= _LEAST_OTHER_BYTES), "")
-
-
-def _free_bytes(path: str) -> int:
-    seen = os.statvfs(path)
-    return seen.f_bavail * seen.f_frsize
 
 
 def decide_capacity(limit: CacheLimit | None, free_floor: float, disk: Disk, *, container: bool) -> Capacity:

@@ -34,24 +34,28 @@ def test_flag_before_environment_before_file(tmp_path: Path) -> None:
 
 
 def test_what_was_chosen_as_flags(tmp_path: Path) -> None:
-    """A sidecar that is started with them has the same settings; the token stays out of them."""
+    """A sidecar that is started with them has the same settings."""
     path = written(tmp_path / "forebay.toml", 'log_level = "debug"\nset = ["s3://b/{0..9}.tar", "s3://b/it\'s.tar"]\nsocket = "off"\n')
     flags = {"cache_size": "75%", "allow_origin": ("s3://a", "http://127.0.0.1:9"), "allow_network_fs": True, "cache_dir": "/a b"}
-    settings = load(
-        flags, {"FOREBAY_PORT": "2", "FOREBAY_TOKEN": "hush", "FOREBAY_PREFETCH": "off", "FOREBAY_IDLE_EXIT_S": "2m"}, named(path)
-    )
-    line = " ".join(as_flags(settings, as_json(settings)).values())
-    assert "hush" not in line
+    settings = load(flags, {"FOREBAY_PORT": "2", "FOREBAY_PREFETCH": "off", "FOREBAY_IDLE_EXIT_S": "2m"}, named(path))
+    chosen = as_flags(settings, as_json(settings))
+    assert chosen is not None
+    line = " ".join(chosen.values())
     params = serve.make_context("serve", shlex.split(line), resilient_parsing=True).params
     again = load({name: params[name] for name in Settings.model_fields if name in params}, {})
-    assert {name for name in Settings.model_fields if getattr(settings, name) != getattr(again, name)} == {"token"}
+    assert {name for name in Settings.model_fields if getattr(settings, name) != getattr(again, name)} == set()
+
+
+def test_nothing_chosen_is_no_flag() -> None:
+    """And may be said, unlike a secret."""
+    assert as_flags(load({}, {}), as_json(load({}, {}))) == {}
 
 
 def test_what_no_flag_may_say_is_not_half_said() -> None:
-    """A pattern with a signature, a profile's name."""
-    for flags in ({"set": ("https://o/a.tar?X-Amz-Signature=hush",)}, {"shared": "s3://c/p?profile=mine"}):
+    """A pattern with a signature, a profile's name, a token."""
+    for flags in ({"token": "hush"}, {"set": ("https://o/a.tar?X-Amz-Signature=hush",)}, {"shared": "s3://c/p?profile=mine"}):
         settings = load({**flags, "port": "2"}, {})
-        assert as_flags(settings, as_json(settings)) == {}
+        assert as_flags(settings, as_json(settings)) is None
 
 
 def test_flags_that_were_not_given_hide_nothing() -> None:

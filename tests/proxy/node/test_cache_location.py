@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from forebay_proxy.config.settings import Settings
 from forebay_proxy.core.errors import ConfigError
 from forebay_proxy.core.quantities import ShareOfDisk, TotalBytes
-from forebay_proxy.node import cache_location
 from forebay_proxy.node.cache_location import (
     CacheLocation,
     Disk,
@@ -25,7 +24,6 @@ from forebay_proxy.node.cache_location import (
     is_memory,
     is_network,
     measure,
-    other_disk,
     prepare,
     read_mounts,
 )
@@ -191,18 +189,6 @@ broken line
 def test_the_longest_mount_point_holds_the_path(path: str, kind: str) -> None:
     """Whole components count, escapes are read, a later mount covers an earlier one."""
     assert file_system_type(Path(path), TABLE) == kind
-
-
-def test_another_disk_is_a_local_one_with_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of another device than the cache's, no memory, no network, and writable."""
-    shm = Path("/dev/shm")  # a device of its own here
-    monkeypatch.setattr(cache_location, "_free_bytes", lambda path: 10**11)
-    assert other_disk(tmp_path, mount(tmp_path, "ext4") + mount(shm, "xfs")) == "/dev/shm/forebay"
-    for kind in ("tmpfs", "nfs", "proc"):
-        assert other_disk(tmp_path, mount(shm, kind)) == ""
-    monkeypatch.setattr(cache_location, "_free_bytes", lambda path: 10**9)
-    assert other_disk(tmp_path, mount(shm, "xfs")) == ""
-    assert other_disk(tmp_path, "broken line\n") == ""
 
 
 def test_no_table_says_nothing() -> None:

@@ -59,8 +59,8 @@ class Levels:
     ``pattern``: of all shards that are read, as it can be typed ("": not known). ``function``: of the program, which takes most of its
     cause's time ("": not known).
     ``serve``: flag to what a shell is given, which starts the sidecar as it was started, and ``stop``, what ends it (empty: not known, or a
-    container's); ``where``: as whom, on which host. ``cache_dir``: its cache, and ``cache_bytes``, at most. ``other_disk``: a directory on
-    another local disk ("": there is none; None: not known). ``retry_budget_s``: for how long it asks an origin that fails (0: not known).
+    container's); ``where``: as whom, on which host. ``cache_dir``: its cache, and ``cache_bytes``, at most. ``retry_budget_s``: for how
+    long it asks an origin that fails (0: not known).
     """
 
     stall_s: Mapping[str, float] = field(default_factory=dict)
@@ -90,7 +90,6 @@ class Levels:
     serve: Mapping[str, str] = field(default_factory=dict)
     stop: str = ""
     cache_bytes: Optional[int] = None
-    other_disk: Optional[str] = None
     cache_dir: str = ""
     where: str = ""
     retry_budget_s: float = 0.0
@@ -150,12 +149,13 @@ CAUSES: Mapping[str, Tuple[str, str]] = {
         "start the training through Forebay: no program says what it will read, so nothing comes ahead",
         "forebay run -- python train.py",
     ),
-    "cache too small": (
-        "{again} a larger cache: an epoch needs {needed}{has}, so its data is fetched again each epoch. {meanwhile}",
-        "{serve}",
-    ),
+    "cache too small": ("", ""),  # see ``_larger``
     "proxy": ("leave Forebay a core of its own: it gets too little of a processor", "top -p $(forebay ps --json | jq -r '.[0].pid')"),
-    "disk": ("{again} its cache on another disk: this one {is}. {meanwhile}", "{serve}"),
+    "disk": (
+        "ask who runs this machine for a better disk, then start Forebay with --cache-dir there: the cache's{where} {is}. To measure it "
+        "(this changes nothing):",
+        "forebay doctor",
+    ),
     "read": ("let more workers take tars apart", "num_workers={workers}"),
     "decode": ("let more workers decode, or keep what they made (fb.memo)", "num_workers={workers}"),
     "user code": ("let more workers run your own code, or make it cheaper", "num_workers={workers}"),
@@ -340,9 +340,9 @@ def _made(levels: Levels, severity: str, cause: str, share: Optional[float], sen
     until = f" Unless it answers within {left} the training gets an error." if levels.retry_budget_s else ""
     do = do.replace("{until}", until)
     if cause == "cache too small":
-        do, line = _larger(levels, do)
-    elif cause == "disk":
-        do, line = _elsewhere(levels, do)
+        do, line = _larger(levels)
+    is_ = f"fails ({levels.disk})" if levels.disk else "is too slow for this training"
+    do = do.replace("{is}", is_).replace("{where}", f" ({levels.cache_dir})" if levels.cache_dir else "")
     if levels.pattern and "'" not in levels.pattern:
         line = line.replace("PATTERN", levels.pattern)
     shard = levels.waiting[2] if levels.waiting is not None else levels.shard
@@ -353,42 +353,23 @@ def _made(levels: Levels, severity: str, cause: str, share: Optional[float], sen
     return Verdict(severity, cause, share, sentence, do, line)
 
 
-def _larger(levels: Levels, do: str) -> Tuple[str, str]:
+def _larger(levels: Levels) -> Tuple[str, str]:
+    """The sidecar again, with a cache that an epoch fits in."""
     if not levels.needed_bytes:
         return (
             "give Forebay a larger cache: an epoch reads more than it holds, and fetches it again. What size helps:",
             "forebay plan 'PATTERN'",
         )
     has = f", the cache holds {_size(levels.cache_bytes)}" if levels.cache_bytes else ""
-    return _again(
-        levels, do.replace("{needed}", _size(levels.needed_bytes)).replace("{has}", has), "--cache-size", _size_to_type(levels.needed_bytes)
-    )
-
-
-def _elsewhere(levels: Levels, do: str) -> Tuple[str, str]:
-    what = f"fails ({levels.disk})" if levels.disk else "is too slow for this training"
-    if not levels.other_disk:
-        where = f" ({levels.cache_dir})" if levels.cache_dir else ""
-        none = "" if levels.other_disk is None else ", and there is no other local disk here"
-        return (
-            f"ask who runs this machine for a better disk: the cache's{where} {what}{none}. To measure it (this changes nothing):",
-            "forebay doctor",
-        )
-    return _again(levels, do.replace("{is}", what), "--cache-dir", levels.other_disk)
-
-
-def _again(levels: Levels, do: str, flag: str, value: str) -> Tuple[str, str]:
-    """The sidecar again, with another ``value``."""
+    why = f"an epoch needs {_size(levels.needed_bytes)}{has}, so its data is fetched again each epoch"
     goes_on = "Nothing is lost, and training goes on: without Forebay it reads from the origin."
+    larger = f"--cache-size {_size_to_type(levels.needed_bytes)}"
     if levels.serve:
-        how, line = (
-            f"Type this{levels.where}, in tmux, as it stays in the foreground:",
-            " ".join({**levels.serve, flag: f"{flag} {value}"}.values()),
-        )
-        line = f"{levels.stop} && forebay serve {line}"
+        how = f"Type this{levels.where}, in tmux, as it stays in the foreground:"
+        line = f"{levels.stop} && forebay serve {' '.join({**levels.serve, '--cache-size': larger}.values())}"
     else:
-        how, line = "In the command or manifest that starts it, write:", f"{flag} {value}"
-    return do.replace("{again}", "start Forebay again with").replace("{meanwhile}", f"{goes_on} {how}"), line
+        how, line = "In the command or manifest that starts it, write:", larger
+    return f"start Forebay again with a larger cache: {why}. {goes_on} {how}", line
 
 
 def _workers(levels: Levels, share: float, cause: str) -> Tuple[int, str]:

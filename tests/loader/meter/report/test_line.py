@@ -188,9 +188,9 @@ def told_of(cause: str, **stall_s: float) -> NodeView:
         (
             told_of("origin limit", disk=30.0),
             CoreUse(16, 0.9),
-            "disk: ask who runs this machine for a better disk: the cache's is too slow",
+            "disk: ask who runs this machine for a better disk",
         ),
-        (of_workers(disk=30.0, read=5.0), CoreUse(16, 0.9), "disk: ask who runs this machine for a better disk: the cache's is too slow"),
+        (of_workers(disk=30.0, read=5.0), CoreUse(16, 0.9), "disk: ask who runs this machine for a better disk"),
         (of_workers(transfer=30.0), CoreUse(16, 0.9), ": prefetch_factor=4"),
         (of_workers(start=30.0), CoreUse(16, 0.9), ": persistent_workers=True"),
         (of_workers(decode=30.0), None, "workers 4 -> 6 would help, if there are cores for them: num_workers=6"),
